@@ -28,6 +28,9 @@ from yardstick import Yardstick
 from shoal.cli.client import request
 from shoal.cli.swarm import LocalSwarm
 from shoal.dht.content.library import Library
+from shoal.node.control.messages.generation import Answer, Run
+from shoal.node.control.messages.models import AddModel
+from shoal.node.control.messages.node import Status
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
 from shoal.tasks.engine.kv import KV, Budget
@@ -139,11 +142,11 @@ class Daemons:
         self._case = case
         cuts = [case.layers * index // count for index in range(count + 1)]
         self._start(f"{cuts[0]}:{cuts[1]}")
-        first = self._wait(lambda status: bool(status["addresses"]))
+        first = self._wait(lambda status: bool(status.addresses))
         if case.folder != TINY:  # the daemons have TINY already
-            request(self._data, "model_add", wait=True, path=str(case.folder), name=case.name)
+            request(self._data, AddModel(path=str(case.folder), name=case.name), wait=True)
         for start, stop in pairwise(cuts[1:]):
-            self._start(f"{start}:{stop}", "--bootstrap", first["addresses"][0])
+            self._start(f"{start}:{stop}", "--bootstrap", first.addresses[0])
 
     def ready(self) -> None:
         """Wait until every layer is served."""
@@ -159,12 +162,10 @@ class Daemons:
              "--layers", layers, *more]
         )  # fmt: skip
 
-    def _complete(self, status: dict[str, Any]) -> bool:
-        return any(
-            model["complete"] and model["name"] == self._case.name for model in status["models"]
-        )
+    def _complete(self, status: Status) -> bool:
+        return any(model.complete and model.name == self._case.name for model in status.models)
 
-    def _wait(self, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def _wait(self, ready: Callable[[Status], bool]) -> Status:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             status = self._swarm.nodes[0].status()
@@ -173,20 +174,19 @@ class Daemons:
             time.sleep(0.05)
         raise SystemExit(f"the daemons were not ready in {START_SECONDS:g} s")
 
-    def ask(self, prompt: str) -> dict[str, Any]:
+    def ask(self, prompt: str) -> Answer:
         """Return the most likely continuation, and its figures."""
-        return request(
-            self._data, "run", wait=True, model=self._case.name, prompt=prompt, raw=True,
-            max_tokens=self._case.tokens,
-        )  # fmt: skip
+        case = self._case
+        ask = Run(model=case.name, prompt=prompt, raw=True, max_tokens=case.tokens)
+        return request(self._data, ask, wait=True)
 
 
 def _long_prompt(daemons: Daemons, case: Case) -> tuple[str, int]:
     """Return a prompt whose text does not end early, and its tokens."""
     for prompt in PROMPTS:
         answer = daemons.ask(prompt)
-        if answer["tokens"] == case.tokens:
-            return prompt, answer["prompt_tokens"]
+        if answer.tokens == case.tokens:
+            return prompt, answer.prompt_tokens
     raise SystemExit(f"no prompt of {len(PROMPTS)} gave {case.tokens} tokens")
 
 
@@ -205,9 +205,9 @@ def _interleaved(
         stick.sample(5)
         for name, daemons in sides.items():
             answer = daemons.ask(prompt)
-            taken[name].append(1e3 / answer["tokens_per_s"])
+            taken[name].append(1e3 / answer.tokens_per_s)
             if name == "three":
-                hops.append(answer["hop_ms"])
+                hops.append(answer.hop_ms)
     return taken, hops
 
 

@@ -29,7 +29,7 @@ from records import ROOT
 from yardstick import Yardstick
 
 from shoal.netsim.daemons.daemon import Daemon
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.run import Run
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")

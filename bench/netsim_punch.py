@@ -13,9 +13,8 @@ import sys
 import time
 from statistics import median
 
+from worlds.punching import KINDS, SKEWS_S, Pair, truth_table
 from yardstick import Yardstick
-
-from shoal.netsim.nat.punch import KINDS, SKEWS_S, Pair, truth_table
 
 MEASURES = ("netsim",)
 

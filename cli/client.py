@@ -4,27 +4,71 @@ import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
+from ..node.control.messages.encoding import (
+    Ask,
+    Failure,
+    decode,
+    decode_event,
+    encode,
+    object_of,
+    reply_type,
+)
+from ..node.errors import ControlError
 from ..transport.host.localname import short_name
 from . import defaults
 from .errors import CommandError
 from .options import data_flag
 
-OnEvent = Callable[[dict[str, Any]], None]
+if TYPE_CHECKING:
+    from ..node.control.messages.encoding import Object
+
+Reply = TypeVar("Reply")
+Event = TypeVar("Event")
 
 
 def request(
-    data: Path, op: str, *, on_event: OnEvent | None = None, wait: bool = False, **more: Any
-) -> dict[str, Any]:
-    """Send a request and return the content of `ok`. `wait`: wait for the reply without a limit.
+    data: Path,
+    ask: Ask[Reply, Event],
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    wait: bool = False,
+) -> Reply:
+    """Send a request and return its reply. `wait`: wait for the reply without a limit.
 
-    Raises CommandError with the daemon's own code, or `not-running`.
+    Raises CommandError with the daemon's own code, `not-running`, or `failed` for a reply that
+    this version does not understand.
     """
+
+    def hear(message: "Object") -> None:
+        event = decode_event(ask, message)
+        if event is not None and on_event is not None:
+            on_event(event)
+
+    try:
+        reply = converse(data, {"op": ask.op, **encode(ask)}, hear, wait=wait)
+        return decode(reply_type(ask), reply)
+    except ControlError as error:
+        raise CommandError(
+            "failed",
+            f"the daemon's reply is not understood: {error.message}",
+            hint="the daemon may be of another version: stop it and start it again",
+        ) from None
+
+
+def converse(
+    data: Path,
+    message: "Object",
+    on_event: "Callable[[Object], None]" = lambda event: None,
+    *,
+    wait: bool = False,
+) -> "Object":
+    """Send a request as a JSON object, and return the content of `ok`. Raises CommandError."""
     with _connect(data) as connection:
         connection.settimeout(None if wait else defaults.ANSWER_TIMEOUT)
         try:
-            connection.sendall(json.dumps({"op": op, **more}).encode() + b"\n")
+            connection.sendall(json.dumps(message).encode() + b"\n")
         except BrokenPipeError:
             pass  # the daemon refused early; its reply says why
         except TimeoutError:
@@ -79,7 +123,9 @@ def _silent(data: Path) -> CommandError:
     )
 
 
-def _read_answer(connection: socket.socket, data: Path, on_event: OnEvent | None) -> dict[str, Any]:
+def _read_answer(
+    connection: socket.socket, data: Path, on_event: "Callable[[Object], None]"
+) -> "Object":
     buffer = b""
     while True:
         line, newline, rest = buffer.partition(b"\n")
@@ -87,15 +133,13 @@ def _read_answer(connection: socket.socket, data: Path, on_event: OnEvent | None
             buffer += _receive(connection, data, len(buffer))
             continue
         buffer = rest
-        message = json.loads(line)
+        message = object_of(json.loads(line), "line")
         if "error" in message:
-            error = message["error"]
-            raise CommandError(error["code"], error["message"], hint=error.get("hint"))
+            failure = decode(Failure, message["error"], "error")
+            raise CommandError(failure.code, failure.message, hint=failure.hint)
         if "ok" in message:
-            result: dict[str, Any] = message["ok"]
-            return result
-        if on_event is not None:
-            on_event(message)
+            return object_of(message["ok"], "ok")
+        on_event(message)
 
 
 def _receive(connection: socket.socket, data: Path, held: int) -> bytes:

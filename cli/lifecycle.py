@@ -15,7 +15,9 @@ STAY = b"s"  # a parent writes this to `--parent-fd` to leave a node running whe
 
 def stop_daemon(data: Path) -> None:
     """Ask the daemon to stop, and wait until its process has ended. Raises CommandError."""
-    pid = request(data, "stop")["pid"]
+    from ..node.control.messages.node import Stop
+
+    pid = request(data, Stop()).pid
     deadline = time.monotonic() + defaults.STOP_TIMEOUT
     while _is_alive(pid):
         if time.monotonic() > deadline:

@@ -2,13 +2,29 @@
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+NodeOption = str | bool | tuple[str, ...] | None
+"""Value of an option of `shoal node` and `shoal join`; None if a person did not give it."""
+
+
+class TextOptions(TypedDict):
+    """Options of `shoal run` and `shoal job submit`, which say how a text is generated."""
+
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    stop: tuple[str, ...]
+    raw: bool
 
 
 def default_data() -> Path:
@@ -106,8 +122,12 @@ class _Value(click.ParamType[str]):
 DEFAULT = "default"  # as a value: remove the stored setting
 
 
-def _setting(name: str, metavar: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    return click.option(f"--{name}", type=_Value(name), metavar=metavar, help=help, **more)
+def _setting(
+    name: str, metavar: str, help: str, *, multiple: bool = False
+) -> Callable[[Command], Command]:
+    return click.option(
+        f"--{name}", type=_Value(name), metavar=metavar, help=help, multiple=multiple
+    )
 
 
 def _switch(name: str, help: str) -> Callable[[Command], Command]:
@@ -167,7 +187,7 @@ def node_options(command: Command) -> Command:
     return command
 
 
-def given_settings(options: dict[str, Any]) -> dict[str, str]:
+def given_settings(options: Mapping[str, NodeOption]) -> dict[str, str]:
     """Return the settings among the options that a person gave, as texts by key."""
     given = {}
     for name, value in options.items():

@@ -11,10 +11,14 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from itertools import zip_longest
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from ..transport import naming, shortid
 from . import defaults
+
+if TYPE_CHECKING:
+    from ..node.control.messages.encoding import Json, View
+    from ..node.control.messages.generation import Piece, Routed
 
 _WRITTEN = "\n\t\u00a0\u00ad\u200c\u200d\u202f\u3000\ufe0e\ufe0f"
 GAP: Final = "  "  # between columns
@@ -48,17 +52,21 @@ def sentence(text: str) -> str:
     return safe(shortid.shortened(text), defaults.MESSAGE_WIDTH)
 
 
-def as_json(value: object) -> str:
+def as_json(value: "View | Json") -> str:
     """Encode as one line of ASCII JSON, in which all other characters are escaped."""
-    return json.dumps(value)
+    from ..node.control.messages.encoding import plain
+
+    return json.dumps(plain(value))
 
 
-def as_readable_json(value: object) -> str:
+def as_readable_json(value: "View | Json") -> str:
     """Encode as indented JSON that keeps letters of all scripts and escapes what `safe` does."""
-    text = json.dumps(value, indent=1, ensure_ascii=False)
+    from ..node.control.messages.encoding import plain
+
+    text = json.dumps(plain(value), indent=1, ensure_ascii=False)
     if text.replace("\n", "").isprintable() and text.isascii():
         return text
-    return "".join(as_json(c)[1:-1] if c != "\n" and naming.is_hidden(c) else c for c in text)
+    return "".join(json.dumps(c)[1:-1] if c != "\n" and naming.is_hidden(c) else c for c in text)
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
@@ -85,10 +93,10 @@ class Streamed:
     def __enter__(self) -> "Streamed":
         return self
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Print the text of a `text` event; ignore other events."""
-        if event.get("event") == "text":
-            self.write(event["text"])
+    def take(self, event: "Routed | Piece") -> None:
+        """Print a piece of the text; ignore other events."""
+        if event.event == "text":
+            self.write(event.text)
 
     def write(self, text: str, colour: str = "") -> None:
         if self._silent or not text:
@@ -201,6 +209,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def number(value: Any, form: str = ".1f") -> str:
+def number(value: float | None, form: str = ".1f") -> str:
     """Format a figure; `-` if it is absent."""
     return "-" if value is None else format(float(value), form)

@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from . import defaults
 from .client import request
 from .endings import ENDINGS
 from .errors import CommandError
 from .lifecycle import DEMO_FILE, STAY
+
+if TYPE_CHECKING:
+    from ..node.control.messages.node import Status
 
 
 class LocalNode:
@@ -63,11 +66,13 @@ class LocalNode:
                 hint="run `shoal node` by itself to see its output",
             )
 
-    def status(self) -> dict[str, Any] | None:
+    def status(self) -> "Status | None":
         """Return the node's status; None until it answers. Raises CommandError if it has ended."""
+        from ..node.control.messages.node import GetStatus
+
         self.check_running()
         try:
-            return request(self.data, "status")
+            return request(self.data, GetStatus())
         except CommandError as error:
             if error.code != "not-running":
                 raise
@@ -123,9 +128,9 @@ class LocalSwarm:
         return node
 
     def wait_for(
-        self, ready: Callable[[list[dict[str, Any] | None]], bool],
-        show: Callable[[list[dict[str, Any] | None]], None], deadline: float,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+        self, ready: "Callable[[list[Status | None]], bool]",
+        show: "Callable[[list[Status | None]], None]", deadline: float,
+    ) -> "list[Status]":  # fmt: skip
         """Poll all nodes until `ready` is true. Raises CommandError at monotonic `deadline`."""
         while True:
             found = [node.status() for node in self.nodes]
@@ -178,13 +183,13 @@ class LocalSwarm:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _behind(found: list[dict[str, Any] | None]) -> str:
+def _behind(found: "list[Status | None]") -> str:
     """Describe the first node that does not serve yet."""
     for number, status in enumerate(found, 1):
         if status is None:
             return f"node {number} does not answer"
-        if status["serving"]["phase"] != "serving":
-            return f"node {number}: {status['serving']['state']}"
+        if status.serving.phase != "serving":
+            return f"node {number}: {status.serving.state}"
     return "they do not all know each other"
 
 

@@ -8,7 +8,6 @@ docs/spec/dht.md.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -19,6 +18,7 @@ from ..transport.identity import Identity, PeerId
 from ..transport.link.link import Link
 from ..transport.networks import Nearness, nearness_of
 from . import defaults
+from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
 from .finding import Found, Gathering, regions
 from .kademlia.answering import Answering
 from .kademlia.asking import Asking
@@ -355,34 +355,27 @@ class Dht:
         if self._persistence is not None:
             await self._persistence.save()
 
-    def view(self) -> dict[str, Any]:
-        """Return what `shoal dht` shows; times in seconds."""
+    def view(self) -> DhtFigures:
+        """Return what `shoal dht` shows."""
         now, last = self._host.now(), self._publishing.last
-        return {
-            "mode": self._rule.mode.value,
-            "why": self._rule.why,
-            "size": self._table.size,
-            "contacts": len(self._table),
-            "servers": self._servers(),
-            "links": self._links.count(),
-            "buckets": [
-                {"shared": shared, "contacts": contacts, "reachable": reachable, "waiting": waiting}
-                for shared, contacts, reachable, waiting in self._table.rows()
-            ],
-            "stored": {
-                "records": len(self._store),
-                "bytes": self._store.bytes,
-                "limit": self._store.limit,
-            },
-            "refused": dict(self._answering.refused),
-            "disbelieved": dict(self._asking.disbelieved),
-            "own": [own.view(now) for own in self._records],
-            "walk": None
+        return DhtFigures(
+            mode=self._rule.mode.value,
+            why=self._rule.why,
+            size=self._table.size,
+            contacts=len(self._table),
+            servers=self._servers(),
+            links=self._links.count(),
+            buckets=tuple(BucketFigures(*row) for row in self._table.rows()),
+            stored=StoredFigures(len(self._store), self._store.bytes, self._store.limit),
+            refused=dict(self._answering.refused),
+            disbelieved=dict(self._asking.disbelieved),
+            own=tuple(own.view(now) for own in self._records),
+            walk=None
             if last is None
-            else {
-                "ended_s": now - last.ended,
-                "took_s": last.took,
-                "keys": last.keys,
-                "messages": last.messages,
-            },
-        }
+            else AnnouncementFigures(
+                ended_s=now - last.ended,
+                took_s=last.took,
+                keys=last.keys,
+                messages=last.messages,
+            ),
+        )

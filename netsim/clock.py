@@ -8,14 +8,17 @@ control to trio, so tasks see every instant in order.
 import math
 from collections.abc import Callable, Sized
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import trio
 from trio._core import _run
 
 from . import defaults
 
-Event = tuple[float, int, Callable[[Any], None], Any]
+T = TypeVar("T")
+Manager = TypeVar("Manager")
+Happened = TypeVar("Happened")
+Event = tuple[float, int, Callable[[Any], None], object]
 
 
 class Events:
@@ -34,7 +37,13 @@ class Events:
         self._until = -math.inf  # limit of the `run_until` in progress
         self._ready: Sized = ()
 
-    def at(self, when: float, action: Callable[[Any], None], argument: Any = None) -> None:
+    @overload
+    def at(self, when: float, action: Callable[[None], None]) -> None: ...
+
+    @overload
+    def at(self, when: float, action: Callable[[T], None], argument: T) -> None: ...
+
+    def at(self, when: float, action: Callable[[Any], None], argument: object = None) -> None:
         """Run `action(argument)` at `when`, not before the present."""
         self._serial += 1
         heappush(self._heap, (when, self._serial, action, argument))
@@ -124,14 +133,16 @@ class SimClock(trio.abc.Clock):
         return 0
 
 
-def without_descriptors(real: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
+def without_descriptors(
+    real: Callable[[Manager, float], Happened],
+) -> Callable[[Manager, float], Happened | tuple[()]]:
     """Wrap trio's `get_events` so that it asks the operating system only when needed.
 
     No task of a simulation waits for a descriptor. Signals and calls from other threads also put an
     entry into trio's queue.
     """
 
-    def get_events(manager: Any, timeout: float) -> Any:
+    def get_events(manager: Manager, timeout: float) -> Happened | tuple[()]:
         if timeout > 0 or _run.GLOBAL_RUN_CONTEXT.runner.entry_queue.queue:
             return real(manager, timeout)
         return ()

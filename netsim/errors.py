@@ -2,10 +2,24 @@
 
 from collections.abc import Collection
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SimError(Exception):
-    """Base class of the simulator's errors."""
+    """Base class of the simulator's errors. `hint` says what to do; empty if nothing is known."""
+
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class RunFailed(SimError):
+    """A run, or what is done with the folder of one, has failed."""
+
+
+class CannotSimulate(SimError):
+    """This machine, or a cluster, cannot run the scenario."""
 
 
 class NoHost(SimError):
@@ -32,10 +46,14 @@ class BadScenario(SimError):
     """A scenario asks for something impossible. `line` is its line in the file, or 0."""
 
     def __init__(self, message: str, *, line: int = 0, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        super().__init__(message, hint=hint)
         self.line = line
-        self.hint = hint
+
+    def of(self, path: Path) -> "BadScenario":
+        """Return the error with the scenario's file and line in its message."""
+        where = f"{path}:{self.line}" if self.line else str(path)
+        hint = self.hint or "docs/spec/scenario.md describes scenario files"
+        return BadScenario(f"{where}: {self.message}", hint=hint)
 
 
 def nearest(word: str, known: Collection[str]) -> str:

@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, TypeVarTuple, overload
 
 import trio
 from trio._core._run import GLOBAL_RUN_CONTEXT
@@ -21,6 +21,7 @@ from .network.packet import TCP, Packet
 from .streams import Streams
 
 if TYPE_CHECKING:
+    from .daemons.daemon import DaemonHandle
     from .disk.disk import Disk
     from .sockets.local import LocalStack
 
@@ -59,10 +60,15 @@ def error(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Program(Protocol):
-    """Code that a host runs, and runs again after a restart."""
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Started = TypeVar("Started", covariant=True)
 
-    async def run(self, host: "Host", *, task_status: "trio.TaskStatus[Any]") -> None: ...
+
+class Program(Protocol[Started]):
+    """Code that a host runs, and runs again after a restart. It passes a value to `started`."""
+
+    async def run(self, host: "Host", *, task_status: "trio.TaskStatus[Started]") -> None: ...
 
 
 class Host:
@@ -83,7 +89,7 @@ class Host:
         self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by sockets/
         self.local: LocalStack  # Unix sockets; made by `equip`
         self.disk: Disk | None = None  # set when a program needs one
-        self.program: Program | None = None
+        self.program: Program[object] | None = None
         self.nursery: trio.Nursery | None = None  # the world's, while it runs
         self._life: trio.CancelScope | None = None  # of the running program
         self._system: dict[trio.CancelScope, None] = {}  # of the trio system tasks that it started
@@ -109,14 +115,14 @@ class Host:
         found = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
         for item in self.attachments:
             for address in item.addresses:
-                prefix = item.segment.prefix6 if ":" in address else item.segment.prefix
+                prefix = item.subnet.prefix6 if ":" in address else item.subnet.prefix
                 found.append(Interface(item.name, address, prefix))
         return found
 
     def default_gateway(self, *, six: bool = False) -> str | None:
         """Return the address of the router that leads out; None if there is none."""
         for item in self.attachments:
-            gateway = item.segment.gateway
+            gateway = item.subnet.gateway
             for address in gateway.addresses if gateway is not None else ():
                 if (":" in address) == six:
                     return address
@@ -151,7 +157,7 @@ class Host:
                 if (":" in address) == six:
                     usable.append((item, address))
         for item, address in usable:  # a neighbour is reached directly
-            if destination in item.segment.members:
+            if destination in item.subnet.members:
                 return item, address
         if not usable:
             raise error(errno.ENETUNREACH)
@@ -199,7 +205,7 @@ class Host:
     # Tasks.
 
     def start_soon(
-        self, nursery: trio.Nursery, function: Callable[..., Awaitable[Any]], *args: Any
+        self, nursery: trio.Nursery, function: Callable[[*Ts], Awaitable[object]], *args: *Ts
     ) -> None:
         """Start a task of this host."""
         context = copy_context()
@@ -207,7 +213,7 @@ class Host:
         name = f"{self.name}:{getattr(function, '__qualname__', function)}"
         context.run(lambda: nursery.start_soon(function, *args, name=name))
 
-    async def run(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    async def run(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run a coroutine function as a task of this host, and wait for it."""
         token = CURRENT.set(self)
         try:
@@ -217,7 +223,13 @@ class Host:
 
     # The program.
 
-    async def start(self, program: Program | None = None, **settings: Any) -> Any:
+    @overload
+    async def start(self, program: Program[T]) -> T: ...
+
+    @overload
+    async def start(self, program: None = None, **settings: Any) -> "DaemonHandle": ...
+
+    async def start(self, program: Program[object] | None = None, **settings: Any) -> object:
         """Run a program until it or the host ends; return the value that it passed to `started`.
 
         Without a program, run the shoal daemon (`daemons/`) with `settings`. An exception of the
@@ -235,7 +247,8 @@ class Host:
             raise SimError(f"{self.name} has no power: `restart` switches it on")
         self.program = program
         name = f"{self.name}:{type(program).__name__}"
-        return await self.nursery.start(self._live, program, name=name)
+        started: object = await self.nursery.start(self._live, program, name=name)
+        return started
 
     @property
     def running(self) -> bool:
@@ -247,7 +260,9 @@ class Host:
         if self._ended is not None:
             await self._ended.wait()
 
-    async def _live(self, program: Program, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def _live(
+        self, program: Program[object], *, task_status: trio.TaskStatus[object]
+    ) -> None:
         CURRENT.set(self)  # for this task and those that it starts
         self._ended = trio.Event()
         try:
@@ -262,7 +277,7 @@ class Host:
                 scope.cancel()
             self._ended.set()
 
-    async def as_its_own(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    async def as_its_own(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Run a system task that ends when the program does, as with a process."""
         with trio.CancelScope() as scope:
             self._system[scope] = None
@@ -282,7 +297,7 @@ class Host:
         await self.ended()
         self.protocols.clear()
         for item in self.attachments:
-            item.segment.leave_all(item)
+            item.subnet.leave_all(item)
 
     def _disconnect(self) -> None:
         """End every connection, so that remaining tasks do not wait for one."""

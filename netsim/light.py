@@ -6,7 +6,7 @@ and links as a whole host, at a hundredth of the cost.
 
 from collections.abc import Iterable
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from .errors import SimError
 from .network.network import Attachment, Network
@@ -83,6 +83,7 @@ class LightHost:
             network.note("received", self.name, packet)
         if packet.proto == UDP and packet.dst[1] == self._local[1]:
             core = self.core
+            assert isinstance(packet.data, bytes)
             for data, to in core.on_datagram(network.events.now, packet.data, packet.src):
                 self.send(data, to)
             if core.wake_at < self._armed:
@@ -100,7 +101,7 @@ class LightHost:
             self._armed = due
             self._network.events.at(due, self._fire)
 
-    def _fire(self, _: Any) -> None:
+    def _fire(self, _: None) -> None:
         now = self._network.events.now
         if now < self._armed or not self.up:
             return  # an earlier timer was set in the meantime and has done this one's work

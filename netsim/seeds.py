@@ -12,14 +12,14 @@ Figures = dict[str, Any]
 _BEGINNING = b'{"seed": '
 
 
-class Ledger:
+class Measurement:
     """Lines of one measurement: `seed`, the parameters (`settings`), the figures.
 
     A line counts only if its settings are the same; another measurement may share the file. A line
     that a crash left incomplete at the end is cut off.
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
         self._path = path
         self._settings = json.loads(json.dumps(dict(settings)))
         self._lines: dict[int, Figures] = {}
@@ -66,7 +66,7 @@ def measure(
     one: Callable[[int], Figures],
     seeds: Iterable[int],
     *,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     path: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Figures]:
@@ -76,15 +76,15 @@ def measure(
     not one of a measurement.
     """
     wanted = list(dict.fromkeys(seeds))
-    ledger = Ledger(path, settings)
+    kept = Measurement(path, settings)
     for count, seed in enumerate(wanted, 1):
-        known = seed in ledger
+        known = seed in kept
         if not known:
-            ledger.add(seed, one(seed))
-        (found,) = ledger.figures([seed])
+            kept.add(seed, one(seed))
+        (found,) = kept.figures([seed])
         figures = ", ".join(f"{name} {_shown(value)}" for name, value in found.items())
         say(f"seed {seed} ({count} of {len(wanted)}{', known' if known else ''}): {figures}")
-    return ledger.figures(wanted)
+    return kept.figures(wanted)
 
 
 def _shown(value: object) -> str:

@@ -7,14 +7,17 @@ everything due fires after the resume of a real laptop.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+import outcome
 from trio._core import _run
 
 from .errors import SimError
 from .host import CURRENT, Host
 
 Task = _run.Task
+Queue = TypeVar("Queue")
+Outcome = outcome.Value[object] | outcome.Error
 
 
 class Dormitory:
@@ -57,10 +60,10 @@ class Dormitory:
         for host in list(self._kept):
             self.release(host)
 
-    def _runner(self) -> Any:
+    def _runner(self) -> _run.Runner:
         return _run.GLOBAL_RUN_CONTEXT.runner
 
-    def _sleeper(self, task: Task, awake: Any) -> Any:
+    def _sleeper(self, task: Task, awake: Queue) -> Queue | list[Task]:
         """Return the list for a runnable task: that of its host if the host sleeps, otherwise
         `awake`.
         """
@@ -70,7 +73,9 @@ class Dormitory:
     def _patch(self) -> None:
         self._original = original = _run.Runner.reschedule
 
-        def reschedule(runner: Any, task: Task, *next_send: Any) -> None:
+        def reschedule(
+            runner: _run.Runner, task: Task, *next_send: outcome.Value[object] | outcome.Error
+        ) -> None:
             original(runner, task, *next_send)
             kept = self._sleeper(task, None)
             if kept is not None:

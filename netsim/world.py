@@ -1,4 +1,4 @@
-"""A world: the hosts, segments and gateways of one simulation, and its run.
+"""A world: the hosts, subnets and gateways of one simulation, and its run.
 
 world = World(seed=7)
 alice, bob = world.host("alice"), world.host("bob")
@@ -12,7 +12,7 @@ world.run(main)
 
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Network
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
 import outcome
 import trio
@@ -26,12 +26,15 @@ from .host import Host
 from .light import Core, LightHost
 from .nat.kinds import DUAL, build
 from .network.dns import Resolver
-from .network.gateway import Gateway
+from .network.gateway import Gateway, GatewayPlace
 from .network.link import LinkSpec
-from .network.network import Attachment, Latency, Network, Owner, Segment
+from .network.network import Attachment, Latency, Network, Subnet
 from .sockets.factory import SocketFactory, equip
 from .streams import Streams
 from .trace.trace import Trace
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class World:
@@ -51,7 +54,7 @@ class World:
         self.events = Events()
         self.streams = Streams(seed)
         self.network = Network(self.events, self.streams, trace)
-        self.internet = Segment(self.network, "internet", latency)
+        self.internet = Subnet(self.network, "internet", latency)
         self.internet.carries_groups = False
         self.names: dict[str, list[str]] = {}  # DNS
         self.hosts: dict[str, Host] = {}
@@ -99,41 +102,35 @@ class World:
     ) -> Attachment:
         """Add an interface ("eth1", …) to a host, with the arguments of `host`.
 
-        Addresses that are not on a neighbouring segment are reached through the first interface of
+        Addresses that are not on a neighbouring subnet are reached through the first interface of
         their family.
         """
         name = f"eth{len(host.attachments)}"
-        attachment = self._attach(host, name, address, behind, link, site, ipv6)
+        attachment = self._outside(behind).attach(host, name=name, link=link, site=site)
+        self._assign(attachment, address, behind, ipv6)
         host.attachments.append(attachment)
         host.addresses_changed()
         self.names[host.name] = host.addresses()
         return attachment
 
-    def _attach(
-        self,
-        owner: Owner,
-        name: str,
-        address: str | None,
-        behind: Gateway | None,
-        link: LinkSpec | None,
-        site: int,
-        ipv6: bool | None,
-    ) -> Attachment:
-        """Attach an owner to the internet or inside a gateway, with its addresses and their
-        routes.
-        """
-        segment = behind.inside if behind is not None else self.internet
-        attachment = segment.attach(owner, name=name, link=link, site=site)
+    def _outside(self, behind: Gateway | None) -> Subnet:
+        """Return the inside of a gateway, or the internet."""
+        return behind.inside if behind is not None else self.internet
+
+    def _assign(
+        self, attachment: Attachment, address: str | None, behind: Gateway | None, ipv6: bool | None
+    ) -> None:
+        """Give an attachment its addresses, and route them to it."""
+        subnet = attachment.subnet
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
-        segment.assign(attachment, address)
+        subnet.assign(attachment, address)
         if ipv6 or (ipv6 is None and behind is not None and behind.prefix is not None):
             six = behind.free_address6() if behind is not None else self.public_address6()
-            segment.assign(attachment, six)
+            subnet.assign(attachment, six)
         if behind is not None:
             for each in attachment.addresses:
                 behind.route(each)
-        return attachment
 
     def _check_new(self, name: str) -> None:
         """Check that a name is new: faults and random streams identify hosts and gateways by name.
@@ -163,7 +160,8 @@ class World:
         """
         self._check_new(name)
         light = LightHost(self.network, name, core)
-        attachment = self._attach(light, "eth0", address, behind, link, site, False)
+        attachment = self._outside(behind).attach(light, link=link, site=site)
+        self._assign(attachment, address, behind, False)
         light.plug(attachment, port)
         self.lights[name] = light
         self.names[name] = attachment.addresses
@@ -175,23 +173,21 @@ class World:
         kind: str = "linux-drop",
         *,
         behind: Gateway | None = None,
-        address: str | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool = False,
-        **knobs: Any,
+        **knobs: object,
     ) -> Gateway:
         """Add a NAT or firewall (listed in `nat/kinds.py`) on the internet, or behind another one.
 
         With `ipv6` its inside also has global addresses, behind a firewall (RFC 6092).
         """
         self._check_new(name)
-        if address is None:
-            address = behind.free_address() if behind is not None else self.public_address()
+        address = behind.free_address() if behind is not None else self.public_address()
         if ipv6 or kind in DUAL:
             knobs["prefix"] = self.public_prefix6()
-        outside = behind.inside if behind is not None else self.internet
-        gateway = build(kind, self.network, name, outside, address, link=link, site=site, **knobs)
+        place = GatewayPlace(self.network, name, self._outside(behind), address, link, site)
+        gateway = build(kind, place, knobs)
         self.gateways[name] = gateway
         if self._nursery is not None:
             self._nursery.start_soon(gateway.serve, self._nursery)
@@ -224,7 +220,7 @@ class World:
 
     # Running.
 
-    def run(self, main: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+    def run(self, main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Run `main` in virtual time until it returns. Raises NothingLeft if it never would."""
         shuffle = self.streams.get("", "schedule") if self.fuzz else None
         with strict(shuffle=shuffle, patience=self.patience) as collector:
@@ -240,7 +236,7 @@ class World:
                 events.run_until(begin + (until - begin) * turn / turns if turn < turns else until)
                 collector.turn(events.count)
 
-    async def _main(self, main: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
+    async def _main(self, main: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> T:
         trio.socket.set_custom_socket_factory(SocketFactory())
         trio.socket.set_custom_hostname_resolver(Resolver(self.names))
         with trio.CancelScope() as self._scope:

@@ -7,6 +7,7 @@ LISTEN_ADDRESS = "0.0.0.0"
 CONTROL_REQUEST_LIMIT = 1 << 20  # bytes of one request line
 CONTROL_REQUEST_TIMEOUT = 10.0  # seconds for the request line to arrive
 CONTROL_WRITE_TIMEOUT = 30.0  # seconds a client may leave a reply unread
+CONTROL_STEP = 64  # items of a reply that are made or encoded before other tasks run
 CONTROL_CONNECTIONS = 64  # clients at once; more are refused
 
 INVITE_LIFETIME = 24 * 3600.0  # seconds

@@ -33,6 +33,13 @@ class Health:
         if self._on_change is not None:
             self._on_change(condition)
 
+    def show(self, name: str, sentence: str | None) -> None:
+        """Report that a condition holds or, with None, that it has ended."""
+        if sentence is None:
+            self.clear(name)
+        else:
+            self.report(name, sentence)
+
     def clear(self, name: str) -> None:
         """Report that a condition has ended. Unknown names are ignored."""
         self._conditions.pop(name, None)

@@ -57,11 +57,14 @@ class State:
         *,
         trouble: Trouble,
         keeps: Iterable[Plot] | None = None,
+        hold: float = defaults.WRITE_HOLD,
     ) -> None:
         """Create the state without starting it; call `run` next.
 
         `keeps` is the plots (kinds and parts of feeds) of other authors that this node stores until
-        `need` is called. None means that it always stores all of them.
+        `need` is called. None means that it always stores all of them. `hold` is the time in
+        seconds after the start before this node's own feeds are written. It is 0 if the key is new,
+        because no peer can then have later entries of these feeds.
         """
         self._host = host
         self._endpoint = endpoint
@@ -75,9 +78,7 @@ class State:
         self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
         self.views = Views()
         self.replica.watchers.append(self.views)
-        self.hold = defaults.WRITE_HOLD
-        """Seconds after the start before this node's own feeds are written. 0 if the key is new,
-        because no peer can then have later entries of these feeds."""
+        self.hold = hold
         self.upkeep: Upkeep | None = None
         """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()

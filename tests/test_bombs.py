@@ -30,7 +30,7 @@ from shoal.state.replication.vouches import read_vouches
 from shoal.state.views.fact import read_fields
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.messages import parse_load
-from shoal.tasks.engine.wire import WireError, _header
+from shoal.tasks.engine.wire import WireError, parse_header
 from shoal.tasks.errors import TextError
 from shoal.tasks.text.frames import unpack_body
 from shoal.transport.errors import TransportError
@@ -98,7 +98,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "records on disk": _opened,
     "group secrets": open_handed,
     "text frame": unpack_body,
-    "engine frame": lambda data: _header(bytearray(data)),
+    "engine frame": parse_header,
     "engine shard": lambda data: parse_load(memoryview(data)),
 }
 LONG = ("records on disk", "text frame", "engine shard")

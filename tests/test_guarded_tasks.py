@@ -43,7 +43,14 @@ PARTS = {
     "transport/dial/rounds.py": {"self._one"},
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},
-    "state/membership/probing.py": {"ask_over", "ask", "ask_itself"},  # of `_check`
+    "state/membership/finding.py": {  # of `_check`, or of a call
+        "self._ask_by",
+        "self._ask_each",
+        "ask",
+        "partial",
+        "ask_itself",
+    },
+    "state/membership/probing.py": {"self._ask_itself", "ask_itself"},  # of `_check`
     "dht/kademlia/joining.py": {
         "self._probe_queued",
         "self._keep_fresh",
@@ -99,19 +106,20 @@ OWN = {
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
-    "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners"},
+    "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
-        "self.grouping.run", "self.credentials.run", "self.keeping.run",
-        "self.holdings.announce_chunks", "bootstrap.run", "self.remembering.run",
-        "self.quota.run", "self.scrub.run", "self.serving.run", "self._watch_serving",
+        "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
+        "self.holdings.announce_chunks", "bootstrap.run", "remembering.run",
+        "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
+        "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal",
-        "self.models.run", "self.stage.run", "self.working.run", "self._run_engine",
-        "self.control.run", "self._enter_swarm", "start", "self.embedded.bring",
+        "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
+        "self.control.run", "self._enter_swarm", "start",
+        "self.content.embedded.bring",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
-    "node/control/operations.py": {"pass_on"},
     "node/daemon/jobs.py": {"self.desk.run", "self._accounting.run", ""},
 }  # fmt: skip
 

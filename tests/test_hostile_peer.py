@@ -410,7 +410,7 @@ async def test_a_config_that_nothing_can_hold_is_a_model_error(
         root = first.library.names()["tiny"]
         data = evil_manifest((await first.library.manifest(root)).encode(), value)
         await announce(nursery, second, data)
-        await until(lambda: "out of range" in second.serving.status()["text"])
+        await until(lambda: "out of range" in second.serving.status().text)
         error = (await ask(second, "run", model="evil", prompt="x"))["error"]
         assert error["code"] == "bad-config"
         await still_answers(first)
@@ -461,7 +461,7 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
         await until(lambda: bool(second.directory.members()[foe.peer].shards))
         await until(lambda: bool(second.directory.members()[first.identity.peer].models))
         second.directory.publish(shards=())
-        await second.remembering.write()
+        await second.network.remembering.write()
         answer = await ask(second, "run", model="tiny", prompt="x", max_tokens=3)
         assert answer.get("ok", {}).get("tokens") == 3, answer
         assert "169.254" not in (tmp_path / "second" / "peers").read_text()

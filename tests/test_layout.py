@@ -82,7 +82,7 @@ BEYOND_THE_SEAM = {
 # Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
     "netsim/determinism/strict.py", "netsim/plugin.py", "netsim/seeds.py", "netsim/netns/",
-    "netsim/scenario/", "netsim/report/", "netsim/population/data.py",
+    "netsim/scenario/", "netsim/report/", "netsim/runs/", "netsim/population/data.py",
     "netsim/daemons/realfiles.py",
 )  # fmt: skip
 # Constants and types in which the simulated world is written; their use is restricted below.

@@ -37,9 +37,10 @@ from shoal.tasks.inference.gateway import (
     TextDelta,
 )
 from shoal.tasks.inference.models import Models
+from shoal.tasks.inference.sources import Sources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
-from shoal.tasks.serving.serving import Serving, ServingSettings
+from shoal.tasks.serving.serving import Device, Serving, ServingSettings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -124,15 +125,13 @@ class Node:
         self.engine = EngineProcess(host, threads=1) if self.layers else None
         courier = Courier(self.endpoint)
         self.stage = Stage(host, courier, self.engine)
-        self.models = Models(host, self.library, self.exchange, self.directory)
+        sources = Sources(self.library, self.exchange, self.directory)
+        self.models = Models(host, sources)
         self.gateway = Gateway(host, courier, self.directory, self.models)
         self.serving = Serving(
             host,
-            self.engine,
-            self.stage,
-            self.library,
-            self.exchange,
-            self.directory,
+            Device(self.stage, self.engine),
+            sources,
             ServingSettings(memory=2**28, model="small", layers=self.layers, dtype="float32"),
             backing=Backing,
         )

@@ -1,7 +1,7 @@
 """Addresses of peers, written as multiaddrs (https://github.com/multiformats/multiaddr).
 
-An address holds an IP address or a DNS name, a port, the peer that should answer there, and
-optionally the relay through which that peer is reached.
+An address consists of an IP address or a DNS name, a port, optionally the peer that must answer
+there, and optionally the relay through which that peer is reached.
 """
 
 import ipaddress
@@ -16,22 +16,23 @@ from .identity import PeerId, parse_peer_id
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
-_NAME_LETTERS = 253  # RFC 1035, 2.3.4
+_NAME_LETTERS = 253  # RFC 1035, section 2.3.4
 
 DnsKind = Literal["dns", "dns4", "dns6"]
 Transport = Literal["tcp", "udp"]
 _CIRCUIT = "/p2p-circuit"
-_AFTER_PORT = {"tcp": "", "udp": "/quic-v1"}
+_AFTER_PORT = {"tcp": "", "udp": "/quic-v1"}  # what follows the port in a multiaddr
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address of a peer. `host` is an IP address or a DNS name, `port` a TCP or UDP port, `peer`
-    must answer there.
+    """Address of a peer. `host` is an IP address or a DNS name, and `port` a TCP or UDP port.
+    `peer`, if given, is the peer that must answer there.
 
-    `dns` says to which IP version a name is resolved (`dns`: any). It means nothing for an IP
-    address. With `relay`, the peer is reached through that node, and host, port, dns and
-    transport are the relay's: build such an address with `through`. `str()` gives the multiaddr.
+    `dns` names the IP version to which a DNS name is resolved (`dns` means either version). For an
+    IP address it has no meaning. If `relay` is given, the peer is reached through that node, and
+    `host`, `port`, `dns` and `transport` are those of the relay. The method `through` builds such
+    an address. `str()` returns the multiaddr.
     """
 
     host: str
@@ -53,19 +54,21 @@ class Address:
             raise ValueError("an address through a relay is made by `relay.through(peer)`")
 
     def through(self, peer: PeerId) -> "Address":
-        """Return the address of `peer` through the relay at this address, which must name its peer.
+        """Return the address of `peer` through the relay at this address. This address must name
+        its own peer, which is the relay.
 
-        Raises ValueError for a relay behind a relay, or a relay that leads to itself.
+        Raises ValueError if this address already leads through a relay, if it names no peer, or if
+        `peer` is the relay itself.
         """
         return Address(self.host, self.port, peer, self.dns, self.transport, self)
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read a multiaddr, or `host:port` such as `[::1]:4001`. Multiaddrs look like
-        `/ip4/1.2.3.4/tcp/4001/p2p/12D3…` or `/ip4/1.2.3.4/udp/4001/quic-v1/p2p/12D3…`, either
-        one optionally followed by `/p2p-circuit/p2p/12D3…`.
+        """Parse a multiaddr, or `host:port` such as `[::1]:4001`. Multiaddrs look like
+        `/ip4/1.2.3.4/tcp/4001/p2p/12D3…` or `/ip4/1.2.3.4/udp/4001/quic-v1/p2p/12D3…`, either one
+        optionally followed by `/p2p-circuit/p2p/12D3…`.
 
-        Raises `TransportError("bad-address")`.
+        Raises TransportError with code `bad-address` if the text has neither form.
         """
         if len(text) > ADDRESS_LETTERS:
             raise _bad(text[:40] + "…", f"it has more than {ADDRESS_LETTERS} letters")
@@ -136,7 +139,7 @@ def _bad(text: str, reason: str, *, hint: str | None = None) -> TransportError:
     return TransportError("bad-address", f"`{shown}` is not an address: {reason}", hint=hint)
 
 
-@lru_cache(4096)  # each address is written many times
+@lru_cache(4096)  # each address is converted to text many times
 def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
@@ -147,7 +150,7 @@ def _is_ip(host: str) -> bool:
 
 def _ip(text: str, host: str, version: int) -> str:
     try:
-        if "%" in host:  # a zone is valid on one machine only
+        if "%" in host:  # a zone (RFC 4007) has a meaning on one machine only
             raise ValueError(host)
         address = ipaddress.IPv4Address(host) if version == 4 else ipaddress.IPv6Address(host)
     except ValueError:

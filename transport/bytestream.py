@@ -1,10 +1,13 @@
-"""Byte streams between two nodes, and the kinds of path that they make.
+"""Byte streams between two nodes, and the kinds of path that they form.
 
-A TCP connection, a QUIC stream through a punched hole, a circuit through a relay and a browser's
-data channel are all a `ByteStream`. Everything above (TLS, hello, frames) does not know which.
-Reads and writes either happen at once or wait until they may work. trio's own methods try the
-system call and then pass through the scheduler for each piece. A lane reads once per wake-up, and
-writes from whichever task has a frame.
+A TCP connection, a QUIC stream through a punched hole, a circuit through a relay, and a browser's
+data channel all implement `ByteStream`. The layers above it (TLS, hello, frames) do not distinguish
+between them.
+
+A read or write either completes at once or raises BlockingIOError, and a separate call waits until
+it can succeed. trio's own methods instead try the system call and then pass through the scheduler
+for each piece, which would cost too much here: a lane reads once per wake-up, and any task that has
+a frame writes it.
 """
 
 import os
@@ -19,19 +22,20 @@ from .host.datagrams import Place
 
 
 class PathKind(StrEnum):
-    """Path kind: how a byte stream reaches the peer. Best first."""
+    """Kind of the path by which a byte stream reaches the peer. The members are in order of
+    preference, best first."""
 
     LOOPBACK = "loopback"
     LAN = "lan"
-    DIRECT = "direct"  # the peer's own public address
-    MAPPED = "mapped"  # a port that the peer's router forwards
-    PUNCHED = "punched"  # both sides sent at the same time
+    DIRECT = "direct"  # to the peer's own public address
+    MAPPED = "mapped"  # to a port that the peer's router forwards
+    PUNCHED = "punched"  # through NATs that both sides opened by sending at the same time
     BROWSER = "webrtc"
     RELAYED = "relayed"
 
     @property
     def rank(self) -> int:
-        """Rank of the kind, lower is better: a link uses the best path that it has."""
+        """Preference of the kind: lower is better. A link uses the path with the lowest rank."""
         return _RANKS[self]
 
 
@@ -47,48 +51,54 @@ _RANKS = {
 
 
 class ByteStream(Protocol):
-    """An open byte stream to one peer, reliable and in order, but not authenticated."""
+    """An open byte stream to one peer. Delivery is reliable and in order, but the peer is not
+    authenticated."""
 
     @property
     def remote(self) -> Place:
-        """Address of the other end as seen here; `("", 0)` if there is none."""
+        """The other end's address, as seen from here; `("", 0)` if it has none."""
         ...
 
     @property
     def medium(self) -> str:
-        """`tcp`, `udp`, `circuit` or `webrtc`."""
+        """The transport below: `tcp`, `udp`, `circuit` or `webrtc`."""
         ...
 
     def read_ready(self, size: int) -> bytes:
-        """Return up to `size` received bytes, b"" at the end. Raises BlockingIOError if there are
-        none yet, OSError if the connection is lost."""
+        """Return 1 to `size` received bytes, or b"" once the peer has closed its sending side.
+        Raises BlockingIOError if no bytes have arrived yet, and OSError if the connection is lost.
+        """
         ...
 
     def write_ready(self, data: memoryview) -> int:
-        """Return the number of bytes taken, at least one. Raises BlockingIOError if full,
-        OSError."""
+        """Accept bytes for sending and return how many were accepted, at least one. Raises
+        BlockingIOError if the send buffer is full, and OSError if the connection is lost."""
         ...
 
     async def wait_readable(self) -> None:
-        """Wait until a read may succeed. Raises trio.ClosedResourceError, OSError."""
+        """Wait until a read can succeed. Raises trio.ClosedResourceError if this end was closed,
+        and OSError if the connection is lost."""
         ...
 
     async def wait_writable(self) -> None:
-        """Wait until little is unsent, not merely until a write would succeed: later frames cannot
-        overtake bytes that were written early. Raises trio.ClosedResourceError, OSError."""
+        """Wait until few bytes are unsent, not merely until a write could succeed: later, more
+        urgent frames cannot overtake bytes that were accepted early. Raises
+        trio.ClosedResourceError if this end was closed, and OSError if the connection is lost."""
         ...
 
     def end(self) -> None:
-        """End writing. Bytes written before still leave. Raises OSError."""
+        """Close the sending side. Bytes accepted earlier are still sent. Raises OSError if the
+        connection is lost."""
         ...
 
     def close(self) -> None:
-        """Close at once. Waiting tasks raise trio.ClosedResourceError. May be called again."""
+        """Close both directions at once. Tasks that wait on the stream raise
+        trio.ClosedResourceError. A second call does nothing."""
         ...
 
 
 class _Ready(Protocol):
-    """The methods of a simulated TCP socket."""
+    """Methods of a simulated TCP socket that read and write without passing through trio."""
 
     def read_ready(self, size: int) -> bytes: ...
 
@@ -100,7 +110,8 @@ class _Ready(Protocol):
 
 
 class _Descriptor:
-    """`_Ready` over a descriptor of the operating system, without any code of ours in between."""
+    """Implementation of `_Ready` that calls the operating system directly, without Python code in
+    between."""
 
     __slots__ = ("read_ready", "wait_readable", "wait_writable", "write_ready")
 
@@ -112,8 +123,9 @@ class _Descriptor:
 
 
 class TcpByteStream:
-    """A connected TCP socket. A socket of the operating system is used by its descriptor. A
-    simulated socket has none (`fileno` is negative) and has the four methods itself."""
+    """A connected TCP socket. A real socket is used through its file descriptor. A simulated socket
+    has no descriptor (`fileno` returns a negative number), and implements the four methods itself.
+    """
 
     medium = "tcp"
 
@@ -123,7 +135,7 @@ class TcpByteStream:
         ready: _Ready = _Descriptor(fd) if fd >= 0 else cast(_Ready, self._socket)
         self.remote = _place(self._socket)
         self.local_port = int(self._socket.getsockname()[1])
-        # Bound here, so that a read or write is one call instead of two.
+        # Stored as attributes, so that a read or write is one call instead of two.
         self.read_ready = ready.read_ready
         self.write_ready = ready.write_ready
         self.wait_readable = ready.wait_readable
@@ -138,7 +150,8 @@ class TcpByteStream:
 
 
 def _place(socket: trio.socket.SocketType) -> Place:
-    """Return the other end's IP address and port; empty if the socket is not connected any more."""
+    """Return the other end's IP address and port, or `("", 0)` if the socket is no longer
+    connected."""
     try:
         name = socket.getpeername()
     except OSError:

@@ -16,18 +16,20 @@ ShoalError                  base of all our errors: `message`, and a `hint` if o
 from typing import Final
 
 MISHAP: Final = "mishap"
-"""The code with which something ends that has hit a bug of this program (guard.py)."""
+"""Code of a connection or dial that was ended because it triggered a bug of this program
+(guard.py)."""
 
 
 class ShoalError(Exception):
-    """An error shown to a person: what failed, on what, and what to do about it.
+    """An error that is shown to the user: what failed, on what, and what to do about it.
 
-    Messages start in lower case and end without a full stop. `hint` is one line, with the
-    exact command if there is one.
+    Messages start in lower case and end without a full stop. `hint` is one line that says what to
+    do, with the exact command if there is one.
     """
 
     own = False
-    """Whether this machine is at fault (its disk, its ports), so that no peer is (guard.py)."""
+    """Whether the cause is on this machine, such as its disk or its ports, so that no peer is to
+    blame (guard.py)."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -36,7 +38,7 @@ class ShoalError(Exception):
 
 
 class HostError(ShoalError):
-    """The operating system or the local network refused."""
+    """The operating system or the local network refused an operation."""
 
     own = True
 
@@ -46,23 +48,24 @@ class AddressInUse(HostError):
 
 
 class AlreadyLocked(HostError):
-    """The lock is held by another process."""
+    """Another process holds the lock."""
 
 
 class DatabaseDamaged(HostError):
-    """A file is not one of our databases, or is damaged."""
+    """A file is damaged or is not a database of this project."""
 
 
 class FileTooLarge(HostError):
-    """A file is larger than its reader allows."""
+    """A file is larger than its reader accepts."""
 
 
 class Undecodable(ShoalError):
-    """Bytes are not msgpack, or exceed their reader's bounds."""
+    """Bytes are not valid MessagePack, or exceed the bounds set by their reader."""
 
 
 class TransportError(ShoalError):
-    """Communication with a peer failed. `code` is a short fixed word, `message` is for people."""
+    """Communication with a peer failed. `code` is a short fixed word for programs, `message` is for
+    people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -74,7 +77,8 @@ class DialFailed(TransportError):
 
     @classmethod
     def unreachable(cls, name: str, reason: str) -> "DialFailed":
-        """Return the error for an address that does not answer, or whose peer hangs up."""
+        """Return the error for an address that does not answer, or where the peer closes the
+        connection."""
         return cls("unreachable", f"`{name}` cannot be reached: {reason}")
 
     def copy(self) -> "DialFailed":
@@ -87,8 +91,8 @@ class DialFailed(TransportError):
 
 
 class LinkClosed(TransportError):
-    """The link ended while it was needed."""
+    """The link ended while an operation still needed it."""
 
 
 class CallRefused(TransportError):
-    """The peer refused a call with a code."""
+    """The peer refused a call, with a code that gives the reason."""

@@ -1,9 +1,10 @@
-"""Guard that lets a bug end the connection of one peer instead of the daemon (ADR 0023).
+"""Guard that makes a bug end the connection of one peer instead of the daemon (ADR 0023).
 
 All code that handles one peer (a link, a datagram, a dial, a callback about a link) runs within
 `Guard.around`, or as a task started by `Guard.start`. An unexpected exception there is a bug of
-ours that the peer has triggered: its connection is ended, and the node reports it. Cancellation,
-the end of the process and errors of this machine (`is_own`) pass through.
+this program that the peer has triggered. The guard ends the connection of that peer and reports the
+bug (a *mishap*). It does not catch cancellation, the end of the process, or errors of this machine
+(`is_own`).
 """
 
 import errno
@@ -26,10 +27,10 @@ _NAME_CHARS: Final = 64  # characters of a peer's name in a report
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """Report of an unexpected exception: the peer (an id or an address), the exception's type, and
-    the line of our code that raised it.
+    """Report of an unexpected exception. `who` is the peer's id or address, `error` the exception's
+    type, and `place` the line of this program that raised it.
 
-    It omits the exception's message, which may quote a peer or a person.
+    The exception's message is left out, because it may quote a peer or a user.
     """
 
     who: str
@@ -40,8 +41,8 @@ class Mishap:
 class Guard:
     """Guard of one endpoint.
 
-    `report` gets each mishap. Without it nothing is caught, so that tests and simulations see
-    bugs. `hang_up` ends the link to a peer id, if there is one.
+    `report` is called with each mishap. While it is None, nothing is caught, so that bugs surface
+    in tests and simulations. `hang_up` ends the link to the given peer id, if there is one.
     """
 
     def __init__(self) -> None:
@@ -55,11 +56,14 @@ class Guard:
         *,
         instead: Callable[[], Exception] | None = None,
     ) -> AbstractContextManager[None]:
-        """Guard a block that handles one peer, given by its id or its address and port.
+        """Return a context manager for a block that handles one peer. `who` is the peer's id, or
+        its address and port.
 
-        If the block fails with an unexpected exception, `end` is called and the link to the peer
-        ends. Then the error that `instead` makes is raised, if `instead` is given. Errors of that
-        type and ShoalErrors are expected: they pass through, because callers handle them.
+        If the block raises an unexpected exception, the guard calls `end` and ends the link to the
+        peer. It then suppresses the exception or, if `instead` is given, raises the error that
+        `instead` returns. Errors of this machine always pass through. If `instead` is given,
+        ShoalErrors and errors of the type that `instead` returns also pass through, because callers
+        handle them.
         """
         return _Around(self, who, end, instead)
 
@@ -71,7 +75,8 @@ class Guard:
         *args: object,
         end: Callable[[], object] | None = None,
     ) -> None:
-        """Start a task that handles one peer, like `nursery.start_soon(function, *args)`."""
+        """Start a guarded task that handles one peer, in the same way as
+        `nursery.start_soon(function, *args)`."""
         nursery.start_soon(partial(self._run, who, end, function), *args, name=function)
 
     async def _run(
@@ -91,14 +96,15 @@ class Guard:
         *args: object,
         end: Callable[[], object] | None = None,
     ) -> None:
-        """Call all callbacks, even if one of them fails."""
+        """Call all callbacks with `args`, each in its own guard, so that all are called even if one
+        fails."""
         for callback in callbacks:
             with _Around(self, who, end, None):
                 callback(*args)
 
 
 class _Around(AbstractContextManager[None]):
-    """The context manager that `Guard.around` returns."""
+    """Context manager that `Guard.around` returns."""
 
     __slots__ = ("_end", "_guard", "_instead", "_who")
 
@@ -123,7 +129,7 @@ class _Around(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Catch a bug. No other place in the daemon catches all exceptions."""
+        """Catch and report a bug. No other code in the daemon catches all exceptions."""
         guard = self._guard
         if error is None or guard.report is None:
             return False
@@ -146,7 +152,8 @@ class _Around(AbstractContextManager[None]):
 
     @staticmethod
     def _finish(guard: Guard, who: str, *ends: Callable[[], object] | None) -> None:
-        """Guard each call that ends a connection, because it may hit the same bug."""
+        """Call each function that ends a connection, in its own guard, because it may hit the same
+        bug."""
         for end in ends:
             if end is not None:
                 with _Around(guard, who, None, None):
@@ -154,13 +161,14 @@ class _Around(AbstractContextManager[None]):
 
 
 def mishap_of(name: object) -> Callable[[], DialFailed]:
-    """Return a factory of the error that a dial raises (`instead` of `Guard.around`)."""
+    """Return a factory of the error that a dial to `name` raises after a bug, for use as `instead`
+    in `Guard.around`."""
     return lambda: DialFailed(MISHAP, f"`{name}` has triggered a bug of this node")
 
 
 def is_own(error: BaseException) -> bool:
-    """Whether an error is this machine's, so that no peer is to blame: its disk, its store, or
-    trio itself. Such errors end the daemon."""
+    """Return whether an error comes from this machine (its disk, its store, or trio itself), so
+    that no peer is to blame. Such errors end the daemon."""
     if isinstance(error, ShoalError):
         return error.own
     if isinstance(error, OSError):
@@ -171,11 +179,12 @@ def is_own(error: BaseException) -> bool:
 def _split(
     error: BaseException, passes: Callable[[BaseException], bool]
 ) -> tuple[Exception | None, BaseException | None]:
-    """Return the first bug, and what is left of the exception without any bugs."""
+    """Split an exception, possibly a group, into (first bug, rest without any bugs). Either element
+    is None if there is none."""
 
     def is_mistake(each: BaseException) -> bool:
         if isinstance(each, BaseExceptionGroup):
-            return False  # its members are checked one by one
+            return False  # `split` checks the members of a group one by one
         return isinstance(each, Exception) and not passes(each)
 
     if not isinstance(error, BaseExceptionGroup):
@@ -190,15 +199,16 @@ def _split(
 
 
 def name_of(who: object) -> str:
-    """Return a peer id unchanged, and an address and port as `address port number`, without
-    control characters."""
+    """Return the name of a peer for a report: a peer id unchanged, or `address port number`.
+    Control characters are escaped and the length is bounded."""
     if isinstance(who, tuple):
         who = f"{who[0]} port {who[1]}"
     return ascii(str(who))[1:-1][:_NAME_CHARS]
 
 
 def _place(error: BaseException) -> str:
-    """Return the deepest line of our code, like `transport/link/link.py:412`."""
+    """Return the innermost line of this program in the traceback, such as
+    `transport/link/link.py:412`, or `?` if there is none."""
     trace, found = error.__traceback__, "?"
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

@@ -1,8 +1,8 @@
-"""A node's identity: an Ed25519 key and the libp2p peer id derived from it.
+"""A node's identity: an Ed25519 key, and the libp2p peer id derived from it.
 
-A peer id is the base58btc text of a multihash over the key's protobuf encoding. An Ed25519 key is
-short enough for the identity multihash, so the public key can be read back from the id (libp2p
-specification, `peer-ids/peer-ids.md`).
+A peer id is the base58btc text of a multihash of the public key in protobuf encoding. An Ed25519
+key is short enough for the identity multihash, which contains the key itself instead of a hash. The
+public key can therefore be read from the id (libp2p specification, `peer-ids/peer-ids.md`).
 """
 
 import shlex
@@ -27,11 +27,11 @@ IDENTITY_FILE = "identity.key"
 
 _ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _DIGITS = {letter: value for value, letter in enumerate(_ALPHABET)}
-_PEER_ID_LETTERS = 52  # for an Ed25519 key; longer text is refused before it is decoded
+_PEER_ID_LETTERS = 52  # of an Ed25519 key; text of another length is refused before decoding
 _KEY_PREFIX = b"\x08\x01\x12\x20"  # protobuf PublicKey{Type: Ed25519, Data: 32 bytes}
 _ID_PREFIX = b"\x00\x24" + _KEY_PREFIX  # multihash: identity, 36 bytes
 _FILE_WORD = "shoal-identity-1"
-_FILE_LIMIT = 1024
+_FILE_LIMIT = 1024  # bytes
 
 
 def base58_encode(data: bytes) -> str:
@@ -46,8 +46,8 @@ def base58_encode(data: bytes) -> str:
 
 
 def base58_decode(text: str) -> bytes:
-    """Return the bytes of base58btc `text`. Raises ValueError. Takes quadratic time: bound
-    `text`."""
+    """Return the bytes that base58btc `text` encodes. The time is quadratic, so callers must bound
+    the length of `text`. Raises ValueError if a character is not in the alphabet."""
     number = 0
     for letter in text:
         digit = _DIGITS.get(letter)
@@ -58,29 +58,32 @@ def base58_decode(text: str) -> bytes:
     return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8)
 
 
-@lru_cache(4096)  # base58 takes 25 µs, and records name their authors by their keys
+@lru_cache(4096)  # encoding takes 25 µs, and every record names its author by its public key
 def peer_id_of(public_key: bytes) -> PeerId:
-    """Return the peer id of a raw Ed25519 public key (32 bytes). Raises ValueError."""
+    """Return the peer id of a raw Ed25519 public key (32 bytes). Raises ValueError if the key has
+    another length."""
     if len(public_key) != KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(public_key)}")
-    return PeerId(sys.intern(base58_encode(_ID_PREFIX + public_key)))  # one object for each id
+    # Interned, so that equal ids are one object.
+    return PeerId(sys.intern(base58_encode(_ID_PREFIX + public_key)))
 
 
 def parse_peer_id(text: str) -> PeerId:
-    """Check a peer id from outside. Only Ed25519 ids in their one canonical spelling pass.
+    """Check a peer id that came from outside and return it. Only ids of Ed25519 keys in their
+    canonical spelling are valid.
 
-    Raises `TransportError("bad-peer-id")`.
+    Raises TransportError with code `bad-peer-id` if the text is anything else.
     """
     _key_in(text)
     return PeerId(text)
 
 
 def public_key_of(peer: PeerId) -> bytes:
-    """Return the raw Ed25519 public key (32 bytes) that a peer id names."""
+    """Return the raw Ed25519 public key (32 bytes) that a peer id contains."""
     return _key_in(peer)
 
 
-@lru_cache(4096)  # caches valid ids only
+@lru_cache(4096)  # only valid ids are cached, because others raise
 def _key_in(text: str) -> bytes:
     shown = text if len(text) <= 2 * _PEER_ID_LETTERS else text[:_PEER_ID_LETTERS] + "…"
     shown = shown if shown.isprintable() else ascii(shown)
@@ -103,7 +106,8 @@ def _signed_bytes(domain: str, data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's private key. `seed` (32 bytes) is the secret and is left out of the repr."""
+    """A node's private key, with the public key and the peer id derived from it. `seed` is the
+    secret (32 bytes) and is left out of the repr."""
 
     peer: PeerId
     public_key: bytes
@@ -112,36 +116,41 @@ class Identity:
 
     @classmethod
     def generate(cls, host: Host) -> "Identity":
-        """Return a new identity from the host's entropy."""
+        """Return a new identity, created from the host's entropy."""
         return cls.from_seed(host.entropy(KEY_BYTES))
 
     @classmethod
     def from_seed(cls, seed: bytes) -> "Identity":
-        """Return the identity of an Ed25519 private key (RFC 8032's 32 secret bytes)."""
+        """Return the identity of an Ed25519 private key, given as its 32 secret bytes (RFC 8032,
+        section 5.1.5)."""
         key = Ed25519PrivateKey.from_private_bytes(seed)
         public_key = key.public_key().public_bytes_raw()
         return cls(peer_id_of(public_key), public_key, seed, key)
 
     def sign(self, domain: str, data: bytes) -> bytes:
-        """Sign the domain's length (4 bytes), the domain and `data`. Return 64 bytes."""
+        """Return the signature (64 bytes) of `data` for the purpose `domain`. The signature covers
+        the domain's length (4 bytes), the domain, and `data`."""
         return self._key.sign(_signed_bytes(domain, data))
 
     def sign_for_libp2p(self, data: bytes) -> bytes:
-        """Sign bare `data`, for formats of libp2p that have no domain of ours.
+        """Return the signature (64 bytes) of `data` alone, for formats of libp2p that do not use
+        our domains.
 
-        Their data starts with letters, ours with a zero byte of the length, so neither can pass for
-        the other.
+        Signed data of libp2p begins with letters, and ours with a zero byte (from the domain's
+        length). A signature of one kind is therefore never valid for the other.
         """
         return self._key.sign(data)
 
 
 def verify(peer: PeerId, domain: str, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is by `peer` over this domain and exactly these bytes."""
+    """Return whether `signature` is `peer`'s signature of exactly `data`, for the purpose
+    `domain`."""
     return verify_raw(public_key_of(peer), _signed_bytes(domain, data), signature)
 
 
 def verify_raw(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is by this Ed25519 key over bare `data`."""
+    """Return whether `signature` is the signature of `data` alone by this Ed25519 key (32
+    bytes)."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):
@@ -150,10 +159,11 @@ def verify_raw(public_key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 async def load_or_create_identity(host: Host, folder: Path) -> Identity:
-    """Return the identity stored in `folder/identity.key`; create it on the first start.
+    """Return the identity stored in `folder/identity.key`. If there is no such file, create it with
+    a new identity.
 
-    The file holds one line: a format word, the seed in hex, and the peer id, which reveals damage.
-    Raises HostError if other users may read it or if it is damaged.
+    The file has one line: a format word, the seed in hex, and the peer id, which serves to detect
+    damage. Raises HostError if other users can access the file or if it is damaged.
     """
     return await host.offload(_load_or_create, host, folder / IDENTITY_FILE)
 

@@ -1,4 +1,4 @@
-"""Limits on the resources that one peer, and all peers together, can use."""
+"""Limits on the resources that one peer, or all peers together, can use."""
 
 from dataclasses import dataclass
 from math import floor
@@ -11,68 +11,75 @@ from .rates import Rate, SourceRates, bound_of
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on everything that a peer can make this node keep or wait for. Defaults:
-    `defaults.py`."""
+    """Bounds on everything that a peer can make this node store or wait for. The default values are
+    in `defaults.py`."""
 
     message_bytes: int = defaults.MESSAGE_BYTES
     """Largest payload of a call, post or reply, in bytes."""
     stream_window_bytes: int = defaults.STREAM_WINDOW_BYTES
-    """Bytes that a peer may send on one stream ahead of its reader."""
+    """Unread bytes that a peer may send on one stream."""
     link_window_bytes: int = defaults.LINK_WINDOW_BYTES
-    """Bytes that a peer may send on all streams of a link ahead of their readers."""
+    """Unread bytes that a peer may send on all streams of a link together."""
     streams: int = defaults.STREAMS
-    """Streams that a peer may hold open on a link, a count."""
+    """Streams that a peer may have open on a link, a count."""
     calls: int = defaults.CALLS
-    """Running handler tasks of one link, a count. A further call is refused as `busy`."""
+    """Handler tasks that run for one link at once, a count. Further calls are refused with code
+    `busy`."""
     backlog_bytes: int = defaults.BACKLOG_BYTES
-    """Unsent and unacknowledged bytes of a link beyond which new calls wait and a peer's calls are
-    refused. At twice this number the link ends (`backlog`)."""
+    """Unsent and unacknowledged bytes of a link above which this node's new calls wait and the
+    peer's calls are refused. At twice this number the link ends with code `backlog`."""
     total_bytes: int = defaults.TOTAL_BYTES
-    """Bytes in memory for all links together. Beyond it, the link that holds most ends."""
+    """Bytes in memory for all links together. Above it, the link that uses the most is ended."""
     links: int = defaults.LINKS
     """Concurrent links, a count."""
     half_open: int = defaults.HALF_OPEN
-    """Accepted connections that have not sent an acceptable hello yet, a count."""
+    """Half-open connections, a count: accepted, but without an acceptable hello so far."""
     half_open_per_subnet: int = defaults.HALF_OPEN_PER_SUBNET
-    """Half-open connections from one /24 (IPv4) or /64 (IPv6), a count. A larger network may have a
-    multiple of it (`Sources`)."""
+    """Half-open connections from one /24 (IPv4) or /64 (IPv6), a count. The bound of a larger
+    network is a multiple of it (`Sources`)."""
     half_open_loopback: int = defaults.HALF_OPEN_LOOPBACK
-    """Half-open connections from this machine, where a local swarm starts all at once; a count."""
+    """Half-open connections from this machine, a count. All nodes of a local swarm may start at
+    once."""
     arrivals_burst: float = defaults.ARRIVALS_BURST
-    """Connections accepted from one subnet in a burst, a count. A handshake costs two milliseconds,
-    and a peer that ends it at once is not half open for long."""
+    """Connections accepted from one subnet in a burst, a count. The bounds on half-open connections
+    do not suffice: a handshake costs two milliseconds, even if the peer ends it at once and is not
+    half open for long."""
     arrivals_per_s: float = defaults.ARRIVALS_PER_S
     """Connections accepted from one subnet per second, in the long run."""
     all_arrivals_burst: float = defaults.ALL_ARRIVALS_BURST
-    """Connections accepted from all sources in a burst, a count. All peers of a relay reconnect at
-    once, some over two paths."""
+    """Connections accepted from all sources in a burst, a count. It is high because all peers of a
+    relay may reconnect at once, some of them over two paths."""
     all_arrivals_per_s: float = defaults.ALL_ARRIVALS_PER_S
-    """Connections accepted from all sources per second, in the long run. A flood then takes a
-    twentieth of a core and leaves the rest to the links."""
+    """Connections accepted from all sources per second, in the long run. A flood of connections
+    then uses a twentieth of a core, and the rest remains for the links."""
     handshake_s: float = defaults.HANDSHAKE_S
-    """Seconds from accept to an acceptable hello."""
+    """Longest time, in seconds, from accepting a connection to an acceptable hello."""
     idle_s: float = defaults.IDLE_S
-    """Seconds without a byte from the peer before a ping."""
+    """Seconds without a byte from the peer after which a ping is sent."""
     silent_s: float = defaults.SILENT_S
     """Seconds without a byte from the peer after which its connection counts as lost."""
     quiet_s: float = defaults.QUIET_S
-    """Silence, in seconds, after which nothing new is sent on a link without a connection."""
+    """Seconds without a byte from the peer after which a link that has no connection sends nothing
+    new."""
     grace_s: float = defaults.GRACE_S
-    """Silence, in seconds, after which a link without a connection ends."""
+    """Seconds without a byte from the peer after which a link that has no connection ends."""
     hold_s: float = defaults.HOLD_S
-    """Silence, in seconds, after which such a link ends if calls, replies or streams are open."""
+    """Seconds without a byte from the peer after which a link that has no connection, but has open
+    calls, replies or streams, ends."""
 
 
 class Sources:
-    """Counter by source network, with a bound for each network size.
+    """Counter of items by the network that they come from, with a bound for each network size.
 
     An address counts against every network that contains it (`networks.networks`).
     """
 
     def __init__(self, each: int, most: int) -> None:
-        """`each` bounds the smallest networks and `most` all sources together.
+        """`each` bounds the count of each smallest network, and `most` is the bound for all sources
+        together.
 
-        A larger network gets several times `each`, but at most half of `most`.
+        The bound of a larger network is a multiple of `each`, but at most half of `most`. `most`
+        itself is enforced by the caller.
         """
         self._each = each
         self._most = most
@@ -80,9 +87,10 @@ class Sources:
         self._counts: dict[Network, int] = {}
 
     def fits(self, ip: str, *, without: str = "") -> bool:
-        """Return whether one more from `ip` is within all bounds.
+        """Return whether one more item from `ip` would be within the bounds of all its networks.
 
-        With `without`, one that was added for that address counts as removed.
+        If `without` is given, the result is for the counts after one item from that address is
+        removed.
         """
         gone = networks(without) if without else ()
         for each in networks(ip):
@@ -91,12 +99,12 @@ class Sources:
         return True
 
     def add(self, ip: str) -> None:
-        """Count one from an address."""
+        """Count one item from an address."""
         for each in networks(ip):
             self._counts[each] = self._counts.get(each, 0) + 1
 
     def remove(self, ip: str) -> None:
-        """Stop counting one that was added for an address."""
+        """Remove one item from an address from the counts."""
         for each in networks(ip):
             if self._counts[each] > 1:
                 self._counts[each] -= 1
@@ -110,29 +118,30 @@ class Sources:
         return bound
 
     def __len__(self) -> int:
-        """Return the number of networks with a count."""
+        """Return the number of networks that have a count above 0."""
         return len(self._counts)
 
 
 class Entry(NamedTuple):
-    """A connection that a `Crowd` counts."""
+    """A connection that a `Crowd` has counted."""
 
     ip: str
     new: bool
-    """Whether no other connection came from its network lately."""
+    """Whether no other connection has come from its networks lately. True for this machine."""
 
 
 class Crowd:
-    """Limiter of concurrent connections, in all and by source network.
+    """Limiter of concurrent connections, by source network and in total.
 
-    A quarter is reserved for networks that were not seen lately, so that sources that reconnect
-    again and again do not keep others out.
+    A quarter of the total is reserved for networks that were not seen lately, so that sources that
+    reconnect again and again cannot lock out others.
     """
 
     def __init__(self, most: int, each: int, loopback: int, *, apart: bool = False) -> None:
-        """Bound the connections in all, from one source, and from this machine.
+        """`most` bounds all connections, `each` those from one smallest network, and `loopback`
+        those from this machine.
 
-        With `apart`, connections from this machine do not count towards `most`.
+        If `apart` is True, connections from this machine do not count towards `most`.
         """
         self._most = most
         self._loopback = loopback
@@ -143,11 +152,12 @@ class Crowd:
 
     @property
     def count(self) -> int:
-        """The number of connections now."""
+        """Number of present connections."""
         return self._far + self._near
 
     def enter(self, ip: str, now: float) -> Entry | None:
-        """Count a connection from an IP address, or return None if a bound is reached."""
+        """Count a connection from an IP address and return its entry. Return None, without counting
+        it, if a bound is reached."""
         near = is_own(ip)
         if not (self._near < self._loopback if near else self._sources.fits(ip)):
             return None
@@ -167,7 +177,7 @@ class Crowd:
         return among_all < self._most - kept
 
     def leave(self, entry: Entry) -> None:
-        """Stop counting a connection."""
+        """Remove a connection, given by its entry, from the counts."""
         if is_own(entry.ip):
             self._near -= 1
         else:
@@ -176,8 +186,9 @@ class Crowd:
 
 
 class HalfOpen(Crowd):
-    """Accepted connections that have not been let in yet. A local swarm that starts all at once
-    does not keep others out."""
+    """Limiter of accepted connections that are not authenticated yet. Connections from this machine
+    have a bound of their own, so that a local swarm that starts all at once does not lock out
+    others."""
 
     def __init__(self, limits: Limits) -> None:
         loopback = limits.half_open_loopback
@@ -185,7 +196,8 @@ class HalfOpen(Crowd):
 
 
 class Arrivals:
-    """Rate limiter of accepted connections, by source and in all, except from this machine."""
+    """Rate limiter of accepted connections, by source and in total. Connections from this machine
+    are not limited."""
 
     def __init__(self, limits: Limits) -> None:
         each = Rate(limits.arrivals_burst, limits.arrivals_per_s)
@@ -199,5 +211,5 @@ class Arrivals:
 
 
 def is_own(ip: str) -> bool:
-    """Return whether an address is this machine's loopback."""
+    """Return whether an address is a loopback address, that is, belongs to this machine."""
     return networks(ip)[0] is THIS_MACHINE

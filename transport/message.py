@@ -12,11 +12,10 @@ import msgpack
 from msgspec import Meta, Struct
 from msgspec.structs import astuple
 
-from .identity import KEY_BYTES
-
 DIGEST_BYTES: Final = 32  # of SHA-256
+_KEY_BYTES: Final = 32  # of Ed25519. `identity.py` would load trio into every child process
 Digest = Annotated[bytes, Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-PublicKey = Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+PublicKey = Annotated[bytes, Meta(min_length=_KEY_BYTES, max_length=_KEY_BYTES)]
 Root = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """64 lower-case hex digits, which name a model or a blob."""
 Natural = Annotated[int, Meta(ge=0)]  # up to 2^64 - 1

@@ -1,17 +1,19 @@
-"""Rules for names that this node creates, and safe rendering of names and texts of peers.
+"""Rules for names that this node creates, and safe rendering of names and texts that come from
+peers.
 
-The rule follows Unicode's UTS 39 (highly restrictive): letters, marks and digits of one script, or
-of Latin beside Chinese, Japanese or Korean, with `.`, `_` and `-`. This node creates no non-ASCII
-name that looks like an ASCII one, and marks such names of peers. The table below has the letters of
-common scripts that fonts draw like Latin ones. Unicode's whole list would need a dependency that
-tracks it, and adds letters that do not occur in names. Spec: docs/spec/model.md, 4.2.
+The rules follow the level "highly restrictive" of Unicode's UTS 39. A name consists of letters,
+marks and digits of one script, or of Latin together with Chinese, Japanese or Korean, and of `.`,
+`_` and `-`. This node does not create a non-ASCII name that looks like an ASCII one, and marks such
+names of peers. The table below lists the letters of common scripts that fonts draw like Latin ones.
+Unicode's complete list would need a dependency that follows its changes, and only adds letters that
+do not occur in names. Specification: docs/spec/model.md, section 4.2.
 """
 
 import unicodedata
 from typing import Final
 
 MOST: Final = 64  # characters
-MOST_BYTES: Final = 128  # the most that other nodes accept
+MOST_BYTES: Final = 128  # other nodes refuse longer names
 HINT: Final = (
     f"use up to {MOST} letters and digits of one script, `.`, `_` and `-`, a letter or digit first"
 )
@@ -40,7 +42,7 @@ _TOGETHER: Final = (
     frozenset(("Latin", "Cjk", "Ideographic", "Bopomofo")),
 )
 _INNER: Final = "._-"
-_STACKED: Final = 4  # marks on one letter; more overwrite the lines around it
+_STACKED: Final = 4  # marks on one letter; more of them would overwrite neighbouring lines
 # Invisible characters that Unicode classes as letters, marks or symbols (UAX 44,
 # Default_Ignorable_Code_Point), and the braille blank.
 _BLANK: Final = frozenset(
@@ -49,12 +51,13 @@ _BLANK: Final = frozenset(
 
 
 def normal(name: str) -> str:
-    """Normalise a typed name to NFC: keyboards and file systems differ."""
+    """Return a typed name in Unicode normal form NFC, because keyboards and file systems use
+    different forms."""
     return unicodedata.normalize("NFC", name)
 
 
 def problem(name: str) -> str:
-    """Return why this node refuses to create a name, or ""."""
+    """Return the reason why this node refuses to create a name, or "" if the name is valid."""
     if not name or len(name) > MOST or len(name.encode(errors="replace")) > MOST_BYTES:
         return f"it has not 1 to {MOST} characters in at most {MOST_BYTES} bytes"
     if name.isascii():
@@ -68,8 +71,8 @@ def problem(name: str) -> str:
 
 
 def doubt(name: str) -> str:
-    """Return a warning about a peer's name, or "": it looks like an ASCII name, or it mixes scripts
-    that are not written together."""
+    """Return a warning about a peer's name, or "" if there is none. The warning says that the name
+    looks like an ASCII name, or that it mixes scripts that are not written together."""
     if name.isascii():
         return ""
     bare = "".join(each for each in unicodedata.normalize("NFKC", name) if not is_hidden(each))
@@ -84,20 +87,22 @@ def doubt(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Render a peer's name, followed by the warning of `doubt`."""
+    """Return a peer's name as it is shown, followed by the warning about it, if any, in
+    parentheses."""
     found = doubt(name)
     return f"{spelled(name)} ({found})" if found else spelled(name)
 
 
 def spelled(name: str) -> str:
-    """Render a peer's name. A doubtful one has its non-ASCII letters escaped."""
+    """Return a peer's name with unsafe characters escaped, and with all non-ASCII characters
+    escaped if there is a warning about the name."""
     text = escaped(name)
     return text.encode("ascii", "backslashreplace").decode() if doubt(name) else text
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Escape characters that steer a terminal, reorder text or are invisible, except those in
-    `keep`."""
+    """Return a text with characters escaped that control a terminal, reorder text or are invisible.
+    Characters in `keep` are not escaped."""
     if text.isascii() and text.isprintable():
         return text
     out, stacked = [], 0
@@ -110,24 +115,26 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def is_hidden(character: str) -> bool:
-    """Return whether a character is invisible or controls others: controls, marks of direction,
-    joiners, fillers, tags, variation selectors."""
+    """Return whether a character is invisible or controls others: control characters, direction
+    marks, joiners, fillers, tags, and variation selectors."""
     return not character.isprintable() or character in _BLANK
 
 
 def spelled_out(character: str) -> str:
-    """Escape one character as Python does: `\\x1b`, `\\u202e`."""
+    r"""Return one character as a Python escape sequence, such as `\x1b` or `\u202e`."""
     return character.encode("unicode_escape").decode()
 
 
 def _is_odd(character: str) -> bool:
+    """Return whether a character may not occur in a name."""
     if character in _INNER or is_hidden(character):
         return character not in _INNER
     return unicodedata.category(character)[0] not in "LM" and not character.isdecimal()
 
 
 def _script(character: str) -> str:
-    """Return the script of a letter (the first word of its Unicode name), or "" for common ones."""
+    """Return the script of a letter, read from the first word of its Unicode name, or "" for
+    characters that many scripts share."""
     if character.isascii() and not character.isalpha():
         return ""
     word = unicodedata.name(character, "").split(" ")[0].split("-")[0]

@@ -1,7 +1,7 @@
 """IP addresses as text: canonical spelling, nearness, and the networks that contain them.
 
-All code that decides by an address what may be sent to it uses this module, so that there is one
-list of addresses to which nothing is ever sent.
+All code that decides from an address what may be sent to it uses this module. The list of addresses
+to which nothing is ever sent is therefore kept in one place.
 """
 
 from enum import IntEnum
@@ -24,14 +24,16 @@ _NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
         (
             "0.0.0.0/8",
             "169.254.0.0/16",
-            "100.100.100.200/32",  # the metadata of two clouds, outside of the link-local range
+            # Metadata services of two clouds, outside of the link-local range.
+            "100.100.100.200/32",
             "fd00:ec2::254/128",
             "224.0.0.0/3",  # multicast, reserved, broadcast
             "::/128",
-            "64:ff9b::/96",  # these four embed an IPv4 address that was not checked:
-            "64:ff9b:1::/48",  # RFC 6052, RFC 8215, RFC 4380, RFC 3056
-            "2001::/32",
-            "2002::/16",
+            # The next four embed an IPv4 address, which would not be checked.
+            "64:ff9b::/96",  # RFC 6052
+            "64:ff9b:1::/48",  # RFC 8215
+            "2001::/32",  # RFC 4380
+            "2002::/16",  # RFC 3056
             "fe80::/10",
             "fec0::/10",  # deprecated site-local addresses (RFC 3879)
             "ff00::/8",
@@ -39,11 +41,12 @@ _NEVER: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
     )
 )
 CARRIER: Final = IPv4Network("100.64.0.0/10")
-"""Addresses behind a carrier's NAT (RFC 6598)."""
+"""Addresses shared by customers behind a carrier's NAT (RFC 6598)."""
 
 
 class Nearness(IntEnum):
-    """Distance from which an address can be reached."""
+    """Distance from which an address can be reached: the whole internet, a private network, or only
+    this machine."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -52,7 +55,8 @@ class Nearness(IntEnum):
 
 @lru_cache(4096)
 def parse_ip(text: str) -> Ip | None:
-    """Parse an IP address; IPv4 within IPv6 becomes IPv4. None if it is invalid or has a zone."""
+    """Parse an IP address. An IPv4 address embedded in IPv6 (`::ffff:1.2.3.4`) becomes an IPv4
+    address. Return None if the text is no IP address or has a zone."""
     if len(text) > _LETTERS or "%" in text:
         return None
     try:
@@ -65,15 +69,16 @@ def parse_ip(text: str) -> Ip | None:
 
 
 def plain_ip(text: str) -> str | None:
-    """Return an IP address in canonical spelling; None if it is not an address."""
+    """Return an IP address in canonical spelling, or None if the text is not an IP address."""
     found = parse_ip(text)
     return None if found is None else str(found)
 
 
 @lru_cache(4096)
 def nearness_of(ip: str) -> Nearness | None:
-    """Return an IP address's nearness. None for what no node should be told to dial: names (they
-    resolve to anything), link-local and metadata addresses, embedded addresses, multicast."""
+    """Return the nearness of an IP address. Return None for an address that no node should be told
+    to dial: a DNS name (which can resolve to any address), a link-local or cloud metadata address,
+    one with an embedded IPv4 address, or a multicast address."""
     found = parse_ip(ip)
     if found is None or any(found in net for net in _NEVER if net.version == found.version):
         return None
@@ -85,27 +90,30 @@ def nearness_of(ip: str) -> Nearness | None:
 
 
 def nearness_at(ip: str) -> Nearness:
-    """Return the nearness of a peer seen at an IP address; doubtful addresses count as public."""
+    """Return the nearness of a peer that is connected from an IP address. An address that must not
+    be dialled counts as public."""
     return nearness_of(ip) or Nearness.PUBLIC
 
 
 def is_public(ip: str) -> bool:
-    """Whether a text is the address of a single host on the internet, in canonical spelling."""
+    """Return whether a text is the canonical spelling of a public address of a single host."""
     return nearness_of(ip) is Nearness.PUBLIC and plain_ip(ip) == ip
 
 
 def may_dial_port(port: int) -> bool:
-    """Return whether to dial a port that a peer named.
+    """Return whether this node may dial a port that a peer named.
 
-    System services use the ports below 1024. Of these, only HTTPS is allowed for peers.
+    System services use the ports below 1024. Of these, peers may use only the port of HTTPS.
     """
     return defaults.LOW_PORT <= port <= 65535 or port == defaults.HTTPS_PORT
 
 
 def path_kind_to(ip: str) -> PathKind:
-    """Return the path kind of a plain connection to an address; doubtful ones count as direct.
+    """Return the path kind of a direct connection to an address. A text that is not an IP address
+    counts as direct.
 
-    A link-local address counts as LAN, because a peer connected from one is on the local network.
+    A link-local address counts as LAN, because a peer that connects from one is on the local
+    network.
     """
     found = parse_ip(ip)
     if found is None:
@@ -116,11 +124,11 @@ def path_kind_to(ip: str) -> PathKind:
 
 
 class Network(NamedTuple):
-    """A network that contains an address."""
+    """A network that contains an address, such as `192.0.2.0/24`."""
 
     name: str
     share: int
-    """How many times the bound of the smallest network applies to this one."""
+    """The bound of this network, as a multiple of the bound of the smallest network."""
 
 
 THIS_MACHINE: Final = Network("loopback", 1)
@@ -131,10 +139,11 @@ _MAPPED_FOUR: Final = bytes(10) + b"\xff\xff"
 
 @lru_cache(4096)
 def targets(ip: str) -> tuple[Network, ...]:
-    """Return the networks that may belong to one victim, smallest first.
+    """Return the networks of an address that may belong to one victim of an attack, smallest first.
 
-    These are the address and its /24 (IPv4), or the /64, /56 and /48 (IPv6). A dial or datagram
-    that a peer asked for counts against each of them. Invalid addresses share one network.
+    For IPv4 these are the address itself and its /24, for IPv6 its /64, /56 and /48. A dial or
+    datagram that a peer asked for counts against each of them. All invalid addresses share one
+    network.
     """
     packed = _packed(ip)
     if packed is None:
@@ -144,11 +153,11 @@ def targets(ip: str) -> tuple[Network, ...]:
 
 @lru_cache(4096)
 def networks(ip: str) -> tuple[Network, ...]:
-    """Return the networks that may belong to one owner, smallest first.
+    """Return the networks of an address that may belong to one owner, smallest first.
 
-    These are the /24 and /16 (IPv4), or the /64, /56, /48 and /32 (IPv6). Whatever is limited by
-    source counts against each of them, because one owner may have many small networks. All
-    loopback addresses share one network, and so do all invalid ones.
+    For IPv4 these are its /24 and /16, for IPv6 its /64, /56, /48 and /32. A limit by source
+    applies to each of these networks, because one owner may have many small networks. All loopback
+    addresses share one network, and all invalid ones share another.
     """
     packed = _packed(ip)
     if packed is None:
@@ -159,10 +168,12 @@ def networks(ip: str) -> tuple[Network, ...]:
 
 
 def _packed(ip: str) -> bytes | None:
-    """Return the address that `parse_ip` finds, as bytes.
+    """Return the address that `parse_ip` returns, as 4 or 16 bytes. Return None if the text is not
+    an IP address.
 
-    Every connection of a flood comes through here from a new address, and `ipaddress` would take
-    several times as long. The functions of `trio.socket` used here only convert text.
+    This function is fast because in a flood each connection may come from a new address. The
+    `ipaddress` module would take several times as long. The functions of `trio.socket` used here
+    only convert text and do no I/O.
     """
     if len(ip) > _LETTERS or "%" in ip:
         return None
@@ -170,12 +181,14 @@ def _packed(ip: str) -> bytes | None:
         if ":" not in ip:
             return inet_pton(AF_INET, ip)
         packed = inet_pton(AF_INET6, ip)
-    except (OSError, ValueError):  # ValueError: a null character or a surrogate
+    except (OSError, ValueError):  # ValueError if there is a null character or a surrogate
         return None
     return packed[12:] if packed.startswith(_MAPPED_FOUR) else packed
 
 
 def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
+    """Return the networks around an address. `four` and `six` list (prefix length in bits, share)
+    for the two IP versions."""
     family, levels = (AF_INET, four) if len(packed) == 4 else (AF_INET6, six)
     found = []
     for bits, share in levels:
@@ -187,9 +200,10 @@ def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
 
 @lru_cache(4096)
 def network(ip: str, four: int, six: int) -> str:
-    """Return the network of the first `four` bits (IPv4) or `six` bits (IPv6) of an address.
+    """Return the network that an address belongs to, with a prefix of `four` bits for IPv4 or `six`
+    bits for IPv6.
 
-    Invalid addresses share the network `unknown`.
+    All invalid addresses belong to the network `unknown`.
     """
     found = parse_ip(ip)
     if found is None:
@@ -198,13 +212,15 @@ def network(ip: str, four: int, six: int) -> str:
 
 
 def owner(ip: str) -> str:
-    """Return the largest network that one customer of a provider usually gets.
+    """Return the largest network that a provider usually assigns to one customer: the /24 (IPv4) or
+    /48 (IPv6).
 
-    This is the /24 (IPv4) or /48 (IPv6). Peers of one owner do not count as independent.
+    Peers with the same owner do not count as independent of each other.
     """
     return network(ip, 24, 48)
 
 
 def region(ip: str) -> str:
-    """Return the /16 (IPv4) or /32 (IPv6): addresses in one probably have the same provider."""
+    """Return the /16 (IPv4) or /32 (IPv6) of an address. Addresses in the same one probably have
+    the same provider."""
     return network(ip, 16, 32)

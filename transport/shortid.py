@@ -1,9 +1,10 @@
-"""Shortens ids for display, and finds the whole id for a prefix that a person typed.
+"""Shortens ids for display, and finds the complete id for a prefix that a user typed.
 
-Peer ids, roots and job ids have 52 or 64 characters. People see the first few of them. They may
+Peer ids, roots and job ids have 52 or 64 characters, of which users see the first few. They may
 type any prefix that belongs to only one of the ids that this node knows. A prefix that is too
-short, unknown or ambiguous is an error, never a guess. A prefix proves nothing, because an attacker
-can generate keys until an id begins with it. So programs get whole ids (`--json`).
+short, unknown or ambiguous is an error: this module never guesses. A prefix also proves nothing,
+because an attacker can generate keys until an id begins with it. Programs therefore get complete
+ids (`--json`).
 """
 
 import re
@@ -15,15 +16,16 @@ from .errors import ShoalError
 COMMON: Final = "12D3KooW"  # the prefix of every Ed25519 peer id
 PEER_SHOWN: Final = len(COMMON) + 6
 HEX_SHOWN: Final = 12
-LEAST: Final = 4  # characters that a prefix needs, not counting `COMMON`
-_CHOICES: Final = 4  # ids that the error for an ambiguous prefix lists
+LEAST: Final = 4  # characters that a prefix needs in addition to `COMMON`
+_CHOICES: Final = 4  # number of ids that the error for an ambiguous prefix lists
 _WHOLE_PEER: Final = re.compile(rf"(?<![/\w]){COMMON}[1-9A-HJ-NP-Za-km-z]{{44}}(?!\w)")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class BadId(ShoalError):
-    """A typed id that matches no id or several: `unknown-KIND`, `ambiguous-KIND`, `short-KIND`."""
+    """Error for a typed id that is too short or that does not match exactly one known id. The code
+    is `unknown-KIND`, `ambiguous-KIND` or `short-KIND`."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -31,7 +33,8 @@ class BadId(ShoalError):
 
 
 def short(ident: str, among: Collection[str] = ()) -> str:
-    """Return the prefix to display for an id, long enough to differ from all others in `among`."""
+    """Return the prefix that is displayed for an id. It is long enough to differ from all other ids
+    in `among`."""
     letters = PEER_SHOWN if ident.startswith(COMMON) else HEX_SHOWN
     while letters < len(ident) and any(
         other != ident and other.startswith(ident[:letters]) for other in among
@@ -41,29 +44,31 @@ def short(ident: str, among: Collection[str] = ()) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is a whole id: a peer id, or the 64 hex digits of a root or job."""
+    """Return whether a text is a complete id: a peer id, or the 64 hex digits of a root or of a job
+    id."""
     return _DIGEST.fullmatch(text) is not None or _WHOLE_PEER.fullmatch(text) is not None
 
 
 def shortened(text: str) -> str:
-    """Return a text for people with its peer ids shortened, except those in addresses.
+    """Return a text for people, with the peer ids in it shortened.
 
-    People copy addresses, so these stay whole.
+    Peer ids inside addresses stay complete, because people copy addresses.
     """
     found = set(_WHOLE_PEER.findall(text))
     return _WHOLE_PEER.sub(lambda match: short(match[0], found), text)
 
 
 def meant(asked: str, known: Iterable[str], kind: str, *, hint: str, least: int = LEAST) -> str:
-    """Return the id in `known` that equals `asked` or begins with it.
+    """Return the only id in `known` that equals `asked` or begins with it.
 
-    `kind` is one word for the error message.
+    `kind` is one word for the error message, `hint` the hint of the error, and `least` the number
+    of characters that a prefix needs.
 
-    Raises BadId.
+    Raises BadId if the prefix is too short, or if it matches no id or several.
     """
     text = asked.strip().removesuffix("…")
     if _HEX.issuperset(text) and not COMMON.startswith(text[: len(COMMON)]):
-        text = text.lower()  # base 58 has both cases, hex digits have one
+        text = text.lower()  # case matters in base58, but not in hex digits
     shown = ascii(text[:64])
     found = {ident for ident in known if ident.startswith(text)}
     if text in found:

@@ -1,8 +1,9 @@
-"""Signed envelopes, which prove the author of some bytes and the purpose that they were signed for.
+"""Signed envelopes, which prove who signed some bytes and for which purpose.
 
-An envelope is a MessagePack array [public key (32 bytes), signature (64), body]. The signature
-covers the domain string and the exact bytes of the body, never a re-encoding. So an envelope can be
-forwarded, and a signature for one protocol never counts in another.
+An envelope is a MessagePack array [public key (32 bytes), signature (64 bytes), body]. The
+signature covers the domain string, which names the purpose, and the exact bytes of the body. The
+body is never re-encoded, so an envelope can be forwarded. A signature for one domain is not valid
+in another.
 """
 
 from typing import Annotated
@@ -14,7 +15,8 @@ from .errors import TransportError, Undecodable
 from .identity import KEY_BYTES, SIGNATURE_BYTES, Identity, PeerId, peer_id_of, verify
 from .message import PublicKey, Row, pack
 
-ENVELOPE_OVERHEAD = 1 + 2 + KEY_BYTES + 2 + SIGNATURE_BYTES + 5  # bytes around a body, at most
+# The most bytes that an envelope adds to its body.
+ENVELOPE_OVERHEAD = 1 + 2 + KEY_BYTES + 2 + SIGNATURE_BYTES + 5
 
 
 class _Envelope(Row, frozen=True, forbid_unknown_fields=True):
@@ -24,15 +26,18 @@ class _Envelope(Row, frozen=True, forbid_unknown_fields=True):
 
 
 def seal(identity: Identity, domain: str, body: bytes) -> bytes:
-    """Sign `body` for `domain` (a fixed string with one purpose, such as `shoal/member/1`)."""
+    """Return an envelope with `body`, signed for `domain`. A domain is a fixed string for one
+    purpose, such as `shoal/member/1`."""
     signature = identity.sign(domain, body)
     return pack(_Envelope(identity.public_key, signature, body))
 
 
 def unseal(domain: str, data: bytes, *, limit: int) -> tuple[PeerId, bytes]:
-    """Return the signer and the body of an envelope. `limit` bounds the body, in bytes.
+    """Check an envelope for `domain` and return (signer, body). `limit` bounds the size of the
+    body, in bytes.
 
-    Raises `TransportError("too-large" | "bad-envelope" | "bad-signature")`.
+    Raises TransportError with code `too-large`, `bad-envelope` (not an envelope), or
+    `bad-signature`.
     """
     if len(data) > limit + ENVELOPE_OVERHEAD:
         raise TransportError("too-large", f"a signed envelope holds more than {limit} bytes")

@@ -1,4 +1,4 @@
-"""Hole punching between pairs of a population (`nat/punch.py`), compared with field measurements.
+"""Hole punching between pairs of a population (`punching.py`), compared with field measurements.
 
 The measure is that of arXiv 2510.27500: NATed peers without a forwarded port, of which 70 % +- 7.1
 % succeed.
@@ -8,10 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from shoal.netsim.nat.punch import RELAY_PORT, Peer, Relay
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import DEFAULT, Draw, Population, build, draw, load
 from shoal.netsim.world import World
+
+from .punching import RELAY_PORT, Peer, Relay
 
 PUBLISHED: Final = (0.70, 0.071)
 """Success of DCUtR over 4.4 million attempts, and its spread."""

@@ -285,7 +285,7 @@ async def moved(town: Town) -> bool:
     router = world.gateway("new-router", town.rng.choice(KINDS[:-2]), link=link_spec(town.rng))
     plug = host.attachments.pop()
     for address in list(plug.addresses):
-        plug.segment.release(plug, address)
+        plug.subnet.release(plug, address)
     plug.up.cut = plug.down.cut = True
     host.addresses_changed()
     away = town.rng.choice((0.0, 1.0, 4.0))

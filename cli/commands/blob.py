@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,9 @@ from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
 from .pull import dropped
 from .remove import remove_blob
+
+if TYPE_CHECKING:
+    from ...node.control.messages.models import BlobView
 
 
 @click.group(cls=Commands, epilog=example("shoal blob add ./data.bin", "shoal blob list"))
@@ -29,23 +32,19 @@ blob.add_command(remove_blob)
 @json_option
 def add(file: Path, data: Path, as_json: bool) -> None:
     """Share FILE and print its root, with which other nodes get it. Needs a running daemon."""
+    from ...node.control.messages.models import AddBlob
     from ..client import request
     from ..progress import Bar
 
+    ask = AddBlob(path=str(file.resolve()))
     with Bar("reading") as bar:
-        answer = request(
-            data,
-            "blob_add",
-            path=str(file.resolve()),
-            wait=True,
-            on_event=lambda event: bar.show(event["done"], event["total"]),
-        )
+        answer = request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
     if as_json:
         click.echo(render.as_json(answer))
         return
-    click.echo(f"added {render.safe(answer['root'], 64)}, {render.size(answer['size'])}")
+    click.echo(f"added {render.safe(answer.root, 64)}, {render.size(answer.size)}")
     name = shlex.quote(render.safe(file.name))
-    click.echo(f"get it elsewhere with `shoal blob get {render.safe(answer['root'], 64)} {name}`")
+    click.echo(f"get it elsewhere with `shoal blob get {render.safe(answer.root, 64)} {name}`")
 
 
 @blob.command(epilog=example(f"shoal blob get {'ab' * 32} ./data.bin"))
@@ -59,6 +58,7 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     If the command is interrupted, repeat it to continue where it stopped. If the disk fills up, it
     waits for free space. Needs a running daemon.
     """
+    from ...node.control.messages.models import GetBlob, Progress, Waiting
     from ..client import request
     from ..progress import Bar
 
@@ -66,18 +66,17 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     check_folder(path.parent)
     with Bar("getting") as bar:
 
-        def on_event(event: dict[str, Any]) -> None:
+        def on_event(event: Progress | Waiting) -> None:
             nonlocal came
-            if event["event"] == "waiting":
-                print(f"waiting: {render.safe(event['message'], 300)}", file=sys.stderr)
+            if isinstance(event, Waiting):
+                print(f"waiting: {render.safe(event.message, 300)}", file=sys.stderr)
             else:
-                bar.show(event["done"], event["total"])
-                came = f", {render.size(event['done'])} of {render.size(event['total'])} are here"
+                bar.show(event.done, event.total)
+                came = f", {render.size(event.done)} of {render.size(event.total)} are here"
 
         try:
-            answer = request(
-                data, "blob_get", root=root, path=str(path), wait=True, on_event=on_event
-            )
+            ask = GetBlob(root=root, path=str(path))
+            answer = request(data, ask, wait=True, on_event=on_event)
         except KeyboardInterrupt:
             again = f"shoal blob get {shlex.quote(root)} {shlex.quote(str(file))}{data_flag(data)}"
             raise CommandError(
@@ -89,11 +88,11 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
         click.echo(render.as_json(answer))
         return
     whence = "it was here already"
-    if answer["fetched"]:
-        peers, took = render.count(answer["peers"], "peer"), answer["seconds"]
-        whence = f"{render.size(answer['fetched'])} from {peers} in {took:.1f} s"
-    wrote = f"wrote {render.size(answer['size'])}: {whence}"
-    click.echo("\n".join([wrote, *dropped(answer["liars"])]))
+    if answer.fetched:
+        peers, took = render.count(answer.peers, "peer"), answer.seconds
+        whence = f"{render.size(answer.fetched)} from {peers} in {took:.1f} s"
+    wrote = f"wrote {render.size(answer.size)}: {whence}"
+    click.echo("\n".join([wrote, *dropped(answer.liars)]))
 
 
 def check_folder(folder: Path) -> None:
@@ -118,23 +117,24 @@ def list_(data: Path, as_json: bool) -> None:
 
     To get a blob on another node, use its full root, which `--json` shows.
     """
+    from ...node.control.messages.models import ListBlobs
     from ..client import request
 
-    answer = request(data, "blobs")
+    answer = request(data, ListBlobs())
     if as_json:
         click.echo(render.as_json(answer))
-    elif not answer["blobs"]:
+    elif not answer.blobs:
         click.echo("there are no blobs here; add one with `shoal blob add FILE`")
     else:
-        rows = [_row(item) for item in answer["blobs"]]
+        rows = [_row(item) for item in answer.blobs]
         click.echo(render.table(("ROOT", "SIZE", "CHUNKS", "MISSING", "ADDED HERE"), rows))
 
 
-def _row(item: dict[str, Any]) -> list[str]:
+def _row(item: "BlobView") -> list[str]:
     return [
-        render.short(item["root"]),
-        render.size(item["size"]),
-        str(item["chunks"]),
-        str(item["missing"]),
-        "yes" if item["own"] else "no",
+        render.short(item.root),
+        render.size(item.size),
+        str(item.chunks),
+        str(item.missing),
+        "yes" if item.own else "no",
     ]

@@ -1,12 +1,15 @@
 """`shoal config show | set | unset`: the stored settings of a node."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import render
 from ..options import Commands, data_flag, data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.settings import ChangedSetting, SettingsView, SettingView
 
 HEADS = ("KEY", "VALUE", "FROM", "CHANGES", "TAKES")
 WIDTH = 60  # characters of a value in the table
@@ -33,26 +36,29 @@ def show(key: str | None, data: Path, as_json: bool) -> None:
     default, file (stored by an earlier start), option (of this start) or command (`shoal config`
     since then). Works with and without a running daemon.
     """
-    answer = _ask(data, "config")
+    answer = _settings(data)
     if key is not None:
+        from dataclasses import replace
+
         from ...node.settings.settings import key_named
 
         name = key_named(key).name
-        answer["settings"] = [each for each in answer["settings"] if each["key"] == name]
+        chosen = tuple(each for each in answer.settings if each.key == name)
+        answer = replace(answer, settings=chosen)
     if as_json:
         click.echo(render.as_json(answer))
         return
-    click.echo(render.table(HEADS, [_row(each) for each in answer["settings"]]))
-    if not answer["running"]:
+    click.echo(render.table(HEADS, [_row(each) for each in answer.settings]))
+    if not answer.running:
         note = f"no daemon is running: these apply to the next `shoal node{data_flag(data)}`"
         click.echo(note, err=True)
 
 
-def _row(each: dict[str, Any]) -> list[str]:
-    value = render.safe(each["text"] or each["default"], WIDTH)
-    if each["next"] != each["text"]:
-        value += f"; next {render.safe(each['next'] or 'default', WIDTH)}"
-    return [each["key"], value, each["origin"], CHANGES[each["applies"]], each["unit"]]
+def _row(each: "SettingView") -> list[str]:
+    value = render.safe(each.text or each.default, WIDTH)
+    if each.next != each.text:
+        value += f"; next {render.safe(each.next or 'default', WIDTH)}"
+    return [each.key, value, each.origin, CHANGES[each.applies], each.unit]
 
 
 @config.command(
@@ -69,7 +75,7 @@ def set_(key: str, value: str, data: Path, as_json: bool) -> None:
     The value `default` removes the setting, like `shoal config unset KEY`. Give several addresses
     as one VALUE, separated by spaces. Works with and without a running daemon.
     """
-    _tell(_ask(data, "config_set", key=key, text=value), data, as_json)
+    _tell(_change(data, key, value), data, as_json)
 
 
 @config.command(epilog=example("shoal config unset memory"))
@@ -78,29 +84,45 @@ def set_(key: str, value: str, data: Path, as_json: bool) -> None:
 @json_option
 def unset(key: str, data: Path, as_json: bool) -> None:
     """Remove the stored value of KEY, so that its default applies again."""
-    _tell(_ask(data, "config_set", key=key, text=None), data, as_json)
+    _tell(_change(data, key, None), data, as_json)
 
 
-def _tell(answer: dict[str, Any], data: Path, as_json: bool) -> None:
+def _tell(answer: "ChangedSetting", data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
         return
-    what = "default" if answer["text"] is None else render.safe(answer["text"], WIDTH)
-    when = "now" if answer["applied"] else f"from the next `shoal node{data_flag(data)}`"
-    click.echo(f"{render.safe(answer['key'])}: {what}, {when}")
+    what = "default" if answer.text is None else render.safe(answer.text, WIDTH)
+    when = "now" if answer.applied else f"from the next `shoal node{data_flag(data)}`"
+    click.echo(f"{render.safe(answer.key)}: {what}, {when}")
 
 
-def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
-    """Ask the daemon or, if none runs, read the data folder."""
+def _settings(data: Path) -> "SettingsView":
+    """Ask the daemon for the settings or, if none runs, read the data folder."""
     from ..client import is_running, request
 
     if is_running(data):
-        return request(data, op, **more)
+        from ...node.control.messages.settings import GetSettings
+
+        return request(data, GetSettings())
     import trio
 
     from ...node.control import offline
     from ...transport.host.real import RealHost
 
-    if op == "config":
-        return trio.run(offline.show_settings, RealHost(), data)
-    return trio.run(offline.change_setting, RealHost(), data, more["key"], more["text"])
+    return trio.run(offline.show_settings, RealHost(), data)
+
+
+def _change(data: Path, key: str, text: str | None) -> "ChangedSetting":
+    """Store a setting through the daemon or, if none runs, in the data folder."""
+    from ..client import is_running, request
+
+    if is_running(data):
+        from ...node.control.messages.settings import ChangeSetting
+
+        return request(data, ChangeSetting(key=key, text=text))
+    import trio
+
+    from ...node.control import offline
+    from ...transport.host.real import RealHost
+
+    return trio.run(offline.change_setting, RealHost(), data, key, text)

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +12,12 @@ from ..errors import CommandError
 from ..options import example
 
 if TYPE_CHECKING:
+    from ...node.control.messages.generation import Answer
+    from ...node.control.messages.node import Status
     from ..progress import Waiting
     from ..swarm import LocalSwarm
 
-Statuses = list[dict[str, Any] | None]
+    Statuses = list[Status | None]
 
 
 @click.command(
@@ -74,7 +76,7 @@ def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
     return [parts[number % len(parts)] for number in range(nodes)]
 
 
-def _start(swarm: "LocalSwarm", nodes: int) -> list[dict[str, Any]]:
+def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
     """Start all daemons and wait until every layer is served. The others bootstrap from the first,
     which therefore starts alone."""
     from ...node.daemon.embedded import embedded_layers
@@ -90,7 +92,7 @@ def _start(swarm: "LocalSwarm", nodes: int) -> list[dict[str, Any]]:
         swarm.start(_arguments(ranges[0], None))
         first = swarm.wait_for(_all_answer, lambda found: _show(waiting, found), deadline)[0]
         for part in ranges[1:]:
-            swarm.start(_arguments(part, first["addresses"][0]))
+            swarm.start(_arguments(part, first.addresses[0]))
         return swarm.wait_for(_all_ready, lambda found: _show(waiting, found), deadline)
 
 
@@ -100,65 +102,68 @@ def _arguments(part: tuple[int, int], bootstrap: str | None) -> list[str]:
     return ["--listen", "127.0.0.1:0", "--threads", "1", "--layers", layers, *more]
 
 
-def _all_answer(found: Statuses) -> bool:
-    return all(status is not None and status["addresses"] for status in found)
+def _all_answer(found: "Statuses") -> bool:
+    return all(status is not None and status.addresses for status in found)
 
 
-def _all_ready(found: Statuses) -> bool:
+def _all_ready(found: "Statuses") -> bool:
     """Whether every node serves, and the first one, which gets the prompt, knows all others."""
     known = [status for status in found if status is not None]
     return (
         len(known) == len(found)
-        and all(status["serving"]["phase"] == "serving" for status in known)
-        and known[0]["peers"] == len(known) - 1
-        and any(model["complete"] for model in known[0]["models"])
+        and all(status.serving.phase == "serving" for status in known)
+        and known[0].peers == len(known) - 1
+        and any(model.complete for model in known[0].models)
     )
 
 
-def _show(waiting: "Waiting", found: Statuses) -> None:
+def _show(waiting: "Waiting", found: "Statuses") -> None:
     words = [
-        f"node {number}: {'starting' if status is None else status['serving']['phase']}"
+        f"node {number}: {'starting' if status is None else status.serving.phase}"
         for number, status in enumerate(found, 1)
     ]
     waiting.show(*words)
 
 
-def _print_nodes(statuses: Sequence[dict[str, Any]]) -> None:
+def _print_nodes(statuses: "Sequence[Status]") -> None:
     rows = [
-        [f"node {number}", render.short(status["peer"]), f"layers {_layers(status)}"]
+        [f"node {number}", render.short(status.peer), f"layers {_layers(status)}"]
         for number, status in enumerate(statuses, 1)
     ]
     click.echo(render.table(rows[0], rows[1:]))
     click.echo()
 
 
-def _layers(status: dict[str, Any]) -> str:
-    return str(status["serving"]["shard"]["layers"])
+def _layers(status: "Status") -> str:
+    assert status.serving.shard is not None  # it serves
+    return status.serving.shard.layers
 
 
 def _generate(
     swarm: "LocalSwarm", prompt: str, max_tokens: int, seed: int, as_json: bool
-) -> dict[str, Any]:
+) -> "Answer":
+    from ...node.control.messages.generation import Run
     from ..client import request
 
     with render.Streamed(silent=as_json) as text, swarm.ends_explained():
         text.write(prompt, "bold")
-        return request(
-        swarm.nodes[0].data, "run", on_event=text.take, wait=True, model="tiny", prompt=prompt,
-        raw=True, max_tokens=max_tokens, temperature=0.6, top_p=0.9, seed=seed,
-    )  # fmt: skip
+        ask = Run(
+            model="tiny", prompt=prompt, raw=True, max_tokens=max_tokens, temperature=0.6,
+            top_p=0.9, seed=seed,
+        )  # fmt: skip
+        return request(swarm.nodes[0].data, ask, on_event=text.take, wait=True)
 
 
-def _print_figures(answer: dict[str, Any]) -> None:
+def _print_figures(answer: "Answer") -> None:
     from .run import figures
 
     click.echo(f"\n{figures(answer)}")
 
 
-def _print_json(prompt: str, answer: dict[str, Any], statuses: Sequence[dict[str, Any]]) -> None:
-    nodes = [{"peer": status["peer"], "layers": _layers(status)} for status in statuses]
+def _print_json(prompt: str, answer: "Answer", statuses: "Sequence[Status]") -> None:
+    nodes = [{"peer": status.peer, "layers": _layers(status)} for status in statuses]
     words = ("text", "reason", "tokens", "ttft_ms", "tokens_per_s", "hop_ms")
-    found = {word: answer[word] for word in words}
+    found = {word: getattr(answer, word) for word in words}
     click.echo(render.as_json({"nodes": nodes, "prompt": prompt, **found}))
 
 

@@ -1,13 +1,17 @@
 """`shoal dht`: this node's part in the DHT, the index of providers, peers and names."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ...transport import shortid
 from .. import render
 from ..options import data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...dht.figures import AnnouncementFigures, BucketFigures, DhtFigures, OwnRecordFigures
 
 SHOWN = 20  # own records in the table for a person
 BUCKET_HEADS = ("SHARED", "CONTACTS", "REACHABLE", "WAITING")
@@ -26,79 +30,80 @@ def dht(data: Path, as_json: bool) -> None:
     Contacts are grouped by the number of leading bits that their key shares with this node's key:
     the more, the nearer.
     """
+    from ...node.control.messages.dht import GetDht
     from ..client import request
 
-    answer = request(data, "dht")
+    answer = request(data, GetDht())
     click.echo(render.as_json(answer) if as_json else report(answer))
 
 
-def report(answer: dict[str, Any]) -> str:
+def report(answer: "DhtFigures") -> str:
     """Format the reply of `dht` for a person."""
     parts = [render.fields(rows(answer))]
-    if answer["buckets"]:
-        parts.append(render.table(BUCKET_HEADS, [bucket_row(each) for each in answer["buckets"]]))
-    if answer["own"]:
-        parts.append(render.table(OWN_HEADS, [own_row(each) for each in answer["own"][:SHOWN]]))
-    if len(answer["own"]) > SHOWN:
-        parts.append(f"and {len(answer['own']) - SHOWN} more of its own records")
+    if answer.buckets:
+        parts.append(render.table(BUCKET_HEADS, [bucket_row(each) for each in answer.buckets]))
+    if answer.own:
+        parts.append(render.table(OWN_HEADS, [own_row(each) for each in answer.own[:SHOWN]]))
+    if len(answer.own) > SHOWN:
+        parts.append(f"and {len(answer.own) - SHOWN} more of its own records")
     return "\n\n".join(parts)
 
 
-def rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def rows(answer: "DhtFigures") -> list[tuple[str, str]]:
     """Return the summary as names and values."""
-    stored, own = answer["stored"], answer["own"]
+    stored, own = answer.stored, answer.own
     return [
-        ("mode", f"{render.safe(answer['mode'], 16)}: {render.sentence(answer['why'])}"),
+        ("mode", f"{render.safe(answer.mode, 16)}: {render.sentence(answer.why)}"),
         ("network", _network(answer)),
-        ("contacts", f"{answer['contacts']}, {answer['servers']} of them publicly reachable"),
-        ("links", f"{answer['links']} only for look-ups"),
-        ("stored", f"{render.count(stored['records'], 'record')} of other nodes, "
-                   f"{render.size(stored['bytes'])} of {render.size(stored['limit'])}"),
-        ("refused", f"requests and records of other nodes: {_codes(answer['refused'])}"),
-        ("disbelieved", f"replies of other nodes: {_codes(answer['disbelieved'])}"),
-        ("own", f"{render.count(len(own), 'record')}, {_walk(answer['walk'])}"),
+        ("contacts", f"{answer.contacts}, {answer.servers} of them publicly reachable"),
+        ("links", f"{answer.links} only for look-ups"),
+        ("stored", f"{render.count(stored.records, 'record')} of other nodes, "
+                   f"{render.size(stored.bytes)} of {render.size(stored.limit)}"),
+        ("refused", f"requests and records of other nodes: {_codes(answer.refused)}"),
+        ("disbelieved", f"replies of other nodes: {_codes(answer.disbelieved)}"),
+        ("own", f"{render.count(len(own), 'record')}, {_walk(answer.walk)}"),
     ]  # fmt: skip
 
 
-def _codes(counts: dict[str, int]) -> str:
+def _codes(counts: Mapping[str, int]) -> str:
     """Format counts by code, the most frequent first."""
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {render.safe(code, 32)}" for code, count in listed) or "none"
 
 
-def _network(answer: dict[str, Any]) -> str:
-    if not answer["contacts"]:
+def _network(answer: "DhtFigures") -> str:
+    if not answer.contacts:
         return "no other node is known: `shoal doctor` says why; connect with an invitation"
-    nodes = round(answer["size"])
+    nodes = round(answer.size)
     return f"about {nodes} {'node that serves' if nodes == 1 else 'nodes that serve'}"
 
 
-def _walk(walk: dict[str, Any] | None) -> str:
+def _walk(walk: "AnnouncementFigures | None") -> str:
     if walk is None:
         return "not announced yet"
-    keys, messages = render.count(walk["keys"], "key"), render.count(walk["messages"], "message")
-    ago = render.duration(walk["ended_s"])
-    return f"last announced {ago} ago: {keys}, {messages}, {walk['took_s']:.1f} s"
+    keys, messages = render.count(walk.keys, "key"), render.count(walk.messages, "message")
+    ago = render.duration(walk.ended_s)
+    return f"last announced {ago} ago: {keys}, {messages}, {walk.took_s:.1f} s"
 
 
-def bucket_row(bucket: dict[str, Any]) -> list[str]:
+def bucket_row(bucket: "BucketFigures") -> list[str]:
     """Format the contacts at one distance as a row of the table."""
-    shared = bucket["shared"]
+    shared = bucket.shared
     return [
         render.count(shared, "bit"),
-        str(bucket["contacts"]),
-        str(bucket["reachable"]),
-        str(bucket["waiting"]),
+        str(bucket.contacts),
+        str(bucket.reachable),
+        str(bucket.waiting),
     ]
 
 
-def own_row(own: dict[str, Any]) -> list[str]:
+def own_row(own: "OwnRecordFigures") -> list[str]:
     """Format one of this node's own records as a row of the table."""
-    announced, about = own["announced_s"], str(own["about"])
+    announced, about = own.announced_s, str(own.about)
     return [
-        render.safe(own["kind"], 16) + (" (withdrawn)" if own["gone"] else ""),
+        render.safe(own.kind, 16) + (" (withdrawn)" if own.gone else ""),
         render.short(about) if shortid.is_id(about) else render.safe(about, 60),
-        render.count(own["kept"], "node"),
+        render.count(own.kept, "node"),
         "never" if announced is None else f"{render.duration(announced)} ago",
-        "never" if own["due_s"] is None else f"in {render.duration(max(own['due_s'], 0))}",
+        "never" if own.due_s is None else f"in {render.duration(max(own.due_s, 0))}",
     ]

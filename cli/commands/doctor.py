@@ -5,12 +5,15 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.node import Finding, Measuring, Reachability
 
 LOCAL = ("loopback", "offline")  # no other node can reach such a node, so none measures it
 RUNG = "strategy-"  # prefix of the codes of findings about one strategy
@@ -29,9 +32,10 @@ def doctor(data: Path, again: bool, as_json: bool) -> None:
     Other nodes of the swarm measure the reachability; no central service is involved. Waits up to
     25 seconds for the first measurement of a node that has just started.
     """
+    from ...node.control.messages.node import Diagnose
     from ..client import request
 
-    answer = request(data, "doctor", again=again, on_event=_tell)
+    answer = request(data, Diagnose(again=again), on_event=_tell)
     if as_json:
         click.echo(render.as_json(answer))
         return
@@ -39,44 +43,43 @@ def doctor(data: Path, again: bool, as_json: bool) -> None:
     click.echo("\n".join(report(answer, width)))
 
 
-def _tell(event: dict[str, Any]) -> None:
-    if event.get("event") == "measuring":
-        note = "measuring with the help of other nodes, up to 25 s …"
-        print(render.coloured(note, "dim", sys.stderr), file=sys.stderr, flush=True)
+def _tell(_event: "Measuring") -> None:
+    note = "measuring with the help of other nodes, up to 25 s …"
+    print(render.coloured(note, "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
-def report(answer: dict[str, Any], width: int) -> Iterator[str]:
+def report(answer: "Reachability", width: int) -> Iterator[str]:
     """Yield the reply of `doctor` as lines of at most `width` characters."""
-    yield from _wrapped("reachable: ", answer["verdict"]["sentence"], width)
-    general = [each for each in answer["findings"] if not each["code"].startswith(RUNG)]
-    strategies = [each for each in answer["findings"] if each["code"].startswith(RUNG)]
+    yield from _wrapped("reachable: ", answer.verdict.sentence, width)
+    general = [each for each in answer.findings if not each.code.startswith(RUNG)]
+    strategies = [each for each in answer.findings if each.code.startswith(RUNG)]
     if general:
         yield from ("", "findings")
     for each in general:
-        yield from _wrapped("  ", each["sentence"], width)
-        if each["hint"]:
-            yield from _wrapped("    → ", each["hint"], width)
+        yield from _wrapped("  ", each.sentence, width)
+        if each.hint:
+            yield from _wrapped("    → ", each.hint, width)
     if strategies:
         yield from ("", "strategies to reach other nodes")
         yield from (
             f"  {line}" for line in render.fields(list(map(_strategy, strategies))).splitlines()
         )
-    if answer["verdict"]["code"] not in LOCAL:
+    if answer.verdict.code not in LOCAL:
         yield from ("", *_wrapped("", _measured(answer), width))
 
 
-def _strategy(finding: dict[str, Any]) -> tuple[str, str]:
-    name, _, state = render.safe(finding["sentence"], 200).partition(": ")
+def _strategy(finding: "Finding") -> tuple[str, str]:
+    name, _, state = render.safe(finding.sentence, 200).partition(": ")
     return name, state
 
 
-def _measured(answer: dict[str, Any]) -> str:
-    if answer["measured_s"] is None:
-        linked = "there are no links" if not answer["links"] else "no node was asked"
+def _measured(answer: "Reachability") -> str:
+    if answer.measured_s is None:
+        linked = "there are no links" if not answer.links else "no node was asked"
         return f"not measured yet: {linked}"
-    peers = answer["observers"]
+    peers = answer.observers
     helpers = "no other node" if not peers else render.count(peers, "node")
-    ago = render.duration(answer["measured_s"])
+    ago = render.duration(answer.measured_s)
     return f"measured {ago} ago with the help of {helpers}; `shoal doctor --again` measures again"
 
 

@@ -1,13 +1,16 @@
 """`shoal find`: shows the swarm's records about a peer, a model, a name or a key."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ...transport import shortid
 from .. import render
 from ..options import data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.dht import BlobSays, RecordView, Search, Searches, StepView
 
 HEADS = ("KIND", "SAYS", "BY", "AGE", "TOLD BY")
 PATH_HEADS = ("ASKED", "PATH", "NEAR", "AFTER", "TOOK", "ANSWER")
@@ -28,63 +31,70 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
     digits of a key. The beginning of an id or root is enough if this node knows it. Records are
     claims that nothing has verified; they only say where to ask.
     """
+    from ...node.control.messages.dht import Find
     from ..client import request
 
-    answer = request(data, "find", key=key)
+    answer = request(data, Find(key=key))
     click.echo(render.as_json(answer) if as_json else report(answer, path=path))
 
 
-def report(answer: dict[str, Any], *, path: bool) -> str:
+def report(answer: "Searches", *, path: bool) -> str:
     """Format the reply of `find` for a person."""
-    parts = [_search(search, path) for search in answer["searches"]]
+    parts = [_search(search, path) for search in answer.searches]
     return "\n\n".join(parts)
 
 
-def _search(search: dict[str, Any], path: bool) -> str:
-    asked, took = len(search["path"]), search["took_ms"]
+def _search(search: "Search", path: bool) -> str:
+    asked, took = len(search.path), search.took_ms
     nodes = render.count(asked, "node")
-    lines = [f"{render.sentence(search['about'])}: {nodes} asked, {took:.0f} ms"]
-    if search["records"]:
-        lines.append(render.table(HEADS, [record_row(record) for record in search["records"]]))
+    lines = [f"{render.sentence(search.about)}: {nodes} asked, {took:.0f} ms"]
+    if search.records:
+        lines.append(render.table(HEADS, [record_row(record) for record in search.records]))
     elif asked:
         lines.append("no records found")
     else:
         lines.append("no records found: there is no other node to ask; `shoal doctor` says why")
     if path:
-        lines.append(f"key {render.safe(search['key'])}")
-    if path and search["path"]:
-        lines.append(render.table(PATH_HEADS, [step_row(step) for step in search["path"]]))
+        lines.append(f"key {render.safe(search.key)}")
+    if path and search.path:
+        lines.append(render.table(PATH_HEADS, [step_row(step) for step in search.path]))
     return "\n".join(lines)
 
 
-def record_row(record: dict[str, Any]) -> list[str]:
+def record_row(record: "RecordView") -> list[str]:
     """Format a record as a row of the table."""
     return [
-        render.safe(record["kind"], 16),
+        render.safe(record.kind, 16),
         render.sentence(says(record)),
-        render.short(record["author"]),
-        render.duration(record["age_s"]),
-        render.short(record["by"] or record["source"]),
+        render.short(record.author),
+        render.duration(record.age_s),
+        render.short(record.by or record.source),
     ]
 
 
-def says(record: dict[str, Any]) -> str:
+def says(record: "RecordView") -> str:
     """Return in a few words what a record claims."""
-    body = record["says"]
-    match record["kind"]:
+    from ...node.control.messages.dht import BlobSays, KvSays, NameSays, PeerSays, ShardSays
+    from ...node.control.messages.encoding import decode
+
+    match record.kind:
         case "peer":
-            return ", ".join(map(brief_address, body["addresses"][:2])) or "no address"
+            peer = decode(PeerSays, record.says)
+            return ", ".join(map(brief_address, peer.addresses[:2])) or "no address"
         case "shard":
-            speed = f", {body['speed']:.1f} tokens/s" if body["speed"] else ""
-            return f"layers {body['start']}:{body['stop']} ({body['precision']}){speed}"
+            shard = decode(ShardSays, record.says)
+            speed = f", {shard.speed:.1f} tokens/s" if shard.speed else ""
+            return f"layers {shard.start}:{shard.stop} ({shard.precision}){speed}"
         case "blob":
-            return blob(body)
+            return blob(decode(BlobSays, record.says))
         case "name":
-            root = render.short(body["root"])
-            return f"{render.name(body['name'])} is {root}, {body['layers']} layers"
+            name = decode(NameSays, record.says)
+            root = render.short(name.root)
+            return f"{render.name(name.name)} is {root}, {name.layers} layers"
         case "kv":
-            start, stop = body["layers"]
-            return f"{body['blocks']} blocks, layers {start}:{stop} ({body['precision']})"
+            kv = decode(KvSays, record.says)
+            start, stop = kv.layers
+            return f"{kv.blocks} blocks, layers {start}:{stop} ({kv.precision})"
         case _:
             return "a record of a kind that this version does not know"
 
@@ -95,22 +105,22 @@ def brief_address(address: object) -> str:
     return "/".join(map(shortid.short, ways.split("/")))
 
 
-def blob(body: dict[str, Any]) -> str:
+def blob(body: "BlobSays") -> str:
     """Return in a few words which chunks of a blob a provider has."""
-    if body.get("ranges") is None:
-        return f"all {body['chunks']} chunks, {render.size(body['size'])}"
-    held = sum(body["ranges"][1::2])  # lengths of runs: missing, held, missing, held, …
-    return f"{held} of {body['chunks']} chunks" if held else "some chunks"
+    if body.ranges is None:
+        return f"all {body.chunks} chunks, {render.size(body.size)}"
+    held = sum(body.ranges[1::2])  # lengths of runs: missing, held, missing, held, …
+    return f"{held} of {body.chunks} chunks" if held else "some chunks"
 
 
-def step_row(step: dict[str, Any]) -> list[str]:
+def step_row(step: "StepView") -> list[str]:
     """Format one request of a look-up as a row of the table."""
-    took = "-" if step["took_ms"] is None else f"{step['took_ms']:.1f} ms"
+    took = "-" if step.took_ms is None else f"{step.took_ms:.1f} ms"
     return [
-        render.short(step["peer"]),
-        str(step["path"] + 1),
-        render.count(step["shared"], "bit"),
-        f"{step['at_ms']:.1f} ms",
+        render.short(step.peer),
+        str(step.path + 1),
+        render.count(step.shared, "bit"),
+        f"{step.at_ms:.1f} ms",
         took,
-        render.sentence(step["answer"]),
+        render.sentence(step.answer),
     ]

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import render
 from ..options import Commands, data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.encoding import View
+    from ...node.control.messages.group import Group, MemberView
 
 HEADS = ("MEMBER", "ROLE", "BY", "SINCE", "NOW")
 INVITATION_HEADS = ("INVITATION", "ROLE", "JOINS LEFT", "ENDS")
@@ -35,9 +39,10 @@ def group(context: click.Context, data: Path, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    from ...node.control.messages.group import GetGroup
     from ..client import request
 
-    answer = request(data, "group")
+    answer = request(data, GetGroup())
     if as_json:
         click.echo(render.as_json(answer))
         return
@@ -55,10 +60,11 @@ def role(peer: str, role: str, data: Path, as_json: bool) -> None:
     PEER is a peer id or the beginning of one. On a member that this node has revoked, the command
     undoes the revocation.
     """
+    from ...node.control.messages.group import ChangeRole
     from ..client import request
 
-    answer = request(data, "group_role", wait=True, peer=peer, role=role)
-    _say(answer, as_json, f"{_peer(answer)} is now {_article(role)} {role}")
+    answer = request(data, ChangeRole(peer=peer, role=role), wait=True)
+    _say(answer, as_json, f"{render.short(answer.peer)} is now {_article(role)} {role}")
 
 
 @group.command(epilog=example("shoal group revoke 12D3KooWAbCdEf"))
@@ -71,10 +77,11 @@ def revoke(peer: str, data: Path, as_json: bool) -> None:
     Its links end, and the swarm ignores what it says from now on. The remaining members get a new
     key. Only owners can do this.
     """
+    from ...node.control.messages.group import Revoke
     from ..client import request
 
-    answer = request(data, "group_revoke", wait=True, peer=peer)
-    _say(answer, as_json, f"{_peer(answer)} is revoked; the members get a new key")
+    answer = request(data, Revoke(peer=peer), wait=True)
+    _say(answer, as_json, f"{render.short(answer.peer)} is revoked; the members get a new key")
 
 
 @group.command(epilog=example("shoal group uninvite 2H03G-8K0ZV-…"))
@@ -86,10 +93,11 @@ def uninvite(invitation: str, data: Path, as_json: bool) -> None:
 
     INVITATION is its code, or its id from `shoal group`.
     """
+    from ...node.control.messages.group import Uninvite
     from ..client import request
 
-    answer = request(data, "group_uninvite", wait=True, invitation=invitation)
-    _say(answer, as_json, f"invitation {render.safe(answer['ident'])} is no longer valid")
+    answer = request(data, Uninvite(invitation=invitation), wait=True)
+    _say(answer, as_json, f"invitation {render.safe(answer.ident)} is no longer valid")
 
 
 @group.command(epilog=example("shoal group rotate"))
@@ -97,59 +105,56 @@ def uninvite(invitation: str, data: Path, as_json: bool) -> None:
 @json_option
 def rotate(data: Path, as_json: bool) -> None:
     """Give the members a new key. A revocation does this by itself. Only owners can do this."""
+    from ...node.control.messages.group import Rotate
     from ..client import request
 
-    answer = request(data, "group_rotate", wait=True)
-    _say(answer, as_json, f"the members get key {answer['key']}")
+    answer = request(data, Rotate(), wait=True)
+    _say(answer, as_json, f"the members get key {answer.key}")
 
 
-def group_text(answer: dict[str, Any]) -> str:
+def group_text(answer: "Group") -> str:
     """Format the reply of `group` as tables."""
-    peers = [each["peer"] for each in (*answer["members"], *answer["revoked"])]
-    rows = [member_row(member, answer["own"], peers) for member in answer["members"]]
+    peers = [each.peer for each in answer.members] + [each.peer for each in answer.revoked]
+    rows = [member_row(member, answer.own, peers) for member in answer.members]
     parts = [_head(answer), render.table(HEADS, rows)]
-    for out in answer["revoked"]:
+    for out in answer.revoked:
         parts.append(
-            f"revoked: {render.short(out['peer'], peers)} by {render.short(out['by'], peers)}, "
-            f"{_time(out['since'])}"
+            f"revoked: {render.short(out.peer, peers)} by {render.short(out.by, peers)}, "
+            f"{_time(out.since)}"
         )
-    if answer["invitations"]:
+    if answer.invitations:
         rows = [
             [
-                render.safe(item["ident"]),
-                render.safe(item["role"]),
-                str(item["uses"]),
-                _time(item["expires"]),
+                render.safe(item.ident),
+                render.safe(item.role),
+                str(item.uses),
+                _time(item.expires),
             ]
-            for item in answer["invitations"]
+            for item in answer.invitations
         ]
         parts += ["", render.table(INVITATION_HEADS, rows)]
     return "\n".join(parts)
 
 
-def member_row(member: dict[str, Any], own: str, peers: Sequence[str] = ()) -> list[str]:
+def member_row(member: "MemberView", own: str, peers: Sequence[str] = ()) -> list[str]:
     """Format a member as a row of the table."""
-    who = render.short(member["peer"], peers) + (" (this node)" if member["peer"] == own else "")
-    role = render.safe(member["role"])
-    if member["founder"]:
-        return [who, role, "founder", "", "answers" if member["live"] else ""]
-    since = _time(member["since"])
-    live = "answers" if member["live"] else ""
-    return [who, role, render.short(member["by"], peers), since, live]
+    who = render.short(member.peer, peers) + (" (this node)" if member.peer == own else "")
+    role = render.safe(member.role)
+    if member.founder:
+        return [who, role, "founder", "", "answers" if member.live else ""]
+    since = _time(member.since)
+    live = "answers" if member.live else ""
+    return [who, role, render.short(member.by, peers), since, live]
 
 
-def _head(answer: dict[str, Any]) -> str:
-    key = "no key yet" if answer["key"] is None else f"key {answer['key']}"
-    known = "" if answer["key_known"] or answer["key"] is None else " (not known here yet)"
-    return f"group {render.safe(answer['group'])}, {key}{known}"
+def _head(answer: "Group") -> str:
+    key = "no key yet" if answer.key is None else f"key {answer.key}"
+    known = "" if answer.key_known or answer.key is None else " (not known here yet)"
+    return f"group {render.safe(answer.group)}, {key}{known}"
 
 
-def _say(answer: dict[str, Any], as_json: bool, text: str) -> None:
+def _say(answer: "View", as_json: bool, text: str) -> None:
     click.echo(render.as_json(answer) if as_json else text)
-
-
-def _peer(answer: dict[str, Any]) -> str:
-    return render.short(answer["peer"])
 
 
 def _article(role: str) -> str:

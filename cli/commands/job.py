@@ -1,16 +1,20 @@
 """`shoal job submit | list | show | result | cancel`: prompts that are answered later."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from .. import defaults, render
 from ..errors import CommandError
-from ..options import Commands, data_option, example, json_option
+from ..options import Commands, TextOptions, data_option, example, json_option
 from . import jobresults
 from .jobsubmit import ABSTRACT, LETTERS, Sender, interrupted, prompts_of, why
+
+if TYPE_CHECKING:
+    from ...node.control.messages import jobs as messages
 
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
 NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"
@@ -68,7 +72,7 @@ def submit(
     wait: bool,
     data: Path,
     as_json: bool,
-    **options: Any,
+    **options: Unpack[TextOptions],
 ) -> None:
     """Submit PROMPT as a job for MODEL, and print its id.
 
@@ -77,8 +81,7 @@ def submit(
     the swarm can read the jobs. Needs a running daemon.
     """
     prompts = prompts_of(prompt, file)
-    options["stop"] = list(options["stop"])
-    sender = Sender(data, {"model": name, **options}, show=not as_json, wait=wait)
+    sender = Sender(data, name, options, show=not as_json, wait=wait)
     sender.send(prompts)
     if not wait:
         if as_json:
@@ -86,8 +89,10 @@ def submit(
         return
     found = sender.results()
     if as_json:
-        click.echo(render.as_json({"jobs": found}))
-    if any(result["error"] for result in found):
+        from ...node.control.messages.encoding import plain
+
+        click.echo(render.as_json({"jobs": plain(found)}))
+    if any(result.error for result in found):
         click.get_current_context().exit(1)
 
 
@@ -108,26 +113,27 @@ def list_(
     This node's own jobs come first, the newest at the top; then those of other nodes: open,
     claimed, done. Needs a running daemon.
     """
+    from ...node.control.messages.jobs import ListJobs
     from ..client import request
 
     limit = limit or (1000 if as_json else defaults.JOBS_LISTED)
-    answer = request(data, "job_list", wait=True, mine=mine, state=state, limit=limit,
-                     offset=offset)  # fmt: skip
+    ask = ListJobs(mine=mine, state=state, limit=limit, offset=offset)
+    answer = request(data, ask, wait=True)
     if as_json:
         click.echo(render.as_json(answer))
         return
-    kept = mine or answer.get("kept", True)
-    totals = answer["totals"]
+    kept = mine or answer.kept
+    totals = answer.totals
     if not any(totals.values()):
         none = "there are no jobs" if kept else NOT_KEPT
         click.echo(f"{none}; submit one with `shoal job submit MODEL PROMPT`")
         return
-    if answer["jobs"]:
-        click.echo(render.table(HEADS, [_row(item, answer["own"]) for item in answer["jobs"]]))
+    if answer.jobs:
+        click.echo(render.table(HEADS, [_row(item, answer.own) for item in answer.jobs]))
     click.echo(_totals(totals))
-    if answer["more"]:
-        after = offset + len(answer["jobs"])
-        click.echo(f"and {answer['more']} more: add `--offset {after}`, or `--limit N`")
+    if answer.more:
+        after = offset + len(answer.jobs)
+        click.echo(f"and {answer.more} more: add `--offset {after}`, or `--limit N`")
     if not kept:
         click.echo(NOT_KEPT)
 
@@ -141,24 +147,25 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
 
     The beginning of its ID is enough. Needs a running daemon.
     """
+    from ...node.control.messages.jobs import ShowJob
     from ..client import request
 
-    answer = request(data, "job_show", job=job_id.lower(), wait=True)
+    answer = request(data, ShowJob(job=job_id.lower()), wait=True)
     if as_json:
         click.echo(render.as_json(answer))
         return
     rows = [
-        ("job", render.safe(answer["job"], 64)),
+        ("job", render.safe(answer.job, 64)),
         ("state", _state(answer)),
-        ("author", render.short(answer["author"])),
-        ("model", render.name(answer["model"] or "-", 64)),
-        ("prompt", render.safe(answer["abstract"], 300)),
+        ("author", render.short(answer.author)),
+        ("model", render.name(answer.model or "-", 64)),
+        ("prompt", render.safe(answer.abstract, 300)),
     ]
-    if answer["made"]:
-        rows.append(("submitted", _time(answer["made"])))
-    if answer["came"]:
-        rows.append(("result", f"came {_time(answer['came'])}"))
-    rows += [("claims", _claim(claim)) for claim in answer["claims"]]
+    if answer.made:
+        rows.append(("submitted", _time(answer.made)))
+    if answer.came:
+        rows.append(("result", f"came {_time(answer.came)}"))
+    rows += [("claims", _claim(claim)) for claim in answer.claims]
     click.echo(render.fields(rows))
 
 
@@ -212,9 +219,9 @@ def result(
     found = _result(data, job_id, wait=wait)
     if as_json:
         click.echo(render.as_json(found))
-    elif not found["error"]:
-        click.echo(render.safe_text(found["text"]))
-    if not found["error"]:
+    elif not found.error:
+        click.echo(render.safe_text(found.text))
+    if not found.error:
         return
     if not as_json:
         raise CommandError("failed", f"the job failed: {why(found)}", hint=AGAIN)
@@ -232,70 +239,72 @@ def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
 
     Needs a running daemon.
     """
+    from ...node.control.messages.jobs import CancelJobs, CancelledJob
     from ..client import request
 
     if (job_id is not None) == every:
         raise click.UsageError("give either an ID or --all")
-    asked: dict[str, Any] = {"all": True} if job_id is None else {"job": job_id.lower()}
-    answer = request(data, "job_cancel", wait=True, **asked)
+    ask = CancelJobs(job=None if job_id is None else job_id.lower(), all=every)
+    answer = request(data, ask, wait=True)
     if as_json:
         click.echo(render.as_json(answer))
-    elif job_id is not None:
-        click.echo(f"cancelled: {render.safe(answer['job'], 64)}")
+    elif isinstance(answer, CancelledJob):
+        click.echo(f"cancelled: {render.safe(answer.job, 64)}")
     else:
-        stay = f"; {render.count(answer['results'], 'result')} kept" if answer["results"] else ""
-        click.echo(f"cancelled: {render.count(len(answer['jobs']), 'job')}{stay}")
+        stay = f"; {render.count(answer.results, 'result')} kept" if answer.results else ""
+        click.echo(f"cancelled: {render.count(len(answer.jobs), 'job')}{stay}")
 
 
 AGAIN = "submit it again, perhaps with changes: `shoal job submit MODEL PROMPT`"
 
 
-def _result(data: Path, job_id: str, *, wait: bool) -> dict[str, Any]:
+def _result(data: Path, job_id: str, *, wait: bool) -> "messages.JobResult":
     """Return the result of the job whose id begins with the given text."""
+    from ...node.control.messages.jobs import GetJobResult, ShowJob
     from ..client import request
 
     try:
         if wait:
-            job_id = request(data, "job_show", job=job_id.lower(), wait=True)["job"]
+            job_id = request(data, ShowJob(job=job_id.lower()), wait=True).job
             jobresults.Collection(data, [job_id], lambda _: None).run(wait=True)
-        return request(data, "job_result", job=job_id.lower(), until_done=False, wait=True)
+        return request(data, GetJobResult(job=job_id.lower()), wait=True)
     except KeyboardInterrupt:
         raise interrupted(data, job_id, 1) from None
 
 
-def _totals(totals: dict[str, int]) -> str:
+def _totals(totals: Mapping[str, int]) -> str:
     """Count jobs by state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
     parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
     return f"{render.count(sum(totals.values()), 'job')}: {parts}"
 
 
-def _row(item: dict[str, Any], own: str) -> list[str]:
-    claimant = item["claimant"]
+def _row(item: "messages.JobView", own: str) -> list[str]:
+    claimant = item.claimant
     by = "" if claimant is None else "this node" if claimant == own else _peer(claimant)
     return [
-        render.safe(item["job"][:LETTERS]),
+        render.safe(item.job[:LETTERS]),
         _state(item),
-        render.name(item["model"] or item["kind"], 24),
+        render.name(item.model or item.kind, 24),
         by,
-        render.safe(item["abstract"], ABSTRACT),
+        render.safe(item.abstract, ABSTRACT),
     ]
 
 
-def _state(item: dict[str, Any]) -> str:
-    said = str(item["state"])
-    if item["error"]:
-        said += f" ({render.safe(item['error'])})"
-    elif item["state"] == "claimed" and item["attempt"] > 1:
-        said += f" (attempt {item['attempt']})"
-    elif item["came"]:
-        said += ", read" if item["read"] else ""
+def _state(item: "messages.JobView") -> str:
+    said = str(item.state)
+    if item.error:
+        said += f" ({render.safe(item.error)})"
+    elif item.state == "claimed" and item.attempt > 1:
+        said += f" (attempt {item.attempt})"
+    elif item.came:
+        said += ", read" if item.read else ""
     return said
 
 
-def _claim(claim: dict[str, Any]) -> str:
-    state = "refused" if claim["refused"] else "done" if claim["done"] else "in progress"
-    step = f", step {claim['step']}" if claim["step"] else ""
-    return f"{_peer(claim['claimant'])}  attempt {claim['attempt']}: {state}{step}"
+def _claim(claim: "messages.ClaimView") -> str:
+    state = "refused" if claim.refused else "done" if claim.done else "in progress"
+    step = f", step {claim.step}" if claim.step else ""
+    return f"{_peer(claim.claimant)}  attempt {claim.attempt}: {state}{step}"
 
 
 def _peer(peer: str) -> str:

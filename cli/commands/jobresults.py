@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Self, TypeAlias
 
 import click
 
@@ -16,11 +16,21 @@ from ..errors import CommandError
 from ..options import data_flag
 from ..progress import Waiting
 
+if TYPE_CHECKING:
+    from ...node.control.messages.jobs import (
+        ArrivedResult,
+        ExpectedJobs,
+        JobProgress,
+        JobRecord,
+        LackingRecord,
+    )
+
 GONE = ("not-running", "stopping")
 """Error codes of a daemon that ended during the request."""
 LACKING = ("not-done", "unknown-job")
 """Error codes of jobs that have no result."""
-OnRecord = Callable[[dict[str, Any]], None]
+Record: TypeAlias = "JobRecord | LackingRecord"
+OnRecord: TypeAlias = "Callable[[Record], None]"
 
 
 class Collection:
@@ -32,7 +42,7 @@ class Collection:
         jobs: Sequence[str] | None,
         on_record: OnRecord,
         *,
-        before: Sequence[dict[str, Any]] = (),
+        before: "Sequence[Record]" = (),
         total: int = 0,
     ) -> None:
         """`before` has the records of earlier collections. `total` is the number of records in the
@@ -42,7 +52,7 @@ class Collection:
         self._data = data
         self._on_record = on_record
         self.jobs: list[str] | None = None if jobs is None else list(jobs)
-        self._came: dict[str, dict[str, Any]] = {}
+        self._came: dict[str, Record] = {}
         self.given = 0  # records given to `on_record`, in order
         self._answered = False  # whether the daemon has replied at all
         self._away = False  # whether the daemon has stopped since then
@@ -66,14 +76,14 @@ class Collection:
                     time.sleep(defaults.JOBS_RESTART_LOOK)
 
     def _ask(self, wait: bool) -> None:
+        from ...node.control.messages.jobs import GetJobResults
         from ..client import request
 
-        jobs = self.jobs
-        if jobs is not None:
-            jobs = [job for job in dict.fromkeys(jobs) if job not in self._came]
-        request(
-            self._data, "job_results", jobs=jobs, until_done=wait, wait=True, on_event=self._hear
-        )
+        jobs = None
+        if self.jobs is not None:
+            jobs = tuple(job for job in dict.fromkeys(self.jobs) if job not in self._came)
+        ask = GetJobResults(jobs=jobs, until_done=wait)
+        request(self._data, ask, wait=True, on_event=self._hear)
 
     def give_rest(self) -> None:
         """Pass the remaining records to `on_record`, although earlier results are missing."""
@@ -82,20 +92,20 @@ class Collection:
                 self.given += 1
                 self._on_record(record)
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _hear(self, event: "ExpectedJobs | ArrivedResult | JobProgress") -> None:
         self._answered = True
         if self._away:
             self._away = False
             self._progress.say("the daemon runs again; waiting for results")
-        if event["event"] == "jobs":
-            self.jobs = event["jobs"] if self.jobs is None else self.jobs
-        elif event["event"] == "result":
-            self._came[event["result"]["job"]] = event["result"]
+        if event.event == "jobs":
+            self.jobs = list(event.jobs) if self.jobs is None else self.jobs
+        elif event.event == "result":
+            self._came[event.result.job] = event.result
             self._give()
         elif self.jobs is not None:
             self.done = sum(job in self._came for job in self.jobs)
             came = [*self._before, *self._came.values()]
-            failed = sum(record["error"] is not None for record in came)
+            failed = sum(record.error is not None for record in came)
             total = self._total or len(self.jobs)
             self._progress.show(len(self._before) + self.done, total, failed)
 
@@ -151,10 +161,10 @@ def collect_to(
 ) -> None:
     """Write the results of jobs to a file, one JSON object on each line; `-`: standard output.
     Raises CommandError, also if a job failed or has no result."""
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     with _lines(output) as write:
 
-        def on_record(record: dict[str, Any]) -> None:
+        def on_record(record: Record) -> None:
             records.append(record)
             write(record)
 
@@ -168,23 +178,33 @@ def collect_to(
         raise CommandError(
             "failed", "this node has no jobs", hint="`shoal job submit MODEL PROMPT`"
         )
-    summary = _summary(records, output)
-    if as_json and str(output) != "-":
-        click.echo(render.as_json(summary))
-    elif str(output) != "-":
-        click.echo(f"wrote {render.count(summary['jobs'], 'line')} to {output}")
-    _complain(summary)
+    lacking = sum(record.error in LACKING for record in records)
+    failed = sum(record.error is not None for record in records) - lacking
+    if str(output) != "-":
+        written: dict[str, int | str] = {
+            "jobs": len(records), "failed": failed, "lacking": lacking, "file": str(output),
+        }  # fmt: skip
+        lines = f"wrote {render.count(len(records), 'line')} to {output}"
+        click.echo(render.as_json(written) if as_json else lines)
+    _complain(len(records), failed, lacking)
 
 
-def line_of(record: dict[str, Any]) -> str:
+def line_of(record: Record) -> str:
     """Format a record as a line of a file of results."""
-    text = None if record["error"] else record["text"]
-    line = {"id": record["job"], "prompt": record["prompt"], "text": text}
-    return render.as_json(line | {key: record[key] for key in ("node", "error", "message")})
+    return render.as_json(
+        {
+            "id": record.job,
+            "prompt": record.prompt,
+            "text": None if record.error else record.text,
+            "node": record.node,
+            "error": record.error,
+            "message": record.message,
+        }
+    )
 
 
 @contextmanager
-def _lines(output: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _lines(output: Path) -> Iterator[OnRecord]:
     """Yield a writer of records. It writes to FILE.part, which is renamed when it is complete."""
     if str(output) == "-":
         yield lambda record: print(line_of(record), flush=True)
@@ -213,14 +233,8 @@ def _interrupted(collection: Collection, output: Path, data: Path) -> CommandErr
     )
 
 
-def _summary(records: Sequence[dict[str, Any]], output: Path) -> dict[str, Any]:
-    lacking = sum(record["error"] in LACKING for record in records)
-    failed = sum(record["error"] is not None for record in records) - lacking
-    return {"jobs": len(records), "failed": failed, "lacking": lacking, "file": str(output)}
-
-
-def _complain(summary: dict[str, Any]) -> None:
-    failed, lacking, jobs = summary["failed"], summary["lacking"], summary["jobs"]
+def _complain(jobs: int, failed: int, lacking: int) -> None:
+    """Raise CommandError if jobs failed or have no result."""
     if lacking:
         raise CommandError(
             "not-done",

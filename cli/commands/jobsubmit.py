@@ -4,15 +4,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import defaults, render
 from ..errors import CommandError
-from ..options import data_flag
+from ..options import TextOptions, data_flag
 from . import jobresults
 from .run import read_prompt
+
+if TYPE_CHECKING:
+    from ...node.control.messages.jobs import JobResult
+    from .jobresults import Record
 
 LETTERS = 12  # of a job id and of a peer id
 ABSTRACT = 48  # characters of a prompt in a table
@@ -21,17 +25,21 @@ ABSTRACT = 48  # characters of a prompt in a table
 class Sender:
     """Submits prompts in batches and collects their results."""
 
-    def __init__(self, data: Path, options: dict[str, Any], *, show: bool, wait: bool) -> None:
+    def __init__(
+        self, data: Path, model: str, options: TextOptions, *, show: bool, wait: bool
+    ) -> None:
         self.jobs: list[str] = []
         self._data = data
+        self._model = model
         self._options = options
         self._show = show
         self._wait = wait
-        self._found: list[dict[str, Any]] = []
+        self._found: list[Record] = []
         self._total = 0  # prompts
 
     def send(self, prompts: list[str]) -> None:
         """Submit all prompts. If there are too many open jobs, wait for results in between."""
+        from ...node.control.messages.jobs import SubmitJobs
         from ..client import request
 
         at = 0
@@ -39,9 +47,8 @@ class Sender:
         while at < len(prompts):
             batch = _batch(prompts[at:])
             try:
-                answer = request(
-                    self._data, "job_submit", prompts=batch, wait=True, **self._options
-                )
+                ask = SubmitJobs(model=self._model, prompts=tuple(batch), **self._options)
+                answer = request(self._data, ask, wait=True)
             except CommandError as error:
                 if error.code != "jobs-full" or not (self._wait and self.jobs):
                     raise self._partly(error, at, len(prompts)) from None
@@ -51,11 +58,11 @@ class Sender:
             except KeyboardInterrupt:
                 raise self._stopped(at, len(prompts)) from None
             at += len(batch)
-            self.jobs += answer["jobs"]
-            for each in answer["jobs"] if self._show else ():
+            self.jobs += answer.jobs
+            for each in answer.jobs if self._show else ():
                 print(each, file=sys.stderr if self._wait else sys.stdout)
 
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> "list[Record]":
         """Return the results of all jobs, in the order of submission."""
         self._collect(self.jobs[len(self._found) :])
         return self._found
@@ -76,14 +83,14 @@ class Sender:
             left = len(self.jobs) - len(self._found)
             raise interrupted(self._data, self.jobs[len(self._found)], left) from None
 
-    def _had(self, found: dict[str, Any]) -> None:
+    def _had(self, found: "Record") -> None:
         self._found.append(found)
         if not self._show:
             return
         if len(self.jobs) > 1:
-            head = f"{found['job'][:LETTERS]}  {render.safe(found['prompt'] or '', ABSTRACT)}"
+            head = f"{found.job[:LETTERS]}  {render.safe(found.prompt or '', ABSTRACT)}"
             click.echo(render.coloured(head, "dim", sys.stdout))
-        said = f"failed: {why(found)}" if found["error"] else render.safe_text(found["text"])
+        said = f"failed: {why(found)}" if found.error else render.safe_text(found.text)
         click.echo(said)
 
     def _stopped(self, done: int, of: int) -> CommandError:
@@ -157,7 +164,7 @@ def interrupted(data: Path, job_id: str, left: int) -> CommandError:
     return CommandError("interrupted", f"interrupted; {left} jobs continue", hint=hint)
 
 
-def why(found: dict[str, Any]) -> str:
+def why(found: "Record | JobResult") -> str:
     """Return why a job failed."""
-    message = render.safe(found["message"] or "", 300)
-    return f"{render.safe(found['error'])}: {message}" if message else render.safe(found["error"])
+    message = render.safe(found.message or "", 300)
+    return f"{render.safe(found.error)}: {message}" if message else render.safe(found.error)

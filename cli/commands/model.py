@@ -1,7 +1,8 @@
 """`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,7 @@ from ..options import Commands, data_flag, data_option, example, json_option
 from . import pull, remove
 
 if TYPE_CHECKING:
+    from ...node.control.messages import models as messages
     from ..progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
@@ -52,18 +54,18 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     if as_json:
         click.echo(render.as_json(answer))
         return
-    click.echo(f"added {render.name(answer['name'])}: {_summary(answer)}")
-    if old := answer.get("replaced"):
+    click.echo(f"added {render.name(answer.name)}: {_summary(answer)}")
+    if old := answer.replaced:
         root = render.short(old)
         click.echo(f"this name meant {root} here before; that model stays, under its root")
         click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
-    name = render.name(answer["name"])
+    name = render.name(answer.name)
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
-    pulled = f"{name}@{render.safe(answer['root'][:PULLED])}"
+    pulled = f"{name}@{render.safe(answer.root[:PULLED])}"
     click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
 
 
-def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, Any]:
+def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.AddedModel":
     from ..client import is_running, request
 
     if not is_running(data):
@@ -73,14 +75,10 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, An
         from ...transport.host.real import RealHost
 
         return trio.run(add_model, RealHost(), data, folder, name, bar.show)
-    return request(
-        data,
-        "model_add",
-        path=str(folder),
-        name=name,
-        wait=True,
-        on_event=lambda event: bar.show(event["done"], event["total"]),
-    )
+    from ...node.control.messages.models import AddModel
+
+    ask = AddModel(path=str(folder), name=name)
+    return request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
 
 
 @model.command("list", epilog=example("shoal model list", "shoal model list --json"))
@@ -88,39 +86,39 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> dict[str, An
 @json_option
 def list_(data: Path, as_json: bool) -> None:
     """List the models of this node and, while its daemon runs, of the swarm."""
-    answer = _ask(data, "models")
+    answer = _models(data)
     if as_json:
         click.echo(render.as_json(answer))
-    elif not answer["models"]:
+    elif not answer.models:
         click.echo("no models are known; add one with `shoal model add FOLDER`")
     else:
-        rows = [_row(item) for item in answer["models"]]
+        rows = [_row(item) for item in answer.models]
         click.echo(render.table(HEADS, rows))
 
 
-def _row(item: dict[str, Any]) -> list[str]:
-    served = item["complete"]
+def _row(item: "messages.ListedModel") -> list[str]:
+    served = item.complete
     return [
-        render.name(item["name"]),
-        str(item["layers"]),
-        render.size(item["weight_bytes"]),
+        render.name(item.name),
+        str(item.layers),
+        render.size(item.weight_bytes),
         _here(item),
-        "-" if served is None else "complete" if served else render.sentence(item["missing"]),
-        _by(item["vouchers"]),
-        render.short(item["root"]),
+        "-" if served is None else "complete" if served else render.sentence(item.missing or ""),
+        _by(item.vouchers),
+        render.short(item.root),
     ]
 
 
-def _here(item: dict[str, Any]) -> str:
-    if not item["local"]:
+def _here(item: "messages.ListedModel") -> str:
+    if not item.local:
         return "no"
-    return "partly" if item.get("lacks") else "yes"
+    return "partly" if item.lacks else "yes"
 
 
-def _by(vouchers: list[dict[str, Any]]) -> str:
+def _by(vouchers: "Sequence[messages.VoucherView]") -> str:
     if not vouchers:
         return "-"
-    first = "this node" if vouchers[0]["source"] == "here" else render.short(vouchers[0]["peer"])
+    first = "this node" if vouchers[0].source == "here" else render.short(vouchers[0].peer)
     return first + (f" and {len(vouchers) - 1} more" if len(vouchers) > 1 else "")
 
 
@@ -130,16 +128,35 @@ def _by(vouchers: list[dict[str, Any]]) -> str:
 @json_option
 def show(name: str, data: Path, as_json: bool) -> None:
     """Show a model's configuration, its size, and the nodes that serve it. NAME may be a root."""
-    answer = _ask(data, "model_show", name=name)
+    answer = _model(data, name)
     click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
 
 
-def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
-    """Ask the daemon or, if none runs, read the library on disk."""
+def _models(data: Path) -> "messages.Models":
+    """Ask the daemon for the models or, if none runs, read the library on disk."""
+    from ...node.control.messages.models import ListModels
     from ..client import request
 
     try:
-        return request(data, op, **more)
+        return request(data, ListModels())
+    except CommandError as error:
+        if error.code != "not-running":
+            raise
+    import trio
+
+    from ...node.control import offline
+    from ...transport.host.real import RealHost
+
+    return trio.run(offline.list_models, RealHost(), data)
+
+
+def _model(data: Path, name: str) -> "messages.ShownModel":
+    """Ask the daemon for a model or, if none runs, read the library on disk."""
+    from ...node.control.messages.models import ShowModel
+    from ..client import request
+
+    try:
+        return request(data, ShowModel(name=name))
     except CommandError as error:
         if error.code != "not-running":
             raise
@@ -149,10 +166,8 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
     from ...node.control import offline
     from ...transport.host.real import RealHost
 
-    if op == "models":
-        return trio.run(offline.list_models, RealHost(), data)
     try:
-        return trio.run(offline.show_model, RealHost(), data, more["name"])
+        return trio.run(offline.show_model, RealHost(), data, name)
     except ModelError as error:
         if error.code != "unknown-model":
             raise
@@ -164,34 +179,34 @@ def _ask(data: Path, op: str, **more: Any) -> dict[str, Any]:
         ) from None
 
 
-def _summary(item: dict[str, Any]) -> str:
+def _summary(item: "messages.ModelEntry") -> str:
     return (
-        f"{item['layers']} layers, {render.size(item['weight_bytes'])} of weights, "
-        f"root {render.short(item['root'])}"
+        f"{item.layers} layers, {render.size(item.weight_bytes)} of weights, "
+        f"root {render.short(item.root)}"
     )
 
 
-def _show_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:
     rows = [
-        ("name", render.name(answer["name"])),
-        ("root", render.safe(answer["root"])),
-        ("layers", str(answer["layers"])),
-        ("weights", render.size(answer["weight_bytes"])),
-        *((render.safe(key, 24), render.safe(value)) for key, value in answer["config"].items()),
+        ("name", render.name(answer.name)),
+        ("root", render.safe(answer.root)),
+        ("layers", str(answer.layers)),
+        ("weights", render.size(answer.weight_bytes)),
+        *((render.safe(key, 24), render.safe(value)) for key, value in answer.config.items()),
     ]
-    vouchers = answer["vouchers"]
+    vouchers = answer.vouchers
     rows += [("vouched by", pull.voucher(one)) for one in vouchers[:SHOWN]]
     if len(vouchers) > SHOWN:
         rows.append(("vouched by", f"{len(vouchers) - SHOWN} more"))
-    for other in answer.get("others", ())[:SHOWN]:
-        named = render.safe(other["name"], 160)
-        rows.append(("also means", f"{named}, {pull.vouched(other['vouchers'])}"))
-    for holder in answer["holders"]:
-        rows.append(("served by", f"{render.short(holder['peer'])} {_span(holder)}"))
-    if answer["missing"]:
-        rows.append(("missing", render.sentence(answer["missing"])))
+    for other in (answer.others or ())[:SHOWN]:
+        named = render.safe(other.name, 160)
+        rows.append(("also means", f"{named}, {pull.vouched(other.vouchers)}"))
+    for holder in answer.holders:
+        rows.append(("served by", f"{render.short(holder.peer)} {_span(holder)}"))
+    if answer.missing:
+        rows.append(("missing", render.sentence(answer.missing)))
     return rows
 
 
-def _span(holder: dict[str, Any]) -> str:
-    return f"layers {render.safe(holder['layers'], 16)} ({render.safe(holder['dtype'], 16)})"
+def _span(holder: "messages.Holder") -> str:
+    return f"layers {render.safe(holder.layers, 16)} ({render.safe(holder.dtype, 16)})"

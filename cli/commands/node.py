@@ -2,15 +2,24 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from .. import render
 from ..confirm import confirm
-from ..options import data_flag, data_option, example, given_settings, json_option, node_options
+from ..options import (
+    NodeOption,
+    data_flag,
+    data_option,
+    example,
+    given_settings,
+    json_option,
+    node_options,
+)
 
 if TYPE_CHECKING:
+    from ...node.control.messages.node import Invitation
     from ...node.settings.config import DataFolder
 
 _CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line break
@@ -28,7 +37,9 @@ _CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line bre
 @node_options
 @click.option("--yes", is_flag=True, help="Do not ask before --private takes a used folder out of "
               "an open swarm.")  # fmt: skip
-def node(data: Path, private: bool, parent_fd: int | None, yes: bool, **options: Any) -> None:
+def node(
+    data: Path, private: bool, parent_fd: int | None, yes: bool, **options: NodeOption
+) -> None:
     """Run the daemon.
 
     On its first start, the node creates an identity. It measures the machine, connects to other
@@ -82,7 +93,7 @@ def _confirm_private(data: Path, *, yes: bool) -> None:
 @node_options
 def join(
     code: str | None, source: TextIO | None, data: Path, private: bool, parent_fd: int | None,
-    **options: Any,
+    **options: NodeOption,
 ) -> None:  # fmt: skip
     """Run the daemon and join a swarm with an invitation CODE.
 
@@ -136,28 +147,29 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
     This node must be running when the code is used. In a private swarm, `shoal group` lists the
     unused codes and `shoal group uninvite CODE` revokes one.
     """
+    from ...node.control.messages.node import Invite
     from ..client import request
 
-    answer = request(data, "invite", uses=uses, role=role, address=address)
+    answer = request(data, Invite(uses=uses, role=role, address=address))
     if as_json:
         click.echo(render.as_json(answer))
         return
-    click.echo(answer["code"])
+    click.echo(answer.code)
     join = "on the other machine: run `shoal join` and enter this code"
     for note in (join, *_narrow(answer)):
         click.echo(render.coloured(note, "dim", sys.stderr), err=True)
 
 
-def _narrow(answer: dict[str, Any]) -> list[str]:
+def _narrow(answer: "Invitation") -> list[str]:
     """Say which machines can reach the address of a code, if not all, and what to do otherwise."""
     where = {
         "private": "machines on this network",
         "loopback": "programs on this machine",
-    }.get(answer["near"])
+    }.get(answer.near)
     if where is None:
         return []
     return [
-        f"it leads to {answer['address']}, which only {where} can reach; to invite machines "
+        f"it leads to {answer.address}, which only {where} can reach; to invite machines "
         "elsewhere, create the code on a public node (`shoal doctor`), or give a port that the "
         "router forwards: `shoal invite --address IP:PORT`"
     ]

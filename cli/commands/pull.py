@@ -2,14 +2,18 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import render
 from ..errors import CommandError
 from ..options import data_flag, data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.models import PulledModel, Resolved, VoucherView
 
 
 @click.command(
@@ -26,21 +30,22 @@ def pull(name: str, data: Path, as_json: bool) -> None:
     several models, a hash is needed. If the command is interrupted, repeat it to continue where it
     stopped. Needs a running daemon.
     """
+    from ...node.control.messages.models import Progress, PullModel, Resolved
     from ..client import request
     from ..progress import Bar
 
     seen = Seen(quiet=as_json)
     with Bar("fetching") as bar:
 
-        def on_event(event: dict[str, Any]) -> None:
-            if event["event"] == "resolved":
+        def on_event(event: Resolved | Progress) -> None:
+            if isinstance(event, Resolved):
                 seen.resolved(event)
             else:
-                seen.done, seen.total = event["done"], event["total"]
+                seen.done, seen.total = event.done, event.total
                 bar.show(seen.done, seen.total)
 
         try:
-            answer = request(data, "model_pull", name=name, wait=True, on_event=on_event)
+            answer = request(data, PullModel(name=name), wait=True, on_event=on_event)
         except KeyboardInterrupt:
             raise seen.interrupted(name, data) from None
     click.echo(render.as_json(answer) if as_json else report(answer, data))
@@ -54,13 +59,13 @@ class Seen:
         self._quiet = quiet
         self._root = ""
 
-    def resolved(self, event: dict[str, Any]) -> None:
+    def resolved(self, event: "Resolved") -> None:
         """Print which model a name means and which nodes vouch for it, before the fetch starts."""
-        self._root = str(event["root"])
+        self._root = event.root
         if not self._quiet:
-            name = event["name"] or "the model"
+            name = event.name or "the model"
             print(
-                f"{render.name(name)} is {render.safe(self._root)}, {vouched(event['vouchers'])}",
+                f"{render.name(name)} is {render.safe(self._root)}, {vouched(event.vouchers)}",
                 file=sys.stderr,
             )
 
@@ -76,27 +81,27 @@ class Seen:
         )
 
 
-def report(answer: dict[str, Any], data: Path) -> str:
+def report(answer: "PulledModel", data: Path) -> str:
     """Format the result of a pull for a person."""
-    name, peers = render.name(answer["name"]), answer["peers"]
+    name, peers = render.name(answer.name), answer.peers
     if not peers:
         got = "was here already"
     else:
         nodes = render.count(peers, "node")
-        got = f"{render.size(answer['fetched'])} from {nodes} in {answer['seconds']:.1f} s"
-    lines = [f"{name}: {got}, root {render.safe(answer['root'], 64)}"]
-    lines += dropped(answer["liars"])
+        got = f"{render.size(answer.fetched)} from {nodes} in {answer.seconds:.1f} s"
+    lines = [f"{name}: {got}, root {render.safe(answer.root, 64)}"]
+    lines += dropped(answer.liars)
     lines.append(f"serve it with `shoal node --model {name}{data_flag(data)}`")
     return "\n".join(lines)
 
 
-def dropped(liars: list[str]) -> list[str]:
+def dropped(liars: Sequence[str]) -> list[str]:
     """Return a line about peers that sent wrong bytes; no line if none did."""
     lied = ", ".join(render.short(peer) for peer in liars[:4])
     return [f"dropped for sending wrong bytes: {lied}"] if liars else []
 
 
-def vouched(vouchers: list[dict[str, Any]]) -> str:
+def vouched(vouchers: "Sequence[VoucherView]") -> str:
     """Describe in a few words which nodes vouch for a model's name."""
     if not vouchers:
         return "known only by its hash"
@@ -104,10 +109,10 @@ def vouched(vouchers: list[dict[str, Any]]) -> str:
     return f"according to {voucher(vouchers[0])}{more}"
 
 
-def voucher(one: dict[str, Any]) -> str:
+def voucher(one: "VoucherView") -> str:
     """Describe one node that vouches for a name, and how this node learned of it."""
-    if one["source"] == "here":
+    if one.source == "here":
         return "this node"
-    if one["source"] == "members":
-        return f"{render.short(one['peer'])}, a member"
-    return f"{render.short(one['peer'])}, {render.duration(one['age_s'])} ago"
+    if one.source == "members":
+        return f"{render.short(one.peer)}, a member"
+    return f"{render.short(one.peer)}, {render.duration(one.age_s)} ago"

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +12,8 @@ from ..confirm import confirm
 from ..errors import CommandError
 from ..options import data_option, example, json_option
 
-Ask = Callable[[bool], dict[str, Any]]
-"""Returns what would be lost; with True, also removes it."""
+if TYPE_CHECKING:
+    from ...node.control.messages.models import Removed
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -37,11 +37,12 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
     and without a running daemon.
     """
 
-    def ask(sure: bool) -> dict[str, Any]:
+    def ask(sure: bool) -> "Removed":
+        from ...node.control.messages.models import RemoveModel
         from ..client import request
 
         try:
-            return request(data, "model_rm", name=name, sure=sure, wait=True)
+            return request(data, RemoveModel(name=name, sure=sure), wait=True)
         except CommandError as error:
             if error.code != "not-running":
                 raise
@@ -50,7 +51,7 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
         from ...node.control import offline
         from ...transport.host.real import RealHost
 
-        async def remove() -> dict[str, Any]:
+        async def remove() -> "Removed":
             return await offline.remove_model(RealHost(), data, name, sure=sure)
 
         return trio.run(remove)
@@ -74,54 +75,56 @@ def remove_blob(root: str, yes: bool, data: Path, as_json: bool) -> None:
     a terminal, `--yes` is required. Copies on other nodes stay, and so do files written from the
     blob. A blob that is being fetched cannot be removed. Needs a running daemon.
     """
+    from ...node.control.messages.models import RemoveBlob
     from ..client import request
 
     _remove(
-        lambda sure: request(data, "blob_rm", root=root, sure=sure, wait=True),
+        lambda sure: request(data, RemoveBlob(root=root, sure=sure), wait=True),
         yes=yes,
         as_json=as_json,
     )
 
 
-def _remove(ask: Ask, *, yes: bool, as_json: bool) -> None:
+def _remove(ask: "Callable[[bool], Removed]", *, yes: bool, as_json: bool) -> None:
+    """Remove something. `ask` returns what would be lost; with True, it also removes it."""
     if not (yes and as_json):
         loss = ask(False)
         for line in lost(loss):
             print(line, file=sys.stderr)
-        confirm(f"Remove it and free {render.size(loss['freed'])}?", yes=yes)
+        confirm(f"Remove it and free {render.size(loss.freed)}?", yes=yes)
     removed = ask(True)
     if as_json:
         click.echo(render.as_json(removed))
     else:
-        root = render.safe(removed["root"][:16])
-        click.echo(f"removed {root}; {render.size(removed['freed'])} of this disk are free again")
+        root = render.safe(removed.root[:16])
+        click.echo(f"removed {root}; {render.size(removed.freed)} of this disk are free again")
 
 
-def lost(loss: dict[str, Any]) -> list[str]:
+def lost(loss: "Removed") -> list[str]:
     """Say in sentences what is removed, and what the swarm loses."""
-    names = " and ".join(render.name(name) for name in loss["names"])
+    names = " and ".join(render.name(name) for name in loss.names)
     called = f"{names}, " if names else ""
-    what = f"{render.safe(loss['kind'])} {called}root {render.safe(loss['root'][:16])}"
-    lines = [f"{what}: {render.size(loss['freed'])} on this disk"]
-    if loss["shared"]:
-        chunks = render.count(loss["shared"], "chunk")
+    what = f"{render.safe(loss.kind)} {called}root {render.safe(loss.root[:16])}"
+    lines = [f"{what}: {render.size(loss.freed)} on this disk"]
+    if loss.shared:
+        chunks = render.count(loss.shared, "chunk")
         lines.append(f"{chunks} more of it stay, because other models or blobs here need them")
     return [*lines, *_elsewhere(loss)]
 
 
-def _elsewhere(loss: dict[str, Any]) -> list[str]:
-    copies, partial = loss["copies"], loss["partial"]
+def _elsewhere(loss: "Removed") -> list[str]:
+    copies, partial = loss.copies, loss.partial
     if copies is None:
         said = ["no daemon runs here, so copies on other nodes are unknown"]
     elif copies:
         said = [f"{render.count(copies, 'other node')} {_says(copies)} all of it"]
     else:
         said = ["this is the last known copy: no other node claims to hold all of it"]
-        if not loss["linked"]:
+        if not loss.linked:
             said.append("this node has no links, so copies on other nodes are unknown")
     if partial:
         said.append(f"{render.count(partial, 'other node')} {_says(partial)} parts of it")
-    if loss["embedded"]:
+    if loss.embedded:
         said.append("every installation of shoal can add this model again: it is the embedded one")
     return said
 

@@ -2,13 +2,16 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from .. import defaults, render
 from ..errors import CommandError
-from ..options import data_option, example, json_option
+from ..options import TextOptions, data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages.generation import Answer
 
 PROMPT_HINT = "give a text, or `-` to read one from standard input"
 
@@ -37,24 +40,23 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @data_option
 @json_option
-def run(name: str, prompt: str, data: Path, as_json: bool, **options: Any) -> None:
+def run(name: str, prompt: str, data: Path, as_json: bool, **options: Unpack[TextOptions]) -> None:
     """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
 
     Works on any node of the swarm, even one with no layers and no PyTorch. The answer goes to
     standard output, a line of figures to standard error. Control characters in the answer are
     escaped; `--json` gives the text exactly.
     """
+    from ...node.control.messages.generation import Run
     from ..client import request
 
     if prompt == "-":
         prompt = read_prompt()
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
-    options["stop"] = list(options["stop"])
+    ask = Run(model=name, prompt=prompt, **options)
     with render.Streamed(silent=as_json) as text:
-        answer = request(
-            data, "run", model=name, prompt=prompt, wait=True, on_event=text.take, **options
-        )
+        answer = request(data, ask, wait=True, on_event=text.take)
     if as_json:
         click.echo(render.as_json(answer))
         return
@@ -89,12 +91,12 @@ ENDS = {
 """Why an answer ended, by `reason` (docs/spec/control.md)."""
 
 
-def figures(answer: dict[str, Any]) -> str:
+def figures(answer: "Answer") -> str:
     """Format an answer's figures in a line: tokens, first token, rate, hop time, end."""
-    first = render.number(answer["ttft_ms"], ".0f")
+    first = render.number(answer.ttft_ms, ".0f")
     return (
-        f"{render.tokens(answer['tokens'])} · first token {first} ms · "
-        f"{render.number(answer['tokens_per_s'])} tokens/s · "
-        f"{render.number(answer['hop_ms'], '.2f')} ms per hop · "
-        f"{ENDS.get(answer['reason']) or render.safe(answer['reason'])}"
+        f"{render.tokens(answer.tokens)} · first token {first} ms · "
+        f"{render.number(answer.tokens_per_s)} tokens/s · "
+        f"{render.number(answer.hop_ms, '.2f')} ms per hop · "
+        f"{ENDS.get(answer.reason) or render.safe(answer.reason)}"
     )

@@ -1,21 +1,14 @@
 """`shoal sim`: runs, sweeps, repeats and compares simulated internets."""
 
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .. import options
-from ..errors import CommandError
+from .. import options as shared
 from ..options import Misused, example, json_option
-
-if TYPE_CHECKING:
-    from ...netsim.scenario.result import Result
-    from ...netsim.scenario.tables import Scenario
-    from ..simulator.folder import RunFolder
 
 
 class _Value(click.ParamType[Any]):
@@ -27,7 +20,7 @@ class _Value(click.ParamType[Any]):
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        from ...netsim.scenario import units
+        from ...netsim.scenario.format import units
 
         try:
             return getattr(units, self.name)(value)
@@ -43,7 +36,7 @@ _FORCE = click.option("--force", is_flag=True, help="Replace another run or swee
 
 
 @click.group(
-    cls=options.Commands,
+    cls=shared.Commands,
     short_help="Simulate swarms on an internet in one process.",
     epilog=example("shoal sim run examples/scenarios/first.toml",
                    "shoal sim sweep examples/scenarios/punch-home.toml --seeds 1..20"),
@@ -83,86 +76,25 @@ def run(
 
     The exit code is 1 if an expectation is not met. After Ctrl-C, the figures so far are kept.
     """
-    from ..simulator import run as simrun
-    from ..simulator.folder import Inputs, RunFolder
+    from ...netsim.runs.run import RunOptions
+    from ...netsim.runs.run import run as run_once
+    from ..simulator import words
+    from ..simulator.display import Terminal, command_errors
 
-    scenario = simrun.read_scenario(file, hosts)
-    number = scenario.sim.seeds[0] if seed is None else seed
-    folder = RunFolder(out or Path("runs") / f"{_file_name(scenario.sim.name)}-{number}")
-    folder.claim(Inputs(scenario, number, hosts, backend), force=force)
-
-    def keep(found: "Result") -> None:
-        _keep(folder, found, hosts, backend, report=not no_report, as_csv=as_csv)
-
-    if backend == "netns":
-        from ..simulator.kernel import run_in_kernel
-
-        result = run_in_kernel(scenario, file)
-        folder.make(scenario)
-        keep(result)
-    else:
-        _strictly(scenario)
-        try:
-            folder.make(scenario)
-            traced = trace or scenario.sim.trace
-            result = simrun.run_here(
-                scenario, file, number, trace=folder.trace if traced else None, after=keep
-            )
-        finally:
-            folder.discard()
+    options = RunOptions(
+        file, seed, out, backend, hosts, trace, force, report=not no_report, csv=as_csv
+    )
+    with command_errors():
+        ran = run_once(options, Terminal())
     if as_json:
-        click.echo(json.dumps({"folder": str(folder.path), **simrun.as_json(result)}))
+        click.echo(json.dumps({"folder": str(ran.folder), **ran.result.brief()}))
     else:
-        simrun.print_result(result)
-        click.echo(f"\nkept in {folder.path}")
-    _exit_unless_met(result.met)
+        click.echo(f"{words.result(ran.result)}\n\nkept in {ran.folder}")
+    _exit_unless(ran.result.met)
 
 
-def _keep(
-    folder: "RunFolder",
-    result: "Result",
-    hosts: int | None,
-    backend: str,
-    *,
-    report: bool,
-    as_csv: bool,
-) -> None:
-    folder.write(result, {"hosts_given": hosts, "backend": backend})
-    if report:
-        folder.report(result)
-    if as_csv:
-        from ..simulator.export import export_run
-
-        export_run(result, folder.place)
-    note = folder.settle(result)
-    if note:
-        click.echo(f"note: {note}", err=True)
-    if result.ended != "done":
-        kept = f"; the figures so far are kept in {folder.path}" if folder.kept else ""
-        click.echo(f"ended early, at virtual {result.virtual:.1f} s{kept}", err=True)
-
-
-def _file_name(name: str) -> str:
-    """Return a scenario's name in a form that suits a folder."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".-")[:64] or "run"
-
-
-def _strictly(scenario: "Scenario") -> None:
-    """Restart this process with a fixed hash seed and addresses, if the scenario asks for it."""
-    if not scenario.sim.strict:
-        return
-    from ...netsim.determinism.reexec import reexec
-    from ...netsim.errors import SimError
-
-    try:
-        reexec()
-    except SimError as error:
-        message, _, hint = str(error).partition("\nhint: ")
-        raise CommandError("cannot-simulate", message, hint=hint) from None
-
-
-def _exit_unless_met(met: bool) -> None:
-    if not met:
+def _exit_unless(good: bool) -> None:
+    if not good:
         raise click.exceptions.Exit(1)
 
 
@@ -190,44 +122,24 @@ def sweep(
     Repeat the command to run the seeds that are missing. A folder with the sweep of another
     scenario is refused; use `--out` or `--force`. The exit code is 1 if a seed failed.
     """
-    from ..simulator import folder as simfolder
-    from ..simulator import run as simrun
-    from ..simulator import summary as simsummary
-    from ..simulator import sweep as simsweep
+    from dataclasses import asdict
+
+    from ...netsim.runs.sweep import SweepOptions
+    from ...netsim.runs.sweep import sweep as sweep_seeds
+    from ..simulator import words
+    from ..simulator.display import command_errors
 
     if ray is not None and jobs is not None:
         raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
-    scenario = simrun.read_scenario(file, hosts)
-    if ray is not None and scenario.sim.strict:
-        raise CommandError(
-            "cannot-simulate", "`strict` restarts processes, which a Ray cluster does not allow",
-            hint="omit `--ray` or `strict`",
-        )  # fmt: skip
-    wanted = seeds or scenario.sim.seeds
-    folder = out or Path("runs") / f"{_file_name(scenario.sim.name)}-sweep"
-    kept = simsweep.SweepFile(folder, scenario, hosts, force=force)
-    missing = [seed for seed in wanted if seed not in kept.lines]
-    done = len(wanted) - len(missing)
-    if done:
-        click.echo(f"{done} of {len(wanted)} seeds are already done", err=True)
-    if missing:
-        lines = (
-            simsweep.here(scenario, hosts, missing, jobs or os.cpu_count() or 1)
-            if ray is None
-            else simsweep.on_ray(ray, scenario, hosts, missing)
-        )
-        for line in lines:
-            kept.add(line)
-            done += 1
-            simsummary.print_line(line, done, len(wanted), lambda text: click.echo(text, err=True))
-    found = simsummary.summary([kept.lines[seed] for seed in wanted])
-    simfolder.write_text(folder / simsweep.SUMMARY, json.dumps(found, indent=1) + "\n")
-    click.echo(json.dumps(found) if as_json else simsummary.print_summary(found))
-    if found["failed"]:
-        first = found["failed"][0]
+    options = SweepOptions(file, seeds or (), jobs, ray, out, hosts, force)
+    with command_errors():
+        found = sweep_seeds(options, lambda now: click.echo(words.progress(now), err=True))
+    click.echo(json.dumps(asdict(found)) if as_json else words.summary(found))
+    if found.failed:
         more = "" if hosts is None else f" --hosts {hosts}"
-        click.echo(f"`shoal sim run {file} --seed {first}{more}` repeats the first", err=True)
-    _exit_unless_met(not found["failed"])
+        first = f"`shoal sim run {file} --seed {found.failed[0]}{more}`"
+        click.echo(f"{first} repeats the first", err=True)
+    _exit_unless(not found.failed)
 
 
 @sim.command(
@@ -242,11 +154,14 @@ def replay(folder: Path, until: float | None, as_json: bool) -> None:
 
     The exit code is 1 if they are not.
     """
-    from ..simulator import replay as simreplay
+    from ...netsim.runs.replay import replay as repeat
+    from ..simulator import words
+    from ..simulator.display import Terminal, command_errors
 
-    found = simreplay.replay(folder, until, _strictly)
-    click.echo(json.dumps(found) if as_json else simreplay.words(found))
-    _exit_unless_met(found["same"] is not False)
+    with command_errors():
+        found = repeat(folder, until, Terminal())
+    click.echo(json.dumps(found.as_json()) if as_json else words.replay(found))
+    _exit_unless(found.comparison.same is not False)
 
 
 @sim.command(short_help="Find where two runs first differ.",
@@ -260,11 +175,14 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
     A and B are run folders made with `--trace`, or their trace.msgpack. The exit code is 1 if
     they differ.
     """
-    from ..simulator import replay as simreplay
+    from ...netsim.runs.replay import difference, trace_of
+    from ..simulator import words
+    from ..simulator.display import command_errors
 
-    found = simreplay.difference(simreplay.trace_of(a), simreplay.trace_of(b))
-    click.echo(json.dumps(found) if as_json else simreplay.words(found))
-    _exit_unless_met(bool(found["same"]))
+    with command_errors():
+        found = difference(trace_of(a), trace_of(b))
+    click.echo(json.dumps(found.as_json()) if as_json else words.comparison(found))
+    _exit_unless(bool(found.same))
 
 
 @sim.command(short_help="Compare simulated NATs with real ones.",
@@ -277,11 +195,16 @@ def calibrate(kernel: bool, as_json: bool) -> None:
     The stored answers come with shoal; with `--kernel`, this machine's kernel is probed as well.
     The exit code is 1 if an answer differs.
     """
-    from ..simulator import kernel as simkernel
+    from dataclasses import asdict
 
-    found = simkernel.calibration(kernel)
-    click.echo(json.dumps(found) if as_json else simkernel.words(found))
-    _exit_unless_met(not found["differences"])
+    from ...netsim.netns.calibrate import calibration
+    from ..simulator import words
+    from ..simulator.display import Terminal, command_errors
+
+    with command_errors():
+        found = calibration(kernel, Terminal().step)
+    click.echo(json.dumps(asdict(found)) if as_json else words.calibration(found))
+    _exit_unless(not found.differences)
 
 
 @sim.command(
@@ -293,13 +216,14 @@ def report(folder: Path) -> None:
 
     Plots need matplotlib; without it, the report has only tables.
     """
-    from ..simulator.folder import RunFolder
-
-    target = RunFolder(folder)
-    result, _ = target.read()
-    click.echo(f"written: {target.report(result, kept=True)}")
     from ...netsim.report.plots import available
+    from ...netsim.runs.folder import RunFolder
+    from ..simulator.display import command_errors
 
+    with command_errors():
+        target = RunFolder(folder)
+        result, _ = target.read()
+        click.echo(f"written: {target.report(result, kept=True)}")
     if not available():
         click.echo(f"hint: `{sys.executable} -m pip install matplotlib` adds plots", err=True)
 
@@ -316,7 +240,9 @@ def export(folder: Path) -> None:
     hosts.csv. A sweep gives sweep.csv, with one row for each seed. Units are seconds, bytes per
     second and fractions of one.
     """
-    from ..simulator.export import export as write
+    from ...netsim.runs.export import export as write
+    from ..simulator.display import command_errors
 
-    for path in write(folder):
-        click.echo(f"written: {path}")
+    with command_errors():
+        for path in write(folder):
+            click.echo(f"written: {path}")

@@ -1,8 +1,9 @@
 """`shoal state show | log | verify | export`: the swarm's shared state, as this node knows it."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -10,6 +11,11 @@ from ...transport import shortid
 from .. import defaults, render
 from ..options import Commands, data_option, example, json_option
 
+if TYPE_CHECKING:
+    from ...node.control.messages import state as messages
+    from ...node.control.messages.encoding import Json, Object
+
+T = TypeVar("T")
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
 PARTS = 16  # of the kind `shards`, by the first hex digit of the model's root
 NOT_SINCE = "no recorded changes for this key"
@@ -40,20 +46,21 @@ def state() -> None:
 @json_option
 def show(kind: str | None, author: str | None, data: Path, as_json: bool) -> None:
     """List the feeds; with --author, also their facts. Needs a running daemon."""
-    feeds, answer = _feeds("state_show", data, kind, author)
+    from ...node.control.messages.encoding import encode
+    from ...node.control.messages.state import ShowState
+
+    feeds, answer = _feeds(data, ShowState(kind=kind, author=author))
     if as_json:
-        click.echo(
-            render.as_json({"feeds": feeds, **{k: v for k, v in answer.items() if k != "feeds"}})
-        )
+        click.echo(render.as_json(encode(answer) | {"feeds": _without_event(feeds)}))
         return
-    kept = kept_line(answer.get("keeps"), answer.get("alone"))
+    kept = kept_line(answer.keeps, answer.alone)
     if not feeds:
         click.echo(kept or _nothing(kind))
         return
-    click.echo(render.table(FEED_HEADS, [feed_row(feed, answer["own"]) for feed in feeds]))
+    click.echo(render.table(FEED_HEADS, [feed_row(feed, answer.own) for feed in feeds]))
     for feed in feeds:
-        for key, value in feed.get("facts", {}).items():
-            click.echo(f"{feed['kind']}  {_key(key)}  {_shown(value)}")
+        for key, value in (feed.facts or {}).items():
+            click.echo(f"{feed.kind}  {_key(key)}  {_shown(value)}")
     if kept:
         click.echo(kept)
 
@@ -71,21 +78,15 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
     its node starts, or when most entries are outdated. Facts from before that are marked `or
     earlier`. Needs a running daemon.
     """
+    from ...node.control.messages.state import Change, LogState
     from ..client import request
 
-    said: list[dict[str, Any]] = []
-    request(
-        data,
-        "state_log",
-        on_event=said.append,
-        wait=True,
-        **_asked(key=key, kind=kind, author=author),
-    )
-    said.sort(key=lambda each: each["made"])
+    said: list[Change] = []
+    ask = LogState(key=key, kind=kind, author=author)
+    request(data, ask, on_event=said.append, wait=True)
+    said.sort(key=lambda each: each.made)
     if as_json:
-        click.echo(
-            render.as_json([{k: v for k, v in each.items() if k != "event"} for each in said])
-        )
+        click.echo(render.as_json(_without_event(said)))
         return
     if not said:
         click.echo(NOT_SINCE if key else _nothing(kind))
@@ -101,19 +102,20 @@ def verify(data: Path, as_json: bool) -> None:
 
     The exit code is 1 if any feed was damaged. Needs a running daemon.
     """
+    from ...node.control.messages.state import VerifyState
     from ..client import request
 
-    answer = request(data, "state_verify", wait=True)
+    answer = request(data, VerifyState(), wait=True)
     if as_json:
         click.echo(render.as_json(answer))
     else:
-        whole = answer["feeds"] - len(answer["damaged"])
-        entries = "1 entry" if answer["entries"] == 1 else f"{answer['entries']} entries"
-        held = render.size(answer["bytes"])
+        whole = answer.feeds - len(answer.damaged)
+        entries = "1 entry" if answer.entries == 1 else f"{answer.entries} entries"
+        held = render.size(answer.bytes)
         click.echo(f"{render.count(whole, 'feed')} intact: {entries}, {held}")
-        for name in answer["damaged"]:
-            click.echo(f"damaged: {name['kind']} of {_author(name['author'])}, fetched again")
-    if answer["damaged"]:
+        for name in answer.damaged:
+            click.echo(f"damaged: {name.kind} of {_author(name.author)}, fetched again")
+    if answer.damaged:
         click.get_current_context().exit(1)
 
 
@@ -127,14 +129,14 @@ def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> N
 
     The document is indented; with --json, it is one line in ASCII. Needs a running daemon.
     """
-    feeds, _ = _feeds("state_export", data, kind, author)
-    if as_json:
-        click.echo(render.as_json({"feeds": feeds}))
-        return
-    click.echo(render.as_readable_json({"feeds": feeds}))
+    from ...node.control.messages.state import ExportState
+
+    feeds, _ = _feeds(data, ExportState(kind=kind, author=author))
+    shown = {"feeds": _without_event(feeds)}
+    click.echo(render.as_json(shown) if as_json else render.as_readable_json(shown))
 
 
-def kept_line(keeps: dict[str, list[int]] | None, alone: dict[str, list[int]] | None) -> str:
+def kept_line(keeps: "messages.Parts | None", alone: "messages.Parts | None") -> str:
     """Say what a node stores of others' feeds, if not all, and which part of that no linked peer
     stores, so that it gets no news of it. Empty if there is nothing to say."""
     lines = []
@@ -146,7 +148,7 @@ def kept_line(keeps: dict[str, list[int]] | None, alone: dict[str, list[int]] | 
     return "\n".join(lines)
 
 
-def _plots(keeps: dict[str, list[int]]) -> str:
+def _plots(keeps: "messages.Parts") -> str:
     words = []
     for kind, parts in keeps.items():
         some = kind == "shards" and len(parts) < PARTS
@@ -154,32 +156,31 @@ def _plots(keeps: dict[str, list[int]]) -> str:
     return ", ".join(words)
 
 
-def feed_row(feed: dict[str, Any], own: str) -> list[str]:
+def feed_row(feed: "messages.Feed", own: str) -> list[str]:
     """Format a feed as a row of the table."""
-    part = f" {feed['part']:x}" if feed["part"] else ""
-    who = _author(feed["author"]) + (" (this node)" if feed["author"] == own else "")
-    if feed["forked"]:
-        return [who, feed["kind"] + part, "forked, empty", "", ""]
-    begun = _time(feed["epoch"] / 1000, "minutes")
-    return [who, feed["kind"] + part, str(feed["entries"]), render.size(feed["bytes"]), begun]
+    part = f" {feed.part:x}" if feed.part else ""
+    who = _author(feed.author) + (" (this node)" if feed.author == own else "")
+    if feed.forked:
+        return [who, feed.kind + part, "forked, empty", "", ""]
+    begun = _time(feed.epoch / 1000, "minutes")
+    return [who, feed.kind + part, str(feed.entries), render.size(feed.bytes), begun]
 
 
 def _feeds(
-    operation: str, data: Path, kind: str | None, author: str | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    data: Path, ask: "messages.AskForFeeds[T, messages.Feed]"
+) -> "tuple[list[messages.Feed], T]":
     from ..client import request
 
-    feeds: list[dict[str, Any]] = []
-
-    def take(event: dict[str, Any]) -> None:
-        feeds.append({key: value for key, value in event.items() if key != "event"})
-
-    asked = _asked(kind=kind, author=author)
-    return feeds, request(data, operation, on_event=take, wait=True, **asked)
+    feeds: list[messages.Feed] = []
+    return feeds, request(data, ask, on_event=feeds.append, wait=True)
 
 
-def _asked(**asked: str | None) -> dict[str, str]:
-    return {key: value for key, value in asked.items() if value is not None}
+def _without_event(events: "Sequence[messages.Feed | messages.Change]") -> "list[Object]":
+    """Encode events without the word that says which event they are."""
+    from ...node.control.messages.encoding import encode
+
+    encoded = map(encode, events)
+    return [{key: each[key] for key in each if key != "event"} for each in encoded]
 
 
 def _nothing(kind: str | None) -> str:
@@ -188,11 +189,11 @@ def _nothing(kind: str | None) -> str:
     return "nothing is known yet: a node writes some seconds after its start"
 
 
-def _said_line(each: dict[str, Any]) -> str:
+def _said_line(each: "messages.Change") -> str:
     """Format a change. A feed's first facts are older than the feed, so their time is a bound."""
-    when = _time(each["made"]) + (" or earlier" if each.get("earlier") else "")
-    what = "withdrawn" if each["value"] is None else _shown(each["value"])
-    return f"{when}  {_author(each['author'])}  {each['kind']}  {_key(each['key'])}  {what}"
+    when = _time(each.made) + (" or earlier" if each.earlier else "")
+    what = "withdrawn" if each.value is None else _shown(each.value)
+    return f"{when}  {_author(each.author)}  {each.kind}  {_key(each.key)}  {what}"
 
 
 def _key(key: str) -> str:
@@ -204,18 +205,18 @@ def _author(peer: str) -> str:
     return render.short(peer)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
+def _shown(value: "Json") -> str:
+    if isinstance(value, Mapping):
         shown = ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
         return render.safe(shown, defaults.MESSAGE_WIDTH)
     return render.safe(_brief(value), defaults.MESSAGE_WIDTH)
 
 
-def _brief(value: Any) -> Any:
-    """Return the beginning of an id; any other value unchanged."""
+def _brief(value: "Json") -> str:
+    """Return the beginning of an id; any other value in full."""
     if isinstance(value, list):
-        return ", ".join(str(_brief(each)) for each in value)
-    return render.short(value) if isinstance(value, str) and shortid.is_id(value) else value
+        return ", ".join(map(_brief, value))
+    return render.short(value) if isinstance(value, str) and shortid.is_id(value) else str(value)
 
 
 def _time(seconds: float, unit: str = "seconds") -> str:

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
+
+if TYPE_CHECKING:
+    from ...node.control.messages import node as messages
+    from ...node.control.messages.models import ModelEntry
 
 
 @click.command(
@@ -20,76 +24,77 @@ from ..options import data_option, example, json_option
 @json_option
 def status(data: Path, links: bool, as_json: bool) -> None:
     """Show this node's identity, what it stores and serves, and any problems."""
+    from ...node.control.messages.encoding import encode
+    from ...node.control.messages.node import GetLinks, GetStatus
     from ..client import request
 
-    answer = request(data, "status")
-    if links:
-        answer |= request(data, "links")
+    answer = request(data, GetStatus())
+    linked = request(data, GetLinks()) if links else None
     if as_json:
-        click.echo(render.as_json(answer))
+        click.echo(render.as_json(encode(answer) | (encode(linked) if linked else {})))
         return
     click.echo(render.fields(status_rows(answer)))
-    if links:
-        click.echo("\n" + links_text(answer["links"]))
+    if linked:
+        click.echo("\n" + links_text(linked.links))
 
 
-def status_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
     """Format the reply of `status` as names and values."""
     safe = render.safe
     swarm = swarm_line(answer)
     rows = [
-        ("peer", safe(answer["peer"])),
-        ("version", f"{safe(answer['version'])}, up {render.duration(answer['uptime_s'])}"),
-        ("data", safe(answer["data"], 200)),
-        *(("address", safe(address, defaults.ADDRESS_WIDTH)) for address in answer["addresses"]),
-        ("reachable", render.sentence(answer["reach"]["sentence"])),
-        *(("relays", _place_line(held)) for held in answer["relays"]),
-        ("relaying", relaying_line(answer["relaying"])),
-        ("swarm", f"{swarm}, {answer['peers']} other {_plural('node', answer['peers'])}"),
-        ("serving", serving_line(answer["serving"])),
-        *(("chosen", render.sentence(why)) for why in [answer["serving"].get("why")] if why),
-        *(("models", model_line(model)) for model in answer["models"]),
-        *memory_rows(answer.get("memory")),
-        ("disk", disk_line(answer["disk"])),
-        ("machine", _machine_line(answer["capacity"])),
+        ("peer", safe(answer.peer)),
+        ("version", f"{safe(answer.version)}, up {render.duration(answer.uptime_s)}"),
+        ("data", safe(answer.data, 200)),
+        *(("address", safe(address, defaults.ADDRESS_WIDTH)) for address in answer.addresses),
+        ("reachable", render.sentence(answer.reach.sentence)),
+        *(("relays", _place_line(held)) for held in answer.relays),
+        ("relaying", relaying_line(answer.relaying)),
+        ("swarm", f"{swarm}, {answer.peers} other {_plural('node', answer.peers)}"),
+        ("serving", serving_line(answer.serving)),
+        *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
+        *(("models", model_line(model)) for model in answer.models),
+        *memory_rows(answer.memory),
+        ("disk", disk_line(answer.disk)),
+        ("machine", _machine_line(answer.capacity)),
     ]
-    conditions = answer["health"]
+    conditions = answer.health
     if not conditions:
         rows.append(("health", "ok"))
     for item in conditions:
-        hint = f" ({render.sentence(item['hint'])})" if item["hint"] else ""
-        rows.append(("health", render.sentence(item["sentence"]) + hint))
+        hint = f" ({render.sentence(item.hint)})" if item.hint else ""
+        rows.append(("health", render.sentence(item.sentence) + hint))
     return rows
 
 
-def swarm_line(answer: dict[str, Any]) -> str:
+def swarm_line(answer: "messages.Status") -> str:
     """Say whether the swarm is open, or private with this node's role."""
-    if not answer["private"]:
+    if not answer.private:
         return "open"
-    place = answer["group"]
-    if place is None or place["role"] is None:
+    place = answer.group
+    if place is None or place.role is None:
         return "private, not a member"
-    return f"private, {place['role']}, {render.count(place['members'], 'member')}"
+    return f"private, {place.role}, {render.count(place.members, 'member')}"
 
 
 def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word}s"
 
 
-def _place_line(held: dict[str, Any]) -> str:
-    return f"reservation at {render.short(held['peer'])} ({held['rtt_ms']:.1f} ms)"
+def _place_line(held: "messages.HeldRelay") -> str:
+    return f"reservation at {render.short(held.peer)} ({held.rtt_ms:.1f} ms)"
 
 
-def relaying_line(relaying: dict[str, Any]) -> str:
+def relaying_line(relaying: "messages.Relaying") -> str:
     """Format the traffic that this node relays and the rate that it lends."""
-    if not relaying["on"]:
-        if not relaying["allowed"]:
+    if not relaying.on:
+        if not relaying.allowed:
             return "off, as its owner chose (`--relay none`)"
         return "off: no other node is known to reach this one, so it cannot serve as a relay"
-    places, circuits = relaying["places"], relaying["circuits"]
+    places, circuits = relaying.places, relaying.circuits
     return (
         f"{places} {_plural('reservation', places)}, {circuits} {_plural('circuit', circuits)}, "
-        f"{render.size(relaying['bytes'])} carried, up to {rate(relaying['rate'])}"
+        f"{render.size(relaying.bytes)} carried, up to {rate(relaying.rate)}"
     )
 
 
@@ -108,33 +113,33 @@ NO_PATH = "none"  # path of a link whose paths are all lost
 LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
 
 
-def links_text(links: list[dict[str, Any]]) -> str:
+def links_text(links: "Sequence[messages.LinkView]") -> str:
     """Format a table of links, and below it why some are relayed or have no path."""
     if not links:
         return "there are no links"
-    peers = [link["peer"] for link in links]
+    peers = [link.peer for link in links]
     lines = [render.table(LINK_HEADS, [link_row(link, peers) for link in links])]
     for link in links:
-        peer = render.short(link["peer"], peers)
-        if link["path"] == NO_PATH:
+        peer = render.short(link.peer, peers)
+        if link.path == NO_PATH:
             lines += render.wrapped(f"{peer} cannot be reached now; the node keeps trying")
-        elif link["why_relayed"]:
-            lines += render.wrapped(f"{peer} is not direct: {render.sentence(link['why_relayed'])}")
+        elif link.why_relayed:
+            lines += render.wrapped(f"{peer} is not direct: {render.sentence(link.why_relayed)}")
     return "\n".join(lines)
 
 
-def link_row(link: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
+def link_row(link: "messages.LinkView", peers: Sequence[str] = ()) -> list[str]:
     """Format a link as a row of the table."""
-    path = render.safe(link["path"], 16)
-    if link["medium"]:
-        path += f" {render.safe(link['medium'], 16)}"
+    path = render.safe(link.path, 16)
+    if link.medium:
+        path += f" {render.safe(link.medium, 16)}"
     return [
-        render.short(link["peer"], peers),
+        render.short(link.peer, peers),
         path,
-        _rtt(link["rtt_ms"]),
-        rate(link["rate_in"]),
-        rate(link["rate_out"]),
-        render.duration(link["linked_s"]),
+        _rtt(link.rtt_ms),
+        rate(link.rate_in),
+        rate(link.rate_out),
+        render.duration(link.linked_s),
     ]
 
 
@@ -142,62 +147,61 @@ def _rtt(milliseconds: float | None) -> str:
     return "-" if milliseconds is None else f"{milliseconds:.1f} ms"
 
 
-def serving_line(serving: dict[str, Any]) -> str:
+def serving_line(serving: "messages.ServingView") -> str:
     """Say what a node serves, or its progress towards that."""
-    if serving["phase"] == "serving" and serving["shard"] is not None:
-        shard = serving["shard"]
-        now = f", {serving['room_tokens']:,} now" if "room_tokens" in serving else ""
-        return f"{shard_line(shard)}, room for {render.tokens(shard['kv_tokens_free'])}{now}"
-    line = render.sentence(serving["state"])
-    if serving["phase"] == "fetching" and serving["total_bytes"]:
-        line += f" ({100 * serving['done_bytes'] // serving['total_bytes']} %)"
+    if serving.phase == "serving" and serving.shard is not None:
+        shard = serving.shard
+        room = serving.room_tokens
+        now = "" if room is None else f", {room:,} now"
+        return f"{shard_line(shard)}, room for {render.tokens(shard.kv_tokens_free)}{now}"
+    line = render.sentence(serving.state)
+    if serving.phase == "fetching" and serving.total_bytes:
+        line += f" ({100 * serving.done_bytes // serving.total_bytes} %)"
     return line
 
 
-def shard_line(shard: dict[str, Any]) -> str:
+def shard_line(shard: "messages.ShardView") -> str:
     """Format a shard: `tiny layers 0:2 (float32)`."""
     return (
-        f"{render.name(shard['model'])} layers {render.safe(shard['layers'], 16)} "
-        f"({render.safe(shard['dtype'], 16)})"
+        f"{render.name(shard.model)} layers {render.safe(shard.layers, 16)} "
+        f"({render.safe(shard.dtype, 16)})"
     )
 
 
-def memory_rows(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
+def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
     """Return the resident memory of the processes, and the part of the offer in use."""
-    if memory is None:
-        return []
-    shown = [(each["name"], each["resident_bytes"]) for each in memory["processes"]]
+    shown = [(each.name, each.resident_bytes) for each in memory.processes]
     each_one = ", ".join(f"{render.safe(name)} {render.size(size)}" for name, size in shown)
-    loaded, offered = render.size(memory["loaded_bytes"]), render.size(memory["offered_bytes"])
+    loaded, offered = render.size(memory.loaded_bytes), render.size(memory.offered_bytes)
     return [
         ("memory", f"{render.size(sum(size for _, size in shown))} resident: {each_one}"),
         ("offered", f"{loaded} reserved for layers and KV caches, of {offered} (`--memory`)"),
     ]
 
 
-def disk_line(disk: dict[str, Any]) -> str:
+def disk_line(disk: "messages.Disk") -> str:
     """Format the disk use and the disk limit of models and blobs."""
-    if disk["limit_bytes"] is None:
+    if disk.limit_bytes is None:
         limit = "no limit"
     else:
-        limit = f"of at most {render.size(disk['limit_bytes'])}"
-        limit += "" if disk["set"] else ", depending on the free space (`--disk` sets it)"
-    return f"{render.size(disk['used_bytes'])} by models and blobs, {limit}"
+        limit = f"of at most {render.size(disk.limit_bytes)}"
+        limit += "" if disk.set else ", depending on the free space (`--disk` sets it)"
+    return f"{render.size(disk.used_bytes)} by models and blobs, {limit}"
 
 
-def model_line(model: dict[str, Any]) -> str:
+def model_line(model: "ModelEntry") -> str:
     """Format a model's name, its layers and what is missing."""
-    state = "complete" if model["complete"] else render.sentence(model["missing"])
-    if model.get("room_tokens") is not None:
-        state += f", room for {render.tokens(model['room_tokens'])} of prompt and answer"
-    return f"{render.name(model['name'])}: {model['layers']} layers, {state}"
+    state = "complete" if model.complete else render.sentence(model.missing or "")
+    if model.room_tokens is not None:
+        state += f", room for {render.tokens(model.room_tokens)} of prompt and answer"
+    return f"{render.name(model.name)}: {model.layers} layers, {state}"
 
 
-def _machine_line(capacity: dict[str, Any]) -> str:
-    engine = "engine" if capacity["engine"] else "no engine"
+def _machine_line(capacity: "messages.CapacityView") -> str:
+    engine = "engine" if capacity.engine else "no engine"
     return (
-        f"{capacity['cores']} cores, {render.size(capacity['memory_bytes'])} offered, "
-        f"{capacity['flops'] / 1e9:.0f} Gflop/s, {engine}"
+        f"{capacity.cores} cores, {render.size(capacity.memory_bytes)} offered, "
+        f"{capacity.flops / 1e9:.0f} Gflop/s, {engine}"
     )
 
 
@@ -213,16 +217,17 @@ def peers(data: Path, as_json: bool) -> None:
     ROOM is the number of tokens, of prompts and answers together, for which a node has memory.
     A request needs that much at each node of a chain over all layers. Running requests reduce it.
     """
+    from ...node.control.messages.node import GetPeers
     from ..client import request
 
-    answer = request(data, "peers")
+    answer = request(data, GetPeers())
     if as_json:
         click.echo(render.as_json(answer))
-    elif not answer["peers"]:
-        click.echo(f"no other node is known; {NEXT[answer.get('may_invite', True)]}")
+    elif not answer.peers:
+        click.echo(f"no other node is known; {NEXT[answer.may_invite]}")
     else:
-        known = [peer["peer"] for peer in answer["peers"]]
-        rows = [peer_row(peer, known) for peer in answer["peers"]]
+        known = [peer.peer for peer in answer.peers]
+        rows = [peer_row(peer, known) for peer in answer.peers]
         click.echo(render.table(PEER_HEADS, rows))
 
 
@@ -235,15 +240,15 @@ PEER_HEADS = ("PEER", "SERVES", "ROOM", "PATH", "RTT", "ADDRESS")
 SHARDS_SHOWN = 4  # of one node
 
 
-def peer_row(peer: dict[str, Any], peers: Sequence[str] = ()) -> list[str]:
+def peer_row(peer: "messages.PeerView", peers: Sequence[str] = ()) -> list[str]:
     """Format a node as a row of the table."""
-    shards = peer["shards"][:SHARDS_SHOWN]
-    served = [f"{render.name(each['model'])} {render.safe(each['layers'], 16)}" for each in shards]
+    shards = peer.shards[:SHARDS_SHOWN]
+    served = [f"{render.name(each.model)} {render.safe(each.layers, 16)}" for each in shards]
     return [
-        render.short(peer["peer"], peers),
+        render.short(peer.peer, peers),
         ", ".join(served) or "-",
-        ", ".join(str(each["kv_tokens_free"]) for each in shards) or "-",
-        render.safe(peer["path"] or "-", 16),
-        _rtt(peer["rtt_ms"]),
-        render.safe(peer["address"] or "-"),
+        ", ".join(str(each.kv_tokens_free) for each in shards) or "-",
+        render.safe(peer.path or "-", 16),
+        _rtt(peer.rtt_ms),
+        render.safe(peer.address or "-"),
     ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,9 @@ from ..options import data_option, example, json_option
 
 NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
 NOT_KEPT = "this node does not store the usage reports of others (`shoal node --state all` does)"
+if TYPE_CHECKING:
+    from ...node.control.messages.jobs import UsageRow
+
 HEADS = ("REQUESTS", "TOKENS IN", "TOKENS OUT", "COMPUTING")
 
 
@@ -27,42 +30,39 @@ def usage(data: Path, as_json: bool) -> None:
     claim anything. A node's use of its own computer is not counted. Figures are written every 10
     minutes. Needs a running daemon.
     """
+    from ...node.control.messages.jobs import GetUsage
     from ..client import request
 
-    answer = request(data, "usage", wait=True)
+    answer = request(data, GetUsage(), wait=True)
     if as_json:
         click.echo(render.as_json(answer))
         return
-    rows = answer["usage"]
+    rows = answer.usage
     if not rows:
-        click.echo(
-            "no node has reported use by another node" if answer.get("kept", True) else NOT_KEPT
-        )
+        click.echo("no node has reported use by another node" if answer.kept else NOT_KEPT)
         return
-    own = answer["own"]
+    own = answer.own
     click.echo("used, as reported by the providers:")
-    click.echo(
-        _table(("NODE", "MODEL"), rows, lambda row: (_peer(row["client"], own), _model(row)))
-    )
+    click.echo(_table(("NODE", "MODEL"), rows, lambda row: (_peer(row.client, own), _model(row))))
     click.echo("\nprovided, as reported by the providers:")
-    click.echo(_table(("NODE",), rows, lambda row: (_peer(row["provider"], own),)))
-    if answer["more"]:
-        click.echo(f"and {answer['more']} more sums")
-    if not answer.get("kept", True):
+    click.echo(_table(("NODE",), rows, lambda row: (_peer(row.provider, own),)))
+    if answer.more:
+        click.echo(f"and {answer.more} more sums")
+    if not answer.kept:
         click.echo(NOT_KEPT)
 
 
 def _table(
     heads: tuple[str, ...],
-    rows: Iterable[dict[str, Any]],
-    key_of: Callable[[dict[str, Any]], tuple[str, ...]],
+    rows: "Iterable[UsageRow]",
+    key_of: "Callable[[UsageRow], tuple[str, ...]]",
 ) -> str:
     """Sum the rows of each key and format the sums, most tokens first."""
     sums: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         total = sums.setdefault(key_of(row), [0] * len(NUMBERS))
         for at, name in enumerate(NUMBERS):
-            total[at] += row[name]
+            total[at] += getattr(row, name)
     ordered = sorted(sums.items(), key=lambda item: (-item[1][1] - item[1][2], item[0]))
     cells = [[*key, *_numbers(total)] for key, total in ordered]
     return render.table((*heads, *HEADS), cells)
@@ -80,7 +80,7 @@ def _peer(peer: str | None, own: str) -> str:
     return "this node" if peer == own else render.short(peer)
 
 
-def _model(row: dict[str, Any]) -> str:
-    if row["root"] is None:
+def _model(row: "UsageRow") -> str:
+    if row.root is None:
         return "-"
-    return render.name(row["model"] or row["root"][:12])
+    return render.name(row.model or row.root[:12])

@@ -1,5 +1,4 @@
-"""The simulator's commands: one run and its folder, sweeps over seeds, replays, runs on this
-machine's kernel.
+"""How `shoal sim` shows runs: progress on a terminal, and results as text.
 
-Public: what `commands/sim.py` calls. Imports `netsim/`.
+Public: `Terminal` (`display.py`) and the functions of `words.py`. Imports `netsim/`.
 """

@@ -11,6 +11,7 @@ from math import inf
 from ...transport.identity import Identity
 from .. import defaults
 from ..errors import BadRecord
+from ..figures import OwnRecordFigures
 from ..records.key import Key, key_text
 from ..records.record import (
     BlobBody,
@@ -48,18 +49,18 @@ class Own:
     def slot(self) -> Slot:
         return self.record.key, self.record.slot
 
-    def view(self, now: float) -> dict[str, object]:
-        """Return what `shoal dht` shows of it; times in seconds, None for never."""
+    def view(self, now: float) -> OwnRecordFigures:
+        """Return what `shoal dht` shows of it."""
         record = self.record
-        return {
-            "kind": record.body.kind,
-            "key": key_text(record.key),
-            "about": _about(record.body),
-            "gone": record.gone,
-            "kept": self.kept,
-            "announced_s": None if self.announced is None else now - self.announced,
-            "due_s": None if self.due == inf else self.due - now,
-        }
+        return OwnRecordFigures(
+            kind=record.body.kind,
+            key=key_text(record.key),
+            about=_about(record.body),
+            gone=record.gone,
+            kept=self.kept,
+            announced_s=None if self.announced is None else now - self.announced,
+            due_s=None if self.due == inf else self.due - now,
+        )
 
 
 def _about(body: Body) -> str:

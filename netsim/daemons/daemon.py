@@ -1,14 +1,14 @@
 """The daemon as a program of a simulated host: `await host.start(...)` runs `run_node`."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
-from ...node.daemon.daemon import EngineFactory, Node, run_node
+from ...node.daemon.daemon import EngineFactory, ManagedEngine, Node, run_node
 from ...node.errors import ControlError
 from ...node.folder import disk_errors
 from ...node.settings.config import NodeConfig
@@ -23,7 +23,9 @@ from .engine import SimulatedEngine, Tokens
 from .host import SimulatedHost, connect_local
 from .profile import Profile, profile_of
 
-Peer = "Address | str | DaemonHandle"
+Peer: TypeAlias = "Address | str | DaemonHandle"
+Reply = dict[str, Any]
+"""JSON object of the control socket (docs/spec/control.md)."""
 
 
 class DaemonHandle:
@@ -49,7 +51,7 @@ class DaemonHandle:
         assert isinstance(self.node.engine, SimulatedEngine)
         return self.node.engine
 
-    async def ask(self, op: str, **more: Any) -> dict[str, Any]:
+    async def ask(self, op: str, **more: object) -> Reply:
         """Send one request to the control socket, as a command does.
 
         Raises ControlError: the daemon's own, or `not-running`.
@@ -59,29 +61,27 @@ class DaemonHandle:
             await self._converse({"op": op, **more}, data)
         except (OSError, trio.BrokenResourceError):
             raise _not_running(self.host) from None
-        answer: dict[str, Any] = json.loads(data.splitlines()[-1]) if data else {}
+        answer: Reply = json.loads(data.splitlines()[-1]) if data else {}
         if "error" in answer:
             error = answer["error"]
             raise ControlError(error["code"], error["message"], hint=error.get("hint"))
         if "ok" not in answer:
             raise _not_running(self.host)
-        found: dict[str, Any] = answer["ok"]
+        found: Reply = answer["ok"]
         return found
 
-    async def _converse(self, request: dict[str, Any], data: bytearray) -> None:
+    async def _converse(self, request: Mapping[str, object], data: bytearray) -> None:
         path = self.node.config.folder.control_socket
         async with await connect_local(self.host, path) as stream:
             await stream.send_all(json.dumps(request).encode() + b"\n")
             while piece := await stream.receive_some(65536):
                 data += piece
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> Reply:
         """Return what `shoal status` shows."""
         return await self.ask("status")
 
-    async def until(
-        self, true: Callable[[dict[str, Any]], object], *, every: float = 0.25
-    ) -> dict[str, Any]:
+    async def until(self, true: Callable[[Reply], object], *, every: float = 0.25) -> Reply:
         """Poll the status every `every` seconds until `true(status)` holds; return that status."""
         while True:
             status = await self.status()
@@ -89,19 +89,28 @@ class DaemonHandle:
                 return status
             await trio.sleep(every)
 
-    async def serving(self) -> dict[str, Any]:
+    async def serving(self) -> Reply:
         """Wait until it serves; return its shard."""
         status = await self.until(lambda status: status["serving"]["phase"] == "serving")
-        shard: dict[str, Any] = status["serving"]["shard"]
+        shard: Reply = status["serving"]["shard"]
         return shard
 
     async def generate(
-        self, prompt: str, *, model: str = "tiny", max_tokens: int = 16, **more: Any
-    ) -> dict[str, Any]:
+        self, prompt: str, *, model: str = "tiny", max_tokens: int = 16, **more: object
+    ) -> Reply:
         """Return the final reply of `shoal run`: `text`, `tokens`, `nodes`, …. Raises
         ControlError.
         """
         return await self.ask("run", model=model, prompt=prompt, max_tokens=max_tokens, **more)
+
+    async def answer_time(self, prompt: str, *, model: str, max_tokens: int) -> float | None:
+        """Return the virtual seconds that generating a whole text takes; None if it fails."""
+        began = trio.current_time()
+        try:
+            await self.generate(prompt, model=model, max_tokens=max_tokens)
+        except (ControlError, OSError, trio.BrokenResourceError, ValueError, IndexError):
+            return None  # refused, or the daemon ended before the reply was complete
+        return trio.current_time() - began
 
     async def stop(self) -> None:
         """Stop the daemon cleanly and wait until it has ended."""
@@ -115,21 +124,17 @@ class Daemon:
     `bootstrap`: addresses, their texts, or handles of other daemons. `memory`: bytes, a text like
     "4GiB", or None for what the profile's owner offers. `engine`: True for a simulated one, False
     for none, or a factory. `tokens`: computed from numbers or with the real weights. `config`:
-    further fields of `NodeConfig`.
+    further fields of `NodeConfig`, by default with a listener on port 4001 of every address.
     """
 
     def __init__(
         self,
         *,
-        bootstrap: Iterable[Any] = (),
-        model: str | None = None,
+        bootstrap: Iterable[Peer] = (),
         memory: int | str | None = None,
         profile: str | Profile = "desktop",
         engine: bool | EngineFactory = True,
         tokens: Tokens = "numbers",
-        listen: str = "0.0.0.0",
-        port: int | None = 4001,
-        data: str = "/shoal",
         loud: bool = True,
         **config: Any,
     ) -> None:
@@ -141,13 +146,10 @@ class Daemon:
         self.profile = profile_of(profile) if isinstance(profile, str) else profile
         offered = parse_memory(memory) if isinstance(memory, str) else memory
         self.config = NodeConfig(
-            data=Path(data),
-            listen=listen,
-            port=port,
+            data=Path("/shoal"),
             bootstrap=tuple(map(_address, bootstrap)),
-            model=model,
             memory=self.profile.offered if offered is None else offered,
-            **config,
+            **{"listen": "0.0.0.0", "port": 4001, **config},
         )
         self._engine = engine
         self._loud = loud
@@ -179,7 +181,7 @@ class Daemon:
             world.files.make_folder(self.config.data, mode=0o700)
             keep_speed(world, self.config.data, self.profile.speed)
 
-    def _make(self, host: Seam, threads: int, memory: int) -> Any:
+    def _make(self, host: Seam, threads: int, memory: int) -> ManagedEngine | None:
         if not isinstance(self._engine, bool):
             return self._engine(host, threads, memory)
         if not self._engine:
@@ -189,7 +191,10 @@ class Daemon:
 
 
 async def _until_it_ends(
-    start: Callable[..., Any], ended: trio.Event, *, task_status: "trio.TaskStatus[Node]"
+    start: Callable[..., Awaitable[None]],
+    ended: trio.Event,
+    *,
+    task_status: "trio.TaskStatus[Node]",
 ) -> None:
     await start(task_status=task_status)
     ended.set()
@@ -199,7 +204,7 @@ def _not_running(host: Host) -> ControlError:
     return ControlError("not-running", f"the daemon on {host.name} does not answer or has ended")
 
 
-def _address(given: Any) -> Address:
+def _address(given: Peer) -> Address:
     if isinstance(given, DaemonHandle):
         return given.address
     return given if isinstance(given, Address) else Address.parse(given)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -168,7 +168,7 @@ class SimulatedHost(TrioHost):
         await trio.lowlevel.checkpoint()
         return child
 
-    def start_soon(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
+    def start_soon(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Start a task of this computer outside the daemon's own tasks."""
         self.host.start_soon(self._nursery, function, *args)
 

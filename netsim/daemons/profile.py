@@ -44,49 +44,46 @@ class Profile:
     step_s: float = 200e-6
 
 
-def _profile(
-    name: str,
-    cores: int,
-    memory: int,
-    flops: float,
-    bandwidth: float,
-    *,
-    offered: int,
-    disk: DiskSpec = _SATA,
-    step_s: float = 200e-6,
-    system: str = "Linux",
-    architecture: str = "x86_64",
-) -> Profile:
-    """Return a profile; memory and `offered` are in GiB, peak rates as in the table."""
-    machine = Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
-    speed = Speed(flops * _PRODUCT, bandwidth * _COPY)
-    return Profile(name, machine, speed, offered * _GIB, disk, step_s)
+def _machine(
+    cores: int, memory: int, *, system: str = "Linux", architecture: str = "x86_64"
+) -> Machine:
+    """Return a machine with this memory in GiB, of which a quarter is used by others."""
+    return Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
+
+
+def _speed(flops: float, bandwidth: float) -> Speed:
+    """Return what a program gets of these peak rates, which are as in the table."""
+    return Speed(flops * _PRODUCT, bandwidth * _COPY)
 
 
 PROFILES: Final = {
     profile.name: profile
     for profile in (
-        _profile(
-            *("raspberry", 4, 8, 154e9, 17.1e9),
-            offered=4,
-            disk=_SD_CARD,
-            step_s=1e-3,
-            architecture="aarch64",
+        Profile(
+            "raspberry", _machine(4, 8, architecture="aarch64"), _speed(154e9, 17.1e9),
+            offered=4 * _GIB, disk=_SD_CARD, step_s=1e-3,
         ),
-        _profile("old-laptop", 2, 8, 160e9, 34.1e9, offered=3, step_s=500e-6),
-        _profile("laptop", 8, 16, 845e9, 89.6e9, offered=8, disk=_NVME),
-        _profile(
-            *("macbook", 10, 16, 6.8e12, 200e9),
-            offered=10,
-            disk=_NVME,
-            system="Darwin",
-            architecture="arm64",
+        Profile(
+            "old-laptop", _machine(2, 8), _speed(160e9, 34.1e9), offered=3 * _GIB, step_s=500e-6
         ),
-        _profile("desktop", 8, 32, 870e9, 51.2e9, offered=16),
-        _profile("gaming", 8, 32, 29.1e12, 504e9, offered=12, disk=_NVME, step_s=300e-6),
-        _profile("workstation", 16, 64, 82.6e12, 1008e9, offered=24, disk=_NVME, step_s=300e-6),
+        Profile(
+            "laptop", _machine(8, 16), _speed(845e9, 89.6e9), offered=8 * _GIB, disk=_NVME
+        ),
+        Profile(
+            "macbook", _machine(10, 16, system="Darwin", architecture="arm64"),
+            _speed(6.8e12, 200e9), offered=10 * _GIB, disk=_NVME,
+        ),
+        Profile("desktop", _machine(8, 32), _speed(870e9, 51.2e9), offered=16 * _GIB),
+        Profile(
+            "gaming", _machine(8, 32), _speed(29.1e12, 504e9),
+            offered=12 * _GIB, disk=_NVME, step_s=300e-6,
+        ),
+        Profile(
+            "workstation", _machine(16, 64), _speed(82.6e12, 1008e9),
+            offered=24 * _GIB, disk=_NVME, step_s=300e-6,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def profile_of(name: str) -> Profile:

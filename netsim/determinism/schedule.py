@@ -10,19 +10,21 @@ from heapq import heappush
 from itertools import count
 from operator import itemgetter
 from random import Random
-from typing import Any
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from trio._core import _run
 
-Function = Callable[..., Any]
-Replacement = tuple[Any, str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+Raise = Callable[[], NoReturn]
+Replacement = tuple[object, str, object]
 """An owner, the name of its attribute, the new value."""
 
 
 class InOrder:
     """Stands in for the random generator of trio's scheduler: tasks run in order of age."""
 
-    def shuffle(self, batch: list[Any]) -> None:
+    def shuffle(self, batch: list[_run.Task]) -> None:
         batch.reverse()
 
     def random(self) -> float:
@@ -37,19 +39,19 @@ class ByAge:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[int, Any, Any]] | None = None
+        self._held: list[tuple[int, _run.Task, Raise]] | None = None
 
-    def abort(self, task: Any, raise_cancel: Any) -> None:
+    def abort(self, task: _run.Task, raise_cancel: Raise) -> None:
         """Replace `Task._attempt_abort`; postpone the abort if the task is one of several."""
         if self._held is None:
             _ABORT(task, raise_cancel)
         else:
             self._held.append((task._counter, task, raise_cancel))
 
-    def in_order(self, real: Function) -> Function:
+    def in_order(self, real: Callable[P, T]) -> Callable[P, T]:
         """Wrap `real`, a function of trio that cancels."""
 
-        def ordered(*args: Any, **kwargs: Any) -> Any:
+        def ordered(*args: P.args, **kwargs: P.kwargs) -> T:
             if self._held is not None:
                 return real(*args, **kwargs)
             held = self._held = []
@@ -64,16 +66,16 @@ class ByAge:
         return ordered
 
 
-_ABORT: Any = _run.Task._attempt_abort
+_ABORT = _run.Task._attempt_abort
 
 
-def due_in_order() -> Callable[[Any, float, Any], None]:
+def due_in_order() -> Callable[[_run.Deadlines, float, _run.CancelScope], None]:
     """Return a replacement of `Deadlines.add`: of equal deadlines the oldest is first; trio
     compares `id`.
     """
     serial = count()
 
-    def add(deadlines: Any, deadline: float, scope: Any) -> None:
+    def add(deadlines: _run.Deadlines, deadline: float, scope: _run.CancelScope) -> None:
         heappush(deadlines._heap, (deadline, next(serial), scope))
         deadlines._active += 1
 

@@ -30,7 +30,7 @@ from contextvars import copy_context
 from functools import partial
 from ipaddress import ip_address
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, Self
 
 from trio import _socket as trio_socket
 from trio import _subprocess as trio_subprocess
@@ -42,10 +42,10 @@ from ..clock import without_descriptors
 from ..errors import NotSimulated
 from ..host import CURRENT, Host
 from .memory import Collector, deterministic_collection
-from .schedule import scheduling
+from .schedule import Replacement, scheduling
 from .watchdog import watchdog
 
-Shim = Callable[..., Any]
+Shim = Callable[..., object]
 
 _armed = False
 _FORBIDDEN = {
@@ -80,7 +80,7 @@ def refuse(what: str) -> NoReturn:
     raise NotSimulated(f"{name}: {what} is not simulated")
 
 
-def _audit(event: str, args: tuple[Any, ...]) -> None:
+def _audit(event: str, args: tuple[object, ...]) -> None:
     if not _armed:
         return
     if event in _FORBIDDEN:
@@ -88,13 +88,17 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
             refuse(_FORBIDDEN[event])
     elif event == "open" and isinstance(args[0], int):
         return  # a descriptor that was checked when its file was opened by name
-    elif event in _CHANGES or (event == "open" and args[2] & _WRITING):
+    elif event in _CHANGES or (event == "open" and _writes(args[2])):
         if CURRENT.get(None) is None or _imports(args):
             return
         refuse(f"writing to the real disk (`{args[0]}`)")
 
 
-def _imports(args: tuple[Any, ...]) -> bool:
+def _writes(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & _WRITING)
+
+
+def _imports(args: tuple[object, ...]) -> bool:
     """Whether Python writes compiled code of an import, which no host is responsible for."""
     return any(isinstance(arg, str) and "__pycache__" in arg for arg in args)
 
@@ -102,7 +106,7 @@ def _imports(args: tuple[Any, ...]) -> bool:
 def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
     """Wrap `real`: forbidden to hosts, or in the whole run."""
 
-    def forbidden(*args: Any, **kwargs: Any) -> Any:
+    def forbidden(*args: object, **kwargs: object) -> object:
         if everywhere or CURRENT.get(None) is not None:
             refuse(what)
         return real(*args, **kwargs)
@@ -113,7 +117,7 @@ def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
 def _by_host(real: Shim, simulated: Shim) -> Shim:
     """Return a function that calls `simulated(host, …)` inside a host, otherwise `real(…)`."""
 
-    def shim(*args: Any, **kwargs: Any) -> Any:
+    def shim(*args: object, **kwargs: object) -> object:
         host = CURRENT.get(None)
         if host is None:
             return real(*args, **kwargs)
@@ -137,11 +141,11 @@ def _clock_gettime(host: Host, clock: int) -> float:
     return host.wall() if clock == time.CLOCK_REALTIME else host.events.now
 
 
-def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> Any:
+def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> object:
     return real(host.wall() if seconds is None else seconds)
 
 
-def _written(real: Shim, host: Host, *args: Any) -> Any:
+def _written(real: Shim, host: Host, *args: object) -> object:
     """Call `strftime` or `asctime`, whose last argument defaults to the present."""
     if args and isinstance(args[-1], tuple):
         return real(*args)
@@ -209,7 +213,7 @@ def entropy(host: Host, size: int, flags: int = 0) -> bytes:
     return host.streams.get(host.name, "entropy").randbytes(size)
 
 
-def _drawn(name: str, host: Host, *args: Any, **kwargs: Any) -> Any:
+def _drawn(name: str, host: Host, *args: object, **kwargs: object) -> object:
     """Call a function of the `random` module on the host's own generator."""
     return getattr(host.streams.get(host.name, "random"), name)(*args, **kwargs)
 
@@ -229,9 +233,10 @@ def _randomness() -> Iterator[tuple[Shim, Shim]]:
 
 
 _SEED = random.Random.seed
+Seed = int | float | str | bytes | bytearray | None
 
 
-def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+def _seed(self: random.Random, a: Seed = None, version: int = 2) -> None:
     """Seed a generator without a seed from the host, not from the machine."""
     host = CURRENT.get(None)
     if a is None and host is not None:
@@ -239,11 +244,21 @@ def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
     _SEED(self, a, version)
 
 
-def _seeded_key(kind: Any) -> Callable[[Any], Any]:
-    """Return a replacement of `generate` for a class of private keys that are 32 random bytes."""
+class PrivateKey(Protocol):
+    """A class of private keys that are 32 random bytes."""
+
+    @classmethod
+    def generate(cls) -> Self: ...
+
+    @classmethod
+    def from_private_bytes(cls, data: bytes) -> Self: ...
+
+
+def _seeded_key(kind: type[PrivateKey]) -> Callable[[type[PrivateKey]], PrivateKey]:
+    """Return a replacement of `generate`."""
     real = kind.generate
 
-    def generate(cls: Any) -> Any:
+    def generate(cls: type[PrivateKey]) -> PrivateKey:
         host = CURRENT.get(None)
         return real() if host is None else cls.from_private_bytes(entropy(host, 32))
 
@@ -256,7 +271,7 @@ def _seeded_key(kind: Any) -> Callable[[Any], Any]:
 _GETADDRINFO = socket.getaddrinfo
 
 
-def _resolve(_: Host, name: Any, *args: Any, **kwargs: Any) -> Any:
+def _resolve(_: Host, name: str, *args: Any, **kwargs: Any) -> object:
     """Resolve numeric addresses only; trio's resolver, which is simulated, resolves names."""
     flags = kwargs.get("flags", args[4] if len(args) > 4 else 0)
     try:
@@ -272,8 +287,7 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
     yield socket.gethostname, _by_host(socket.gethostname, lambda host: host.name)
     yield time.sleep, _tripwire(time.sleep, "`time.sleep`")
     yield socket.socketpair, _tripwire(socket.socketpair, "a real socket pair")
-    start: Any = _thread.start_new_thread
-    yield start, _tripwire(start, "a thread")
+    yield _thread.start_new_thread, _tripwire(_thread.start_new_thread, "a thread")
     for real, what in (
         (trio_threads.to_thread_run_sync, "a thread (`trio.to_thread.run_sync`)"),
         (trio_thread_cache.start_thread_soon, "a thread"),
@@ -333,7 +347,7 @@ def _bind() -> _Bindings:
 
 
 @contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _attribute(owner: object, name: str, value: object) -> Iterator[None]:
     before = vars(owner)[name]
     setattr(owner, name, value)
     try:
@@ -352,7 +366,9 @@ def _tripwires() -> Iterator[None]:
         _armed = before
 
 
-def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -> Any:
+def _spawn_in_context(
+    runner: _run.Runner, function: Shim, *args: object, **settings: object
+) -> object:
     """Start a system task of trio in the caller's context, which trio would drop and with it the
     host. End the task with its program.
     """
@@ -365,7 +381,7 @@ def _spawn_in_context(runner: Any, function: Any, *args: Any, **settings: Any) -
     return _SPAWN(runner, host.as_its_own, function, *args, **settings)
 
 
-_SPAWN: Any = _run.Runner.spawn_system_task
+_SPAWN: Shim = _run.Runner.spawn_system_task
 _MANAGER: Any = vars(_run)["TheIOManager"]  # of this platform
 _GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 
@@ -382,7 +398,7 @@ def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> I
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 
     with ExitStack() as stack:
-        replacements: list[tuple[Any, str, Any]] = [
+        replacements: list[Replacement] = [
             *scheduling(shuffle),
             (_run.Runner, "spawn_system_task", _spawn_in_context),
             (_MANAGER, "get_events", _GET_EVENTS),

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
-from trio._core._run import GLOBAL_RUN_CONTEXT
+from trio._core._run import GLOBAL_RUN_CONTEXT, Task
 
 from ..errors import Stuck
 
@@ -23,7 +23,7 @@ class _Watch:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._step: tuple[Any, int] | None = None
+        self._step: tuple[Task, int] | None = None
         self._looks = 0
 
     def look(self, _: int, __: FrameType | None) -> None:

@@ -3,9 +3,11 @@
 Put homes behind it with `world.gateway("home", "linux-drop", behind=cgn)`.
 """
 
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
-from .rfc import RfcNat
+from ..network.gateway import GatewayPlace
+from .rfc import RfcNat, RfcSettings
 from .sessions import Timers
 
 SHARED_SPACE: Final = "100.64.0.0/10"
@@ -15,21 +17,24 @@ TIMERS: Final = Timers(udp_new=35.0, udp_stream=65.0)
 BLOCK: Final = 512
 
 
+@dataclass(frozen=True, slots=True)
+class CgnSettings(RfcSettings):
+    """Settings of a carrier's NAT, which gives each subscriber a block of ports."""
+
+    inside: str = SHARED_SPACE
+    filtering: str = "ei"
+    ports: str = "block"
+    block_size: int = BLOCK
+    timers: Timers | None = TIMERS
+
+
 class Cgn(RfcNat):
     """NAT with endpoint-independent mapping (RFC 6888 REQ-1 with RFC 4787).
 
-    Each subscriber has a block of ports, and as many mappings as the block has ports.
+    Each subscriber has as many mappings as its block has ports, unless `per_host` says otherwise.
     """
 
-    def __init__(self, *where: Any, **knobs: Any) -> None:
-        block = knobs.get("block_size", BLOCK)
-        defaults = {
-            "inside": SHARED_SPACE,
-            "mapping": "ei",
-            "filtering": "ei",
-            "ports": "block",
-            "block_size": block,
-            "per_host": block,
-            "timers": TIMERS,
-        }
-        super().__init__(*where, **defaults | knobs)
+    def __init__(self, place: GatewayPlace, settings: CgnSettings) -> None:
+        if settings.per_host is None:
+            settings = replace(settings, per_host=settings.block_size)
+        super().__init__(place, settings)

@@ -8,10 +8,11 @@ show the same.
 """
 
 import zlib
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from ..network.gateway import Gateway, check, readdressed
-from ..network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
+from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
+from ..network.packet import ICMP, TCP, UDP, Addr, Packet
 from .segments import RST, flags
 from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
 
@@ -144,8 +145,9 @@ class Tracker:
         return table[flags(packet)][entry.state] is State.SYN_SENT
 
 
-class LinuxNat(Gateway):
-    """NAT like Linux's. Its knobs:
+@dataclass(frozen=True, slots=True)
+class LinuxSettings(GatewaySettings):
+    """Settings of a NAT like Linux's:
 
     `input`: treatment of packets to the gateway itself: "drop", "reject" or "accept" (its stack
     answers, and the connection is tracked).
@@ -158,34 +160,38 @@ class LinuxNat(Gateway):
     `max_mappings`: nf_conntrack_max.
     """
 
+    input: str = "drop"
+    source: str = "masquerade"
+    overlay: str | None = None
+    overlay_s: float = OVERLAY_S
+    hairpin: str = "off"
+    udp_new: float = 30.0
+    udp_stream: float = 120.0
+    tcp_established: float = SECONDS[State.ESTABLISHED]
+    max_mappings: int = 65536
+
+
+class LinuxNat(Gateway):
+    """NAT like Linux's."""
+
     routed = False
 
-    def __init__(
-        self,
-        *where: Any,
-        input: str = "drop",
-        source: str = "masquerade",
-        overlay: str | None = None,
-        overlay_s: float = OVERLAY_S,
-        hairpin: str = "off",
-        udp_new: float = 30.0,
-        udp_stream: float = 120.0,
-        tcp_established: float = SECONDS[State.ESTABLISHED],
-        max_mappings: int = 65536,
-        **common: Any,
-    ) -> None:
-        super().__init__(*where, **common)
-        check("input", input, ("drop", "reject", "accept"))
-        check("hairpin", hairpin, ("external", "off"))
-        check("source", source, ("masquerade", "random", "fully-random", "persistent"))
-        check("overlay", overlay, (None, "full-cone", "address-restricted", "port-restricted"))
-        self.tracker = Tracker(udp_new, udp_stream, tcp_established, max_mappings)
-        self._input = input
-        self._random_ports = source in ("random", "fully-random")
-        self._persistent = source == "persistent"
-        self._overlay = overlay
-        self._overlay_s = overlay_s
-        self._hairpin = hairpin == "external"
+    def __init__(self, place: GatewayPlace, settings: LinuxSettings) -> None:
+        super().__init__(place, settings)
+        overlays = (None, "full-cone", "address-restricted", "port-restricted")
+        check("input", settings.input, ("drop", "reject", "accept"))
+        check("hairpin", settings.hairpin, ("external", "off"))
+        check("source", settings.source, ("masquerade", "random", "fully-random", "persistent"))
+        check("overlay", settings.overlay, overlays)
+        self.tracker = Tracker(
+            settings.udp_new, settings.udp_stream, settings.tcp_established, settings.max_mappings
+        )
+        self._input = settings.input
+        self._random_ports = settings.source in ("random", "fully-random")
+        self._persistent = settings.source == "persistent"
+        self._overlay = settings.overlay
+        self._overlay_s = settings.overlay_s
+        self._hairpin = settings.hairpin == "external"
         self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until when
         self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until when
         self._sweep_size = 256
@@ -392,11 +398,9 @@ class LinuxNat(Gateway):
     # ICMP errors belong to the connection that they refer to, and end none.
 
     def _icmp(self, packet: Packet) -> None:
-        about = packet.data
-        entry = None
-        if isinstance(about, Icmp):
-            # The packet in question took the reverse direction of its replies.
-            entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
+        about = packet.icmp
+        # The packet in question took the reverse direction of its replies.
+        entry = self.tracker.find((about.proto, about.dst, about.src), self.network.events.now)
         if entry is None or entry.local:
             self.network.drop("nat", self.name, packet)
             return

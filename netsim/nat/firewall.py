@@ -1,12 +1,13 @@
 """Stateful firewalls without translation: of public IPv4 addresses, and of IPv6 (RFC 6092)."""
 
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
-from typing import Any, Final
+from typing import Final
 
-from ..network.gateway import Gateway, check
+from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
-from .sessions import BEHAVIOURS, Session, Timers
-from .syns import HeldSyns
+from .segments import HeldSyns
+from .sessions import BEHAVIOURS, FlowState, Timers
 
 SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
 """RFC 6092 3.2.3 (at least two minutes), 3.3.1 (2 h 4 min, 4 min)."""
@@ -25,7 +26,7 @@ class Sessions:
         self._filtering = filtering
         self._timers = timers
         self._limit = limit
-        self._flows: dict[Flow, Session] = {}
+        self._flows: dict[Flow, FlowState] = {}
         self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until when
         self._sweep_size = 64
         self._swept = -1.0
@@ -68,7 +69,7 @@ class Sessions:
         if session is None or session.expires <= now:
             if not self._has_room(now):
                 return False
-            session = self._flows[flow] = Session(now)
+            session = self._flows[flow] = FlowState(now)
         session.renew(packet, outbound, now, self._timers)
         if self._filtering != "apd":
             key = self._key(flow)
@@ -145,30 +146,34 @@ class Firewall:
             self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
 
 
+@dataclass(frozen=True, slots=True)
+class FirewallSettings(GatewaySettings):
+    """Settings of a gateway that filters IPv4, as of `Firewall`."""
+
+    inside: str = ""  # empty: the /24 of its own address
+    filtering: str = "apd"
+    timers: Timers | None = None
+    unsolicited: str = "drop"
+    max_sessions: int = 65536
+
+
 class PublicFirewall(Gateway):
     """Gateway with public IPv4 addresses behind a stateful firewall: nothing is translated.
 
     The inside has the addresses of its own /24, which the gateway also uses on the LAN.
     """
 
-    def __init__(
-        self,
-        *where: Any,
-        filtering: str = "apd",
-        timers: Timers | None = None,
-        unsolicited: str = "drop",
-        max_sessions: int = 65536,
-        **common: Any,
-    ) -> None:
-        address = where[3]
-        block = str(IPv4Network(f"{address}/24", strict=False))
-        super().__init__(*where, **{"inside": block} | common)
+    def __init__(self, place: GatewayPlace, settings: FirewallSettings) -> None:
+        if not settings.inside:
+            block = str(IPv4Network(f"{place.address}/24", strict=False))
+            settings = replace(settings, inside=block)
+        super().__init__(place, settings)
         self.four = Firewall(
             self,
-            filtering=filtering,
-            timers=timers or Timers(udp_new=30.0, udp_stream=120.0, stream_after=2.0),
-            unsolicited=unsolicited,
-            max_sessions=max_sessions,
+            filtering=settings.filtering,
+            timers=settings.timers or Timers(udp_new=30.0, udp_stream=120.0, stream_after=2.0),
+            unsolicited=settings.unsolicited,
+            max_sessions=settings.max_sessions,
         )
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ HIGH_PORT: Final = 65535
 TRIES: Final = 32  # random ports tried before all are
 
 
-class Ports:
+class PortAllocator:
     """Chooses ports by `policy`: "preserve" (the inside port, else random), "random", "sequential",
     or "block": all ports of a host come from `block` consecutive ports that no other host gets.
     """

@@ -5,15 +5,15 @@ or per remote endpoint ("apd"). A filter decides which remotes may use it from o
 three terms. Linux does not work like this (`conntrack.py`).
 """
 
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
-from ..network.gateway import Gateway, check, readdressed
+from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
-from .ports import Ports
-from .segments import reset_for
-from .sessions import BEHAVIOURS, Session, Timers
-from .syns import HeldSyns
+from .ports import PortAllocator
+from .segments import HeldSyns, reset_for
+from .sessions import BEHAVIOURS, FlowState, Timers
 
 SESSIONS: Final = 4096  # per mapping
 
@@ -32,7 +32,7 @@ class Mapping:
         self.inner = inner
         self.outer = outer
         self.expires = 0.0
-        self.sessions: dict[Addr, Session] = {}
+        self.sessions: dict[Addr, FlowState] = {}
         self.remotes: dict[str, float] = {}  # when the last session with an address ends
 
     def purge(self, now: float) -> None:
@@ -41,8 +41,9 @@ class Mapping:
         self.remotes = {ip: end for ip, end in self.remotes.items() if end > now}
 
 
-class RfcNat(Gateway):
-    """NAT by the RFCs. Its knobs besides the behaviours:
+@dataclass(frozen=True, slots=True)
+class RfcSettings(GatewaySettings):
+    """Behaviours of a NAT, and besides:
 
     `refresh_in`: inbound packets keep a mapping alive (outbound ones always do, REQ-6).
     `hairpin`: "external" (REQ-9), "internal" (the called host sees the inside address) or "off".
@@ -51,41 +52,42 @@ class RfcNat(Gateway):
     `tcp_unsolicited`: the reply to an unexpected SYN: "drop", "rst", or "icmp" after 6 seconds.
     """
 
+    mapping: str = "ei"
+    filtering: str = "apd"
+    timers: Timers | None = None
+    refresh_in: bool = True
+    hairpin: str = "external"
+    ports: str = "preserve"
+    block_size: int = 512
+    pooling: str = "paired"
+    max_mappings: int = 65536
+    per_host: int | None = None  # 65536; a carrier's NAT: `block_size`
+    tcp_unsolicited: str = "icmp"
+
+
+class RfcNat(Gateway):
+    """NAT by the RFCs."""
+
     routed = False
 
-    def __init__(
-        self,
-        *where: Any,
-        mapping: str = "ei",
-        filtering: str = "apd",
-        timers: Timers | None = None,
-        refresh_in: bool = True,
-        hairpin: str = "external",
-        ports: str = "preserve",
-        block_size: int = 512,
-        pooling: str = "paired",
-        max_mappings: int = 65536,
-        per_host: int = 65536,
-        tcp_unsolicited: str = "icmp",
-        **common: Any,
-    ) -> None:
-        super().__init__(*where, **common)
-        check("mapping", mapping, BEHAVIOURS)
-        check("filtering", filtering, BEHAVIOURS)
-        check("hairpin", hairpin, ("external", "internal", "off"))
-        check("pooling", pooling, ("paired", "arbitrary"))
-        check("tcp_unsolicited", tcp_unsolicited, ("drop", "rst", "icmp"))
-        self.timers = timers or Timers()
+    def __init__(self, place: GatewayPlace, settings: RfcSettings) -> None:
+        super().__init__(place, settings)
+        check("mapping", settings.mapping, BEHAVIOURS)
+        check("filtering", settings.filtering, BEHAVIOURS)
+        check("hairpin", settings.hairpin, ("external", "internal", "off"))
+        check("pooling", settings.pooling, ("paired", "arbitrary"))
+        check("tcp_unsolicited", settings.tcp_unsolicited, ("drop", "rst", "icmp"))
+        self.timers = settings.timers or Timers()
         self.refused = 0  # packets that got no mapping
-        self._mapping = mapping
-        self._filtering = filtering
-        self._refresh_in = refresh_in
-        self._hairpin = hairpin
-        self._paired = pooling == "paired"
-        self._max = max_mappings
-        self._per_host = per_host
-        self._tcp_unsolicited = tcp_unsolicited
-        self._ports = Ports(ports, block_size, self._luck)
+        self._mapping = settings.mapping
+        self._filtering = settings.filtering
+        self._refresh_in = settings.refresh_in
+        self._hairpin = settings.hairpin
+        self._paired = settings.pooling == "paired"
+        self._max = settings.max_mappings
+        self._per_host = 65536 if settings.per_host is None else settings.per_host
+        self._tcp_unsolicited = settings.tcp_unsolicited
+        self._ports = PortAllocator(settings.ports, settings.block_size, self._luck)
         self._mappings: dict[_TableKey, Mapping] = {}
         self._outer: dict[_Outer, Mapping] = {}
         self._count: dict[str, int] = {}  # mappings by inside address
@@ -244,14 +246,14 @@ class RfcNat(Gateway):
                 mapping.purge(now)
                 if len(mapping.sessions) >= SESSIONS:
                     return False
-            session = mapping.sessions[remote] = Session(now)
+            session = mapping.sessions[remote] = FlowState(now)
         if outbound or self._refresh_in or packet.proto == TCP:
             before = session.expires
             session.renew(packet, outbound, now, self.timers)
             self._extend(mapping, remote[0], session, before)
         return True
 
-    def _extend(self, mapping: Mapping, ip: str, session: Session, before: float) -> None:
+    def _extend(self, mapping: Mapping, ip: str, session: FlowState, before: float) -> None:
         end = session.expires
         if end >= before:
             mapping.expires = max(mapping.expires, end)
@@ -312,8 +314,8 @@ class RfcNat(Gateway):
     # ICMP errors are translated both ways, and end no mapping (RFC 4787 REQ-12).
 
     def _icmp_in(self, packet: Packet) -> None:
-        about = packet.data
-        inner = self._sender_of(about) if isinstance(about, Icmp) else None
+        about = packet.icmp
+        inner = self._sender_of(about)
         if inner is None:
             self.network.drop("nat", self.name, packet)
             return
@@ -329,8 +331,8 @@ class RfcNat(Gateway):
         return self.forwards.get((about.proto, about.src[1]))
 
     def _icmp_out(self, packet: Packet) -> None:
-        about = packet.data
-        outer = self._receiver_of(about) if isinstance(about, Icmp) else None
+        about = packet.icmp
+        outer = self._receiver_of(about)
         if outer is None or packet.dst[0] in self.wan.addresses:
             self.network.drop("nat", self.name, packet)
             return

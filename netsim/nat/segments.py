@@ -1,14 +1,23 @@
-"""The parts of a TCP segment that gateways read, and the reset that they send in reply."""
+"""TCP at a gateway: the parts of a segment that it reads, resets, and SYNs that it holds back.
 
+An unsolicited SYN is held back for a SYN in the other direction before it is refused. A
+simultaneous open needs that: the peer's SYN may come first (RFC 5382 REQ-4, RFC 6092 3.3.1).
+"""
+
+from collections.abc import Callable
 from typing import Final
 
-from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Packet
+from ..clock import Events
+from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Packet
 from ..sockets.tcp.segment import Segment, refusal
 
 FIN: Final = 1
 SYN: Final = 2
 RST: Final = 4
 ACK: Final = 16
+
+HOLD_S: Final = 6.0
+HELD: Final = 1024  # at a time; others get no reply
 
 
 def flags(packet: Packet) -> int:
@@ -22,8 +31,42 @@ def flags(packet: Packet) -> int:
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
     """Return the reset that answers an unexpected segment; None for a reset (RFC 9293 3.10.7.1)."""
-    answer = refusal(packet.data)
+    answer = refusal(packet.segment)
     if answer is None:
         return None
     size = TCP_HEADER + (IP6_HEADER if ":" in packet.src[0] else IP4_HEADER)
     return Packet(TCP, packet.dst, packet.src, size, answer, origin, "gateway")
+
+
+class HeldSyns:
+    """Queue of held SYNs; `refuse(packet)` answers a SYN that has been held for too long."""
+
+    def __init__(self, events: Events, refuse: Callable[[Packet], None]) -> None:
+        self._events = events
+        self._refuse = refuse
+        self._due: dict[tuple[Addr, Addr], float] = {}  # by sender and receiver
+
+    def clear(self) -> None:
+        """Forget all held SYNs."""
+        self._due.clear()
+
+    def hold(self, packet: Packet) -> None:
+        """Hold the first TCP packet of a connection; ignore others, which get no reply."""
+        key = packet.src, packet.dst
+        if flags(packet) & (SYN | ACK | RST) != SYN or key in self._due or len(self._due) >= HELD:
+            return
+        self._due[key] = self._events.now + HOLD_S
+        self._events.at(self._due[key], self._release, packet)
+
+    def forget(self, sender: Addr, receiver: Addr) -> None:
+        """Forget a SYN, because a packet has gone in the other direction."""
+        if self._due:
+            self._due.pop((sender, receiver), None)
+
+    def _release(self, packet: Packet) -> None:
+        key = packet.src, packet.dst
+        due = self._due.get(key)
+        # otherwise a later SYN of the same pair is held
+        if due is not None and due <= self._events.now:
+            del self._due[key]
+            self._refuse(packet)

@@ -33,7 +33,7 @@ _OUTSIDE: Final = 2
 _BOTH: Final = 3
 
 
-class Session:
+class FlowState:
     """One flow between an inside and an outside endpoint, forgotten at `expires`."""
 
     __slots__ = ("_began", "_ended", "_heard", "_reset", "_syn", "expires")

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -37,6 +37,9 @@ STOP_S: Final = 12.0
 """Seconds that a daemon may take to stop before it is killed."""
 ANSWER_S: Final = 10.0
 POLL_S: Final = 0.05
+
+Reply = dict[str, Any]
+"""JSON object of a daemon's control socket (docs/spec/control.md)."""
 
 COMMAND: Final = ["-P", "-m", "shoal.cli.main", "node"]
 COMMAND_WITHOUT_TORCH: Final = [
@@ -92,7 +95,7 @@ class KernelHost:
             said = self.log.read_text(errors="replace").strip() if self.log.exists() else "nothing"
             raise KernelRefused(f"the daemon on {self.name} has ended; it said: {said[-1000:]}")
 
-    def ask(self, op: str, **more: Any) -> dict[str, Any] | None:
+    def ask(self, op: str, **more: object) -> Reply | None:
         """Send a request to the daemon's control socket (docs/spec/control.md); return None while
         it has none.
         """
@@ -121,13 +124,13 @@ class KernelHost:
         finally:
             os.close(folder)
 
-    def _answer(self, op: str, lines: Any) -> dict[str, Any]:
+    def _answer(self, op: str, lines: Iterable[bytes]) -> Reply:
         for line in lines:
             message = json.loads(line)
             if "error" in message:
                 raise KernelRefused(f"`{op}` on {self.name}: {message['error']['message']}")
             if "ok" in message:
-                answer: dict[str, Any] = message["ok"]
+                answer: Reply = message["ok"]
                 return answer
         raise KernelRefused(f"`{op}` on {self.name}: the daemon ended before it had answered")
 
@@ -275,11 +278,11 @@ class KernelWorld:
         """Return the address of a host's daemon, as `--bootstrap` takes it."""
         return f"{self.hosts[name].address}:{PORT}"
 
-    def status(self, name: str) -> dict[str, Any] | None:
+    def status(self, name: str) -> Reply | None:
         """Return the status of a host's daemon; None while it does not reply yet."""
         return self.hosts[name].ask("status")
 
-    def peers(self, name: str) -> list[dict[str, Any]]:
+    def peers(self, name: str) -> list[Reply]:
         """Return the members that a host's daemon knows."""
         answer = self.hosts[name].ask("peers")
         return [] if answer is None else list(answer["peers"])

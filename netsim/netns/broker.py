@@ -21,6 +21,7 @@ CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MESSAGE = 65536  # bytes
+Request = dict[str, Any]  # JSON object, by namespaces.py
 HERE = "/proc/thread-self/ns/net"
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -52,13 +53,13 @@ def open_tun(name: str) -> int:
     return descriptor
 
 
-def sysctls(settings: dict[str, Any]) -> None:
+def sysctls(settings: dict[str, int]) -> None:
     """Write settings by their names (`net.ipv4.ip_forward`), as this namespace has them."""
     for name, value in settings.items():
         Path("/proc/sys", *name.split(".")).write_text(str(value))
 
 
-def perform(request: dict[str, Any]) -> int | None:
+def perform(request: Request) -> int | None:
     """Perform a request in the current namespace; return the descriptor that it made, if any."""
     match request:
         case {"op": "new"}:
@@ -74,7 +75,7 @@ def perform(request: dict[str, Any]) -> int | None:
             raise OSError(errno.EINVAL, f"not understood: {request}")
 
 
-def answer(request: dict[str, Any], inside: int | None) -> tuple[dict[str, Any], list[int]]:
+def answer(request: Request, inside: int | None) -> tuple[dict[str, object], list[int]]:
     """Enter the namespace, perform the request, and return the reply and its descriptors."""
     try:
         if inside is not None:

@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from ..nat import probes
-from ..nat.lab import SimLab
+from ..errors import CannotSimulate
+from ..nat.probes import catalogue as probes
+from ..nat.probes.lab import SimLab
 from . import nft
 from .lab import KernelLab, kernel
-from .namespaces import KernelRefused, available
+from .namespaces import KernelRefused, available, hint_of
 
-GOLDEN: Final = Path(__file__).parents[1] / "nat" / "golden" / "linux.json"
+GOLDEN: Final = Path(__file__).parents[1] / "nat" / "probes" / "golden" / "linux.json"
 COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
 
 Table = dict[str, probes.Found]
@@ -34,13 +35,13 @@ SLOW: Final = ("timers",)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Mismatch:
     """One probe of one kind for which the simulator and the kernel differ."""
 
     kind: str
     probe: str
-    simulated: Any
-    golden: Any
+    simulated: probes.Answer
+    golden: probes.Answer
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.probe} is {self.simulated!r}, in the kernel {self.golden!r}"
@@ -52,7 +53,7 @@ ABSENT: Final = "absent"
 
 def compare(
     simulated: Mapping[str, probes.Found], golden: Mapping[str, probes.Found]
-) -> list[Difference]:
+) -> list[Mismatch]:
     """Return where two tables differ, for the kinds that `simulated` has."""
     found = []
     for kind, answers in simulated.items():
@@ -60,7 +61,7 @@ def compare(
         for probe in sorted(answers.keys() | real.keys()):
             ours, theirs = answers.get(probe, ABSENT), real.get(probe, ABSENT)
             if (ours, type(ours)) != (theirs, type(theirs)):
-                found.append(Difference(kind, probe, ours, theirs))
+                found.append(Mismatch(kind, probe, ours, theirs))
     return found
 
 
@@ -97,6 +98,38 @@ def calibrate(
         say(f"{len(labs)} labs are built")
         trio.run(_probe_all, labs, table, say)
     return {kind: dict(sorted(answers.items())) for kind, answers in table.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Kinds of gateway that were compared, how many answers, and a line for each that differs."""
+
+    kinds: list[str]
+    probes: int
+    differences: list[str]
+    kernel: str  # "probed", or "not asked for"
+
+
+def calibration(kernel: bool, say: Callable[[str], None]) -> Calibration:
+    """Compare the simulated NATs with the stored answers and, with `kernel`, this kernel as well.
+
+    Raises CannotSimulate if this machine's kernel cannot be probed.
+    """
+    stored = golden()
+    simulated = simulate(stored)
+    differences = [str(item) for item in compare(simulated, stored)]
+    if kernel:
+        try:
+            table = calibrate(tuple(stored), say=say)
+        except KernelRefused as error:
+            raise CannotSimulate(str(error), hint=hint_of(error)) from None
+        differences += [
+            f"{item.kind}: {item.probe} is {item.simulated!r} in this kernel, "
+            f"stored {item.golden!r}"
+            for item in compare(table, stored)
+        ]
+    count = sum(map(len, simulated.values()))
+    return Calibration(sorted(stored), count, differences, "probed" if kernel else "not asked for")
 
 
 async def _probe_all(

@@ -69,7 +69,7 @@ class KernelGateway:
         self.address = address
         self.depth = depth  # gateways between its hosts and the internet
         self._spaces = spaces
-        self._site = nft.Site(address, inside)
+        self._site = nft.RecipeInputs(address, inside)
         self._rules = nft.rules(kind, self._site)
         self._bits = network.prefixlen
         self._free = network.hosts()

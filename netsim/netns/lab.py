@@ -1,4 +1,4 @@
-"""The lab of `netsim/nat/probes.py`, made of real namespaces.
+"""The lab of `netsim/nat/probes/catalogue.py`, made of real namespaces.
 
 a1 a2      b1
 gate_a     gate_b
@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import trio
 
-from ..nat import probes
+from ..nat.probes import catalogue as probes
 from .gateway import QUIET, SWITCH, KernelGateway
 from .namespaces import Namespaces
 

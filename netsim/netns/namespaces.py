@@ -36,6 +36,13 @@ class KernelRefused(SimError):
     """The kernel, or a tool that talks to it, did not do what was asked."""
 
 
+def hint_of(error: KernelRefused) -> str:
+    """Return what a person can do about it."""
+    if "needs root" in error.message or "not permitted" in error.message:
+        return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
+    return "the simulated backend (`--backend sim`) works without the kernel"
+
+
 class Namespace:
     """One namespace: a computer, a router or a switch. `path` opens it, from any process."""
 
@@ -105,7 +112,7 @@ class Namespace:
         """Set kernel settings of this namespace, by their dotted names."""
         self._ask(op="sysctl", settings=dict(settings))
 
-    def _ask(self, **request: Any) -> int | None:
+    def _ask(self, **request: object) -> int | None:
         return self._spaces.ask(request, self)
 
 
@@ -143,7 +150,7 @@ class Namespaces:
         )
         b.ip(f"link set {other} up")
 
-    def ask(self, request: Mapping[str, Any], inside: Namespace | None = None) -> int | None:
+    def ask(self, request: Mapping[str, object], inside: Namespace | None = None) -> int | None:
         """Send the broker a request; return the descriptor that it made. Raises KernelRefused."""
         carried = [] if inside is None else [inside.descriptor]
         data, made = b"", list[int]()

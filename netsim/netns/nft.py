@@ -2,7 +2,7 @@
 
 A gateway's devices are `wan` and `lan`. The first six kinds only use conntrack. The others admit
 new flows from outside with a map from an outside port to an inside endpoint; the first outgoing
-packet of every flow updates it. (`netsim/nat/probes.py` describes the recipes in words.)
+packet of every flow updates it. (`netsim/nat/probes/catalogue.py` describes the recipes in words.)
 
 Each statement is on a line of its own, because nft parses one-line forms unreliably. Words like
 `fwd` cannot name a chain.
@@ -14,7 +14,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class RecipeInputs:
     """Parameters of a recipe: the outer address, the inside network (`192.168.1.0/24`), and how
     long the maps keep unused elements (seconds).
     """
@@ -53,14 +53,18 @@ iifname "wan" ct state established,related accept
 """
 
 
-def conntrack(source: str, unsolicited: str = DROP) -> Callable[[Site], str]:
+Recipe = Callable[[RecipeInputs], str]
+"""Returns the rules of a gateway."""
+
+
+def conntrack(source: str, unsolicited: str = DROP) -> Recipe:
     """Return a recipe for a gateway that translates by conntrack alone.
 
     `source` is the statement that translates; `unsolicited` is the treatment of packets to the
     gateway itself.
     """
 
-    def recipe(site: Site) -> str:
+    def recipe(site: RecipeInputs) -> str:
         return f"""table ip nat {{
 chain prerouting {{
 type nat hook prerouting priority dstnat; policy accept;
@@ -93,14 +97,14 @@ size 65536
 _OUTWARD: Final = 'oifname "wan" meta l4proto udp update'
 
 
-def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Callable[[Site], str]:
+def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Recipe:
     """Return a recipe for a gateway that also admits remotes other than the one spoken to.
 
     Beside the mapping, `allowed` is the condition for them and `forward` the chain that filters
     them.
     """
 
-    def recipe(site: Site) -> str:
+    def recipe(site: RecipeInputs) -> str:
         back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
         turned = f'oifname "lan" ip saddr {site.lan} ip daddr {site.lan} snat to {site.wan}\n'
         return f"""table ip nat {{
@@ -120,7 +124,7 @@ oifname "wan" snat to {site.wan}
     return recipe
 
 
-KINDS: Final[dict[str, Callable[[Site], str]]] = {
+KINDS: Final[dict[str, Recipe]] = {
     "linux-drop": conntrack("masquerade"),
     "linux-accept": conntrack("masquerade", ACCEPT),
     "linux-reject": conntrack("masquerade", REJECT),
@@ -134,7 +138,7 @@ KINDS: Final[dict[str, Callable[[Site], str]]] = {
 }
 
 
-def rules(kind: str, site: Site) -> str:
+def rules(kind: str, site: RecipeInputs) -> str:
     """Return the rules of a gateway of that kind. Raises ValueError for an unknown kind."""
     if kind not in KINDS:
         known = ", ".join(KINDS)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 from .link import Switch, hurry, quantile
@@ -21,9 +21,21 @@ from .namespaces import KernelRefused, Namespace
 
 MESSAGE = 65536
 """Bytes of the longest request and reply."""
+Request = Mapping[str, Any]
+"""JSON object, by `SwitchProcess`."""
 
 
-def pipe_spec(fields: Mapping[str, Any]) -> PipeSpec:
+class Counts(TypedDict):
+    """Packets forwarded, milliseconds of lateness (quantiles of the latest packets), and packets
+    dropped by port and reason.
+    """
+
+    forwarded: int
+    late_ms: dict[str, float]
+    dropped: dict[str, dict[str, int]]
+
+
+def pipe_spec(fields: Request) -> PipeSpec:
     """Return the PipeSpec from which `asdict` made `fields`."""
     known = dict(fields)
     if known["burst"] is not None:
@@ -34,12 +46,12 @@ def pipe_spec(fields: Mapping[str, Any]) -> PipeSpec:
     return PipeSpec(**known)
 
 
-def link_spec(fields: Mapping[str, Any]) -> LinkSpec:
+def link_spec(fields: Request) -> LinkSpec:
     """Return the LinkSpec from which `asdict` made `fields`."""
     return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
 
 
-class Control:
+class RequestServer:
     """The process's end: requests to a switch."""
 
     def __init__(self, channel: socket.socket, switch: Switch) -> None:
@@ -54,12 +66,12 @@ class Control:
             self.open = False
             return
         try:
-            answer = self._perform(json.loads(data), descriptors)
+            answer: Mapping[str, object] = self._perform(json.loads(data), descriptors)
         except KeyError as missing:
             answer = {"error": f"there is no port `{missing.args[0]}`"}
         self._channel.send(json.dumps(answer).encode())
 
-    def _perform(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    def _perform(self, request: Request, descriptors: list[int]) -> Mapping[str, object]:
         switch = self._switch
         match request:
             case {"op": "attach", "name": name, "addresses": addresses, "link": link}:
@@ -74,7 +86,7 @@ class Control:
                 return {"error": f"not understood: {request['op']}"}
         return {}
 
-    def _counts(self) -> dict[str, Any]:
+    def _counts(self) -> Counts:
         late = self._switch.lateness()
         return {
             "forwarded": self._switch.forwarded,
@@ -131,13 +143,12 @@ class SwitchProcess:
         """Cut these directions of a port; False restores a direction."""
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
-    def counts(self) -> dict[str, Any]:
-        """Return the packets forwarded, the milliseconds of lateness (`late_ms`: quantiles of the
-        latest packets), and the packets dropped by port and reason.
-        """
-        return self._ask({"op": "counts"})
+    def counts(self) -> Counts:
+        """Return what has passed so far."""
+        counts: Counts = self._ask({"op": "counts"})
+        return counts
 
-    def _ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> dict[str, Any]:
+    def _ask(self, request: Mapping[str, object], descriptors: list[int] | None = None) -> Any:
         try:
             socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors or [])
             data = self._channel.recv(MESSAGE)
@@ -145,7 +156,7 @@ class SwitchProcess:
             data = b""
         if not data:
             raise KernelRefused("the switch process has ended")
-        answer: dict[str, Any] = json.loads(data)
+        answer = json.loads(data)
         if "error" in answer:
             raise KernelRefused(answer["error"])
         return answer
@@ -166,7 +177,7 @@ def main() -> None:
     number, latency, seed = sys.argv[1:]
     channel = socket.socket(fileno=int(number))
     switch = Switch(latency=float(latency), seed=int(seed))
-    control = Control(channel, switch)
+    control = RequestServer(channel, switch)
     switch.watch(channel.fileno(), control.serve)
     hurry()
     gc.freeze()

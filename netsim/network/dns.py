@@ -6,7 +6,7 @@ themselves find a real server on UDP port 53 (`NameServer`): RFC 1035, with AAAA
 
 import socket as stdlib
 import struct
-from typing import Any, Final
+from typing import Final, Literal
 
 import trio
 
@@ -23,6 +23,14 @@ _RESPONSE, _AUTHORITATIVE, _TRUNCATED, _RECURSION = 0x8000, 0x0400, 0x0200, 0x01
 _LARGEST: Final = 512  # bytes over UDP (RFC 1035, 4.2.1)
 _TTL_S: Final = 60
 _LONGEST_NAME, _LONGEST_LABEL = 255, 63
+Entry = (
+    tuple[Literal[stdlib.AddressFamily.AF_INET], stdlib.SocketKind, int, str, tuple[str, int]]
+    | tuple[
+        Literal[stdlib.AddressFamily.AF_INET6], stdlib.SocketKind, int, str,
+        tuple[str, int, int, int] | tuple[int, bytes],
+    ]
+)  # fmt: skip
+"""An address as `socket.getaddrinfo` returns it."""
 _KINDS: Final = {
     stdlib.SOCK_STREAM: stdlib.IPPROTO_TCP,
     stdlib.SOCK_DGRAM: stdlib.IPPROTO_UDP,
@@ -49,7 +57,7 @@ class Resolver(trio.abc.HostnameResolver):
         type: int = 0,
         proto: int = 0,
         flags: int = 0,
-    ) -> Any:
+    ) -> list[Entry]:
         """Resolve like libc: raises socket.gaierror (EAI_NONAME, EAI_AGAIN, EAI_SERVICE)."""
         number = _service(port)
         asker = CURRENT.get(None)
@@ -80,7 +88,9 @@ class Resolver(trio.abc.HostnameResolver):
             return six or (mapped if flags & stdlib.AI_V4MAPPED else [])
         return [*six, *four]
 
-    async def getnameinfo(self, sockaddr: tuple[Any, ...], flags: int) -> tuple[str, str]:
+    async def getnameinfo(
+        self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int
+    ) -> tuple[str, str]:
         """Return the name of an address, or its text if it has none."""
         address, port = str(sockaddr[0]), int(sockaddr[1])
         await trio.sleep(defaults.DNS_ROUND_TRIP_S)
@@ -102,7 +112,7 @@ def _service(port: bytes | str | int | None) -> int:
     raise stdlib.gaierror(stdlib.EAI_SERVICE, "Servname not supported for ai_socktype")
 
 
-def _entry(address: str, port: int, kind: int, proto: int) -> tuple[Any, ...]:
+def _entry(address: str, port: int, kind: int, proto: int) -> Entry:
     protocol = proto or _KINDS.get(stdlib.SocketKind(kind), 0)
     if ":" in address:
         return stdlib.AF_INET6, stdlib.SocketKind(kind), protocol, "", (address, port, 0, 0)
@@ -114,7 +124,7 @@ def _is_online(host: Host) -> bool:
     return any(
         item.addresses and (gateway is None or gateway.owner.up)
         for item in host.attachments
-        for gateway in [item.segment.gateway]
+        for gateway in [item.subnet.gateway]
     )
 
 

@@ -1,7 +1,8 @@
-"""A box between two segments: the common part of NATs, firewalls and carrier NATs."""
+"""A box between two subnets: the common part of NATs, firewalls and carrier NATs."""
 
 import copy
 from collections.abc import Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final, Protocol
 
@@ -11,7 +12,7 @@ from ..host import Host
 from ..nat.segments import reset_for
 from ..sockets.groups import is_group
 from .link import LinkSpec
-from .network import Attachment, Network, Segment
+from .network import Attachment, Network, Subnet
 from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
 
 ICMP_BYTES: Final = 36  # header, and the start of the packet that the error refers to
@@ -31,7 +32,7 @@ class Filter(Protocol):
 
 
 class Service(Protocol):
-    """Program that a gateway runs on its inner address (`nat/igd.py`)."""
+    """Program that a gateway runs on its inner address (`nat/portmap/igd.py`)."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -40,43 +41,55 @@ class Service(Protocol):
     def announce(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayPlace:
+    """Where a gateway stands: the subnet outside, and its address and access link there."""
+
+    network: Network
+    name: str
+    outside: Subnet
+    address: str
+    link: LinkSpec | None = None
+    site: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What can be set for every gateway; kinds of gateway add their own.
+
+    `allow` limits what may leave; `blocked` is "drop", or "reject" to send an ICMP error to the
+    sender. `prefix` (a /64) is routed to the inside, through the filter `six` if one is set.
+    """
+
+    inside: str = "192.168.1.0/24"
+    addresses: tuple[str, ...] = ()  # further outer ones
+    allow: Allowed | None = None
+    blocked: str = "drop"
+    prefix: str | None = None
+
+
 class Gateway:
     """Router that passes packets between `inside` and `outside`; subclasses translate and filter.
 
     `wan` is its attachment outside, behind the access link; `lan` is its attachment inside, the
-    default route of the hosts there. `allow` limits what may leave; `blocked` is "drop", or
-    "reject" to send an ICMP error to the sender. `prefix` (a /64) is routed to the inside, through
-    the filter `six` if one is set.
+    default route of the hosts there.
     """
 
     routed = True  # inside IPv4 addresses are reachable from outside
 
-    def __init__(
-        self,
-        network: Network,
-        name: str,
-        outside: Segment,
-        address: str,
-        *,
-        link: LinkSpec | None = None,
-        site: int = 0,
-        inside: str = "192.168.1.0/24",
-        addresses: Iterable[str] = (),
-        allow: Allowed | None = None,
-        blocked: str = "drop",
-        prefix: str | None = None,
-    ) -> None:
-        check("blocked", blocked, ("drop", "reject"))
+    def __init__(self, place: GatewayPlace, settings: GatewaySettings) -> None:
+        check("blocked", settings.blocked, ("drop", "reject"))
+        network, name = place.network, place.name
         self.network = network
         self.name = name
         self.up = True
-        self.inside = Segment(network, f"{name}/lan", 0.0)
-        self.wan = outside.attach(self, name="wan", link=link, site=site)
-        self.outside = outside
-        for each in (address, *addresses):
+        self.inside = Subnet(network, f"{name}/lan", 0.0)
+        self.wan = place.outside.attach(self, name="wan", link=place.link, site=place.site)
+        self.outside = place.outside
+        for each in (place.address, *settings.addresses):
             self._dial(each)
         self.lan = self.inside.attach(self, name="lan")
-        self._lan = IPv4Network(inside)
+        self._lan = IPv4Network(settings.inside)
         self.inside.prefix = self._lan.prefixlen
         self._free = iter(self._lan.hosts())
         self.inside.assign(self.lan, next(map(str, self._free)))
@@ -86,12 +99,12 @@ class Gateway:
         self.service: Service | None = None
         self.forwards: dict[tuple[int, int], Addr] = {}  # (protocol, outer port): inner address
         self.forwarded: dict[tuple[int, Addr], int] = {}  # the other way round
-        self.prefix = prefix
+        prefix = self.prefix = settings.prefix
         self._free6 = iter(IPv6Network(prefix).hosts()) if prefix is not None else None
         if self._free6 is not None:
             self.inside.assign(self.lan, str(next(self._free6)))
-        self._allow = allow
-        self._reject = blocked == "reject"
+        self._allow = settings.allow
+        self._reject = settings.blocked == "reject"
         self._power = 0  # counts reboots, so that an earlier one does not switch it on
 
     # Addresses.

@@ -1,8 +1,8 @@
 """Segments, the hosts and gateways attached to them, and the route of a packet.
 
-A host sends through its attachment, whose up pipe delays or drops the packet. The segment routes it
+A host sends through its attachment, whose up pipe delays or drops the packet. The subnet routes it
 to another attachment, or to its gateway. After that one's down pipe its owner receives it. Gateways
-(NATs, firewalls, carrier NATs) are owners attached to two segments. Every receipt is an event of
+(NATs, firewalls, carrier NATs) are owners attached to two subnets. Every receipt is an event of
 its own, never a nested call.
 """
 
@@ -43,7 +43,7 @@ Latency = Callable[[int, int], float] | float
 
 
 class Network:
-    """State that all segments of one simulation share."""
+    """State that all subnets of one simulation share."""
 
     def __init__(self, events: Events, streams: Streams, trace: Trace | None) -> None:
         self.events = events
@@ -59,15 +59,9 @@ class Network:
         """Write a record of this packet."""
         if self.trace is not None:
             self.trace.add(
-                self.events.now,
-                what,
-                host,
-                packet.proto,
-                packet.src,
-                packet.dst,
-                packet.size,
-                packet.cause,
-            )
+                (self.events.now, what, host, packet.proto, packet.src, packet.dst, packet.size,
+                 packet.cause)
+            )  # fmt: skip
 
     def intercept(self, packet: Packet, host: str, take: Callable[[Packet], None]) -> bool:
         """Let the faults act on a packet that reaches its host. Return False if none does."""
@@ -85,14 +79,14 @@ class Network:
 
 
 class Attachment:
-    """Connection of an owner to a segment: its addresses and its two pipes."""
+    """Connection of an owner to a subnet: its addresses and its two pipes."""
 
-    __slots__ = ("addresses", "down", "name", "owner", "segment", "site", "up")
+    __slots__ = ("addresses", "down", "name", "owner", "site", "subnet", "up")
 
     def __init__(
-        self, segment: "Segment", owner: Owner, name: str, link: LinkSpec, site: int
+        self, subnet: "Subnet", owner: Owner, name: str, link: LinkSpec, site: int
     ) -> None:
-        self.segment = segment
+        self.subnet = subnet
         self.owner = owner
         self.name = name  # of the interface: "eth0", "wan"
         self.site = site  # row of the latency matrix
@@ -102,7 +96,7 @@ class Attachment:
 
     def _luck(self, spec: PipeSpec, way: str) -> Random | None:
         """Return the stream of a pipe; only pipes that draw have one, because it takes 2.5 KB."""
-        streams = self.segment.network.streams
+        streams = self.subnet.network.streams
         return streams.get(f"{self.owner.name}/{self.name}", way) if spec.by_chance else None
 
     def change(self, link: LinkSpec) -> None:
@@ -112,8 +106,8 @@ class Attachment:
 
     def send(self, packet: Packet) -> None:
         """Put a packet on the wire."""
-        segment = self.segment
-        network = segment.network
+        subnet = self.subnet
+        network = subnet.network
         network.sent += 1
         now = network.events.now
         if network.trace is not None:
@@ -125,37 +119,37 @@ class Attachment:
             if when == TOO_BIG:
                 self._complain(packet, up.spec.mtu, self)
             return
-        to = segment.find(packet.dst[0], self)
+        to = subnet.find(packet.dst[0], self)
         if to is None:
             network.drop("no-route", self.owner.name, packet)
             return
-        when += segment.latency(self, to)
+        when += subnet.latency(self, to)
         network.events.at(when, to.arrive, packet)
         if up.duplicates and up.again():
             network.events.at(when, to.arrive, packet.copy())
 
     def spread(self, packet: Packet) -> None:
         """Put a packet for a group or a broadcast on the wire: a copy for each listener."""
-        segment = self.segment
-        network = segment.network
+        subnet = self.subnet
+        network = subnet.network
         network.sent += 1
         network.note("sent", self.owner.name, packet)
         when = self.up.offer(network.events.now, packet.size)
         if when < 0:
             network.drop(REASONS[when], self.owner.name, packet)
             return
-        for to in segment.listeners(packet.dst[0], self):
-            network.events.at(when + segment.latency(self, to), to.arrive, packet.copy())
+        for to in subnet.listeners(packet.dst[0], self):
+            network.events.at(when + subnet.latency(self, to), to.arrive, packet.copy())
 
     def arrive(self, packet: Packet) -> None:
         """Take a packet at the far end of the wire, before the down pipe."""
-        network = self.segment.network
+        network = self.subnet.network
         events, down = network.events, self.down
         when = down.offer(events.now, packet.size)
         if when < 0:
             network.drop(REASONS[when], self.owner.name, packet)
             if when == TOO_BIG:
-                self._complain(packet, down.spec.mtu, self.segment.find(packet.src[0], self))
+                self._complain(packet, down.spec.mtu, self.subnet.find(packet.src[0], self))
             return
         if down.duplicates and down.again():  # before a gateway changes its addresses
             events.at(when, self.deliver, packet.copy())
@@ -174,18 +168,18 @@ class Attachment:
         told = Packet(
             ICMP, (source, 0), (packet.src[0], 0), 56, Icmp("too-big", packet, mtu), "", ""
         )
-        network = self.segment.network
-        delay = 0.0 if to is self else self.segment.latency(self, to)
+        network = self.subnet.network
+        delay = 0.0 if to is self else self.subnet.latency(self, to)
         network.events.at(network.events.now + delay, to.deliver, told)
 
     def deliver(self, packet: Packet) -> None:
         if self.owner.up:
             self.owner.receive(packet, self)
         else:
-            self.segment.network.drop("down", self.owner.name, packet)
+            self.subnet.network.drop("down", self.owner.name, packet)
 
 
-class Segment:
+class Subnet:
     """Part of the network in which addresses are reached directly: the internet, or a LAN."""
 
     def __init__(self, network: Network, name: str, latency: Latency) -> None:
@@ -202,7 +196,7 @@ class Segment:
     def attach(
         self, owner: Owner, *, name: str = "eth0", link: LinkSpec | None = None, site: int = 0
     ) -> Attachment:
-        """Attach an owner to this segment."""
+        """Attach an owner to this subnet."""
         return Attachment(self, owner, name, link or LinkSpec(), site)
 
     def assign(self, attachment: Attachment, address: str) -> None:

@@ -1,6 +1,9 @@
 """One IP packet on the simulated network, without its bytes if no code reads them."""
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
+
+from ..sockets.tcp.segment import Segment
 
 Addr = tuple[str, int]
 """IP address (text, as `ipaddress` writes it) and port; for ICMP the port is 0."""
@@ -16,36 +19,44 @@ UDP_HEADER: Final = 8
 TCP_HEADER: Final = 32  # with timestamps, as Linux sends them
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Packet:
     """One packet in flight. Gateways change `src` and `dst` in place.
 
     `size` is bytes on the wire, IP header included. `data` is what the receiver's stack reads:
-    `bytes` of a datagram, a `Segment` of TCP, an `Icmp` message.
+    `bytes` of a datagram, a segment of TCP, an `Icmp` message.
     """
 
-    __slots__ = ("cause", "data", "dst", "origin", "proto", "size", "src", "ttl")
-
-    def __init__(
-        self, proto: int, src: Addr, dst: Addr, size: int, data: Any, origin: str, cause: str
-    ) -> None:
-        self.proto = proto
-        self.src = src
-        self.dst = dst
-        self.size = size
-        self.data = data
-        self.origin = origin  # the name of the host that made it
-        self.cause = cause  # the task, or the timer of the stack, that sent it
-        self.ttl = 64
+    proto: int
+    src: Addr
+    dst: Addr
+    size: int
+    data: "bytes | Segment | Icmp"
+    origin: str  # the name of the host that made it
+    cause: str  # the task, or the timer of the stack, that sent it
+    ttl: int = 64
 
     def __repr__(self) -> str:
         a, b = (f"{ip}:{port}" for ip, port in (self.src, self.dst))
         return f"<{NAMES.get(self.proto, self.proto)} {a} -> {b} {self.size} B>"
 
+    @property
+    def icmp(self) -> "Icmp":
+        """The error that a packet of ICMP carries."""
+        assert isinstance(self.data, Icmp)
+        return self.data
+
+    @property
+    def segment(self) -> Segment:
+        """The segment that a packet of TCP carries."""
+        assert isinstance(self.data, Segment)
+        return self.data
+
     def copy(self) -> "Packet":
         """Return another packet with the same content, for duplication and multicast."""
-        twin = Packet(self.proto, self.src, self.dst, self.size, self.data, self.origin, self.cause)
-        twin.ttl = self.ttl
-        return twin
+        return Packet(
+            self.proto, self.src, self.dst, self.size, self.data, self.origin, self.cause, self.ttl
+        )  # fmt: skip
 
 
 class Icmp:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 import trio
 
@@ -62,6 +62,25 @@ class Session:
     departure: str
 
 
+class StayEntry(TypedDict, total=False):
+    """Lengths of sessions in hours: a Weibull distribution, or any between two lengths."""
+
+    weibull_shape: float
+    scale_h: float
+    least_h: float
+    most_h: float
+
+
+class HabitEntry(TypedDict):
+    """A class of volunteers in the data file: absences between sessions, or one start a day."""
+
+    percent: float
+    session: StayEntry
+    absence: NotRequired[dict[str, float]]
+    start: NotRequired[dict[str, float]]
+    chance: NotRequired[float]
+
+
 def names() -> list[str]:
     """Return the models of the package."""
     return list(table(_FILE))
@@ -88,7 +107,7 @@ def load(name: str = "volunteer-mix") -> Model:
     )
 
 
-def _habit(name: str, item: Mapping[str, Any]) -> Habit:
+def _habit(name: str, item: HabitEntry) -> Habit:
     session, share = item["session"], item["percent"] / 100
     weibull = "weibull_shape" in session
     stay = (
@@ -163,11 +182,11 @@ def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[flo
 
 # The driver.
 
-Stop = Callable[[Host, Any], Awaitable[None]]
-"""Ends a host's program in order: (host, return value of `Host.start`)."""
+Stop = Callable[[Host], Awaitable[None]]
+"""Ends a host's program in order."""
 
 
-async def power_off(host: Host, _: Any) -> None:
+async def power_off(host: Host) -> None:
     """Cut the power: for programs without a goodbye."""
     await host.crash()
 
@@ -175,7 +194,7 @@ async def power_off(host: Host, _: Any) -> None:
 async def churn(
     faults: Faults,
     volunteers: Sequence[Volunteer],
-    program: Callable[[Volunteer], Program | None],
+    program: Callable[[Volunteer], Program[object] | None],
     *,
     model: str | Model = "volunteer-mix",
     stop: Stop = power_off,
@@ -211,7 +230,7 @@ class _Life:
         self,
         faults: Faults,
         one: Volunteer,
-        program: Callable[[Volunteer], Program | None],
+        program: Callable[[Volunteer], Program[object] | None],
         model: Model,
         stop: Stop,
     ) -> None:
@@ -220,7 +239,6 @@ class _Life:
         self._program = program
         self._model = model
         self._stop = stop
-        self._started: Any = None
 
     async def run(self) -> None:
         random = self._faults.world.streams.get(self._one.name, "churn")
@@ -241,11 +259,11 @@ class _Life:
             self._faults.resume(host)
         elif isinstance(host, Host):
             if host.program is None:
-                self._started = await host.start(self._program(self._one))
+                await host.start(self._program(self._one))
             elif host.up:
-                self._started = await host.start(host.program)
+                await host.start(host.program)
             else:
-                self._started = await host.restart()
+                await host.restart()
             self._faults.note("start", (host.name,))
 
     async def _leave(self, how: str) -> None:
@@ -255,5 +273,5 @@ class _Life:
         elif how == "crash" or not isinstance(host, Host):
             await self._faults.crash(host)
         else:
-            await self._stop(host, self._started)
+            await self._stop(host)
             self._faults.note("stop", (host.name,))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 from ..errors import BadScenario
 from ..host import Host
@@ -49,6 +49,20 @@ class Kind:
     forward: bool = False
     knobs: Mapping[str, Any] = field(default_factory=dict)
     carrier_knobs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ClassEntry(TypedDict):
+    """A class of volunteers in a data file; shares are in percent."""
+
+    name: str
+    percent: float
+    nat: str
+    punch: str
+    links: dict[str, float]
+    carrier: NotRequired[str]
+    forward: NotRequired[bool]
+    knobs: NotRequired[dict[str, object]]
+    carrier_knobs: NotRequired[dict[str, object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ def read(entry: Mapping[str, Any]) -> Population:
     )
 
 
-def _kind(item: Mapping[str, Any]) -> Kind:
+def _kind(item: ClassEntry) -> Kind:
     name = item["name"]
     if item["punch"] not in PUNCH:
         raise unknown(f"`punch` of class {name}", item["punch"], PUNCH)

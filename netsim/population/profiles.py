@@ -2,13 +2,44 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Literal, NotRequired, TypedDict
 
 from ..errors import BadScenario
 from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
 from .data import table, unknown
 
 _FILE = "links.toml"
+
+
+class PhaseEntry(TypedDict):
+    """A phase of a link that changes periodically."""
+
+    start_s: float
+    length_s: float
+    latency_ms: float
+    loss_percent: NotRequired[float]
+    fades: NotRequired[bool]
+
+
+class CycleEntry(TypedDict):
+    """A link that changes periodically."""
+
+    period_s: float
+    phases: list[PhaseEntry]
+
+
+class LinkEntry(TypedDict):
+    """A link in the data file."""
+
+    latency_ms: float
+    jitter_ms: float
+    up_mbit: float
+    down_mbit: float
+    buffer_ms: float
+    loss_percent: float
+    burst: NotRequired[dict[str, float]]
+    cycle: NotRequired[CycleEntry]
+    overlay: NotRequired[bool]
 
 
 def names() -> list[str]:
@@ -36,11 +67,11 @@ def link(name: str) -> LinkSpec:
     return spec
 
 
-def _spec(entry: dict[str, Any]) -> LinkSpec:
+def _spec(entry: LinkEntry) -> LinkSpec:
     return LinkSpec(up=_pipe(entry, "up_mbit"), down=_pipe(entry, "down_mbit"))
 
 
-def _pipe(entry: dict[str, Any], rate: str) -> PipeSpec:
+def _pipe(entry: LinkEntry, rate: Literal["up_mbit", "down_mbit"]) -> PipeSpec:
     latency, jitter = entry["latency_ms"] / 1000, entry["jitter_ms"] / 1000
     if jitter > latency:
         raise BadScenario(f"a jitter of {jitter:g} s is more than the latency {latency:g} s")
@@ -55,13 +86,13 @@ def _pipe(entry: dict[str, Any], rate: str) -> PipeSpec:
     )
 
 
-def _burst(entry: dict[str, Any] | None) -> Burst | None:
+def _burst(entry: dict[str, float] | None) -> Burst | None:
     if entry is None:
         return None
     return Burst(entry["bad"], entry["good"], entry["loss_percent"] / 100)
 
 
-def _cycle(entry: dict[str, Any] | None) -> Cycle | None:
+def _cycle(entry: CycleEntry | None) -> Cycle | None:
     if entry is None:
         return None
     phases = tuple(

@@ -1,1 +1,4 @@
-"""Report of a run as one HTML file: tables, and plots if matplotlib is installed."""
+"""Report of a run as one HTML file: tables, and plots if matplotlib is installed.
+
+Public: `page` (`page.py`), and `available` (`plots.py`).
+"""

@@ -1,12 +1,13 @@
-"""The HTML page of a result, which is given as `dataclasses.asdict` returns it."""
+"""The HTML page of a result."""
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 import jinja2
 
-from ..scenario.metrics import STATISTICS, meaning, shown, value_of
+from ..scenario.format.metrics import STATISTICS, Metrics, meaning, shown, value_of
+from ..scenario.result import HostFigures, Result
 from . import plots
 from .template import PAGE
 
@@ -36,10 +37,11 @@ PAIRS: Final = {
 }
 
 
-def page(run: dict[str, Any], scenario: str = "") -> str:
+def page(run: Result, scenario: str = "") -> str:
     """Return the whole HTML file, with the text of its scenario. Names in both are escaped.
 
-    Raises KeyError, TypeError, ValueError, AttributeError or IndexError if `run` is not a result.
+    `run` may come from a damaged file: raises KeyError, TypeError, ValueError, AttributeError or
+    IndexError if its fields do not fit together.
     """
     try:
         return _page(run, scenario)
@@ -47,29 +49,29 @@ def page(run: dict[str, Any], scenario: str = "") -> str:
         raise ValueError(str(error)) from None
 
 
-def _page(run: dict[str, Any], scenario: str) -> str:
-    metrics = run["metrics"]
+def _page(run: Result, scenario: str) -> str:
+    metrics = run.metrics
     return _ENVIRONMENT.from_string(PAGE).render(
         run=run,
         scenario=scenario.splitlines(),
-        fast=_times(run["virtual"] / run["real"]) if run["real"] else "",
-        pairs=PAIRS.get(run["pairs"]["what"], "pairs that met"),
+        fast=_times(run.virtual / run.real) if run.real else "",
+        pairs=PAIRS.get(run.pairs["what"], "pairs that met"),
         headline=list(_headline(metrics)),
-        missed=sum(not item["met"] for item in run["verdicts"]),
+        missed=sum(not item.met for item in run.verdicts),
         scalars=list(_scalars(metrics)),
         spreads=[
             (name, meaning(name), _statistics(name, value))
             for name, value in sorted(metrics.items())
-            if isinstance(value, dict) and name != "drops"
+            if isinstance(value, Mapping) and name != "drops"
         ],
         keys=STATISTICS,
-        kinds=_kinds(run["hosts"]),
-        deeds=sorted(Counter(deed[1] for deed in run["deeds"]).items()),
+        kinds=_kinds(run.hosts),
+        deeds=sorted(Counter(deed[1] for deed in run.deeds).items()),
         plots=plots.of(run),
     )
 
 
-def _headline(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _headline(metrics: Metrics) -> Iterator[tuple[str, str]]:
     """Yield the most important figures, each with a label."""
     for metric, words in HEADLINE.items():
         value = value_of(metric, metrics)
@@ -77,7 +79,7 @@ def _headline(metrics: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield words, shown(metric, value)
 
 
-def _statistics(name: str, value: dict[str, Any]) -> dict[str, str]:
+def _statistics(name: str, value: Mapping[str, float]) -> dict[str, str]:
     return {key: shown(f"{name}.{key}", number) for key, number in value.items()}
 
 
@@ -85,23 +87,23 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
-def _scalars(metrics: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _scalars(metrics: Metrics) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and meaning of each figure that is not a distribution."""
     for name, value in sorted(metrics.items()):
-        if name == "drops":
+        if not isinstance(value, Mapping):
+            yield name, shown(name, value), meaning(name)
+        elif name == "drops":
             for reason, count in value.items():
                 yield f"drops.{reason}", str(count), meaning(f"drops.{reason}")
-        elif not isinstance(value, dict):
-            yield name, shown(name, value), meaning(name)
 
 
-def _kinds(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _kinds(hosts: list[HostFigures]) -> list[dict[str, str | int]]:
     """Sum hosts and their counters by the kind of their gateway."""
     found: dict[str, Counter[str]] = {}
     for host in hosts:
-        sums = found.setdefault(host["kind"], Counter())
+        sums = found.setdefault(host.kind, Counter())
         sums["hosts"] += 1
-        sums.update({key: host["counters"][key] for key in ("sent", "received", "dropped")})
+        sums.update({key: host.counters[key] for key in ("sent", "received", "dropped")})
     return [
         {"kind": kind, **{key: sums[key] for key in ("hosts", "sent", "received", "dropped")}}
         for kind, sums in sorted(found.items(), key=lambda item: (-item[1]["hosts"], item[0]))

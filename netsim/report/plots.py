@@ -7,15 +7,31 @@ import io
 import math
 from collections import Counter
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from markupsafe import Markup
 
-from ..scenario.metrics import quantile
+from ..scenario.format.metrics import quantile
+from ..scenario.result import Happening, HostFigures, PairMatrix, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 WIDTH: Final = 9.0  # inches
 UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # all others: milliseconds
 BLUE, RED, GREY, PALE = "#2b6cb0", "#b3261e", "#6b7785", "#e3e8ee"
+
+
+class Plots(TypedDict):
+    """The plots of a run, each as SVG; empty without matplotlib, or without data."""
+
+    available: bool
+    distributions: list[Markup]
+    topology: Markup | str
+    matrix: Markup | str
+    timeline: Markup | str
 
 
 def available() -> bool:
@@ -27,7 +43,7 @@ def available() -> bool:
     return True
 
 
-def of(run: dict[str, Any]) -> dict[str, Any]:
+def of(run: Result) -> Plots:
     """Return every plot of a run; none without matplotlib."""
     if not available():
         return {
@@ -37,29 +53,29 @@ def of(run: dict[str, Any]) -> dict[str, Any]:
         "available": True,
         "distributions": [
             distribution(name, values)
-            for name, values in run["samples"].items()
+            for name, values in run.samples.items()
             if values and values[0] < values[-1]
         ],
-        "topology": topology(run["hosts"]),
-        "matrix": matrix(run["pairs"]),
+        "topology": topology(run.hosts),
+        "matrix": matrix(run.pairs),
         "timeline": timeline(run),
     }
 
 
-def _figure(height: float, width: float = WIDTH) -> Any:
+def _figure(height: float, width: float = WIDTH) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _axes(height: float, width: float = WIDTH) -> tuple[Any, Any]:
+def _axes(height: float, width: float = WIDTH) -> "tuple[Figure, Axes]":
     figure = _figure(height, width)
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def _whole_values(*axes: Any) -> None:
+def _whole_values(*axes: "Axis") -> None:
     """Use ticks that show the value itself, as `1,500` or `97.5`."""
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
@@ -68,12 +84,12 @@ def _whole_values(*axes: Any) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: "Axes") -> None:
     """Place the legend to the right of the axes, where it hides no data."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
 
 
-def _svg(figure: Any) -> Markup:
+def _svg(figure: "Figure") -> Markup:
     """Return the figure's SVG element: no date, no random ids, no external resources."""
     from matplotlib import rc_context
 
@@ -110,15 +126,15 @@ def distribution(name: str, values: list[float]) -> Markup:
     return _svg(figure)
 
 
-def topology(hosts: list[dict[str, Any]]) -> Markup | str:
+def topology(hosts: list[HostFigures]) -> Markup | str:
     """Plot a bar of hosts for each kind of gateway: those that are up, then those that are off."""
     if not hosts:
         return ""
     from matplotlib.ticker import MaxNLocator
 
-    kinds = [kind for kind, _ in Counter(host["kind"] for host in hosts).most_common()]
-    up = Counter(host["kind"] for host in hosts if host["up"])
-    off = Counter(host["kind"] for host in hosts if not host["up"])
+    kinds = [kind for kind, _ in Counter(host.kind for host in hosts).most_common()]
+    up = Counter(host.kind for host in hosts if host.up)
+    off = Counter(host.kind for host in hosts if not host.up)
     figure, axes = _axes(0.8 + 0.32 * len(kinds))
     rows = list(range(len(kinds)))
     ups = [up[kind] for kind in kinds]
@@ -137,7 +153,7 @@ def topology(hosts: list[dict[str, Any]]) -> Markup | str:
     return _svg(figure)
 
 
-def matrix(pairs: dict[str, Any]) -> Markup | str:
+def matrix(pairs: PairMatrix) -> Markup | str:
     """Plot the share of pairs that met, by both kinds; grey if there was no such pair."""
     classes, cells = pairs.get("classes", []), pairs.get("cells", [])
     if len(classes) < 2:
@@ -154,17 +170,17 @@ def matrix(pairs: dict[str, Any]) -> Markup | str:
     return _svg(figure)
 
 
-def timeline(run: dict[str, Any]) -> Markup | str:
+def timeline(run: Result) -> Markup | str:
     """Plot three rows over virtual time: the steps, packets per second, hosts that are up."""
-    series = run["series"]
+    series = run.series
     if not series.get("at"):
         return ""
-    steps = run["happenings"]
+    steps = run.happenings
     from matplotlib.ticker import MaxNLocator
 
     at = [0.0, *series["at"]]
-    end = max(run["virtual"], at[-1])
-    rows = list(dict.fromkeys(item["what"] for item in steps))
+    end = max(run.virtual, at[-1])
+    rows = list(dict.fromkeys(item.what for item in steps))
     heights = [0.22 * len(rows), 2.0, 0.9]
     figure = _figure(sum(heights) + 0.9)
     grid = figure.add_gridspec(3 if rows else 2, height_ratios=heights[0 if rows else 1 :])
@@ -180,8 +196,8 @@ def timeline(run: dict[str, Any]) -> Markup | str:
         _whole_values(axes.xaxis, axes.yaxis)
         _legend(axes)
         for item in steps:
-            if item["until"] is not None:
-                axes.axvspan(item["at"], min(item["until"], end), color=RED, alpha=0.08, lw=0)
+            if item.until is not None:
+                axes.axvspan(item.at, min(item.until, end), color=RED, alpha=0.08, lw=0)
     packets.set(ylabel="packets/s", ylim=(0, None))
     packets.tick_params(labelbottom=False)
     up.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
@@ -201,15 +217,15 @@ def _rates(at: list[float], counts: list[float]) -> list[float]:
     ]
 
 
-def _steps(axes: Any, steps: list[dict[str, Any]], rows: list[str], end: float) -> None:
+def _steps(axes: "Axes", steps: list[Happening], rows: list[str], end: float) -> None:
     """Plot a row for each kind of step: a bar for its duration, a diamond for an instant."""
     for item in steps:
-        row = rows.index(item["what"])
-        if item["until"] is None:
-            axes.plot([item["at"]], [row], marker="D", ms=5, color=RED, clip_on=False)
+        row = rows.index(item.what)
+        if item.until is None:
+            axes.plot([item.at], [row], marker="D", ms=5, color=RED, clip_on=False)
         else:
-            lasts = min(item["until"], end) - item["at"]
-            axes.barh([row], [lasts], left=[item["at"]], height=0.6, color=RED, alpha=0.6)
+            lasts = min(item.until, end) - item.at
+            axes.barh([row], [lasts], left=[item.at], height=0.6, color=RED, alpha=0.6)
     axes.set_yticks(range(len(rows)), [_plain(row) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.spines[["top", "right", "bottom"]].set_visible(False)

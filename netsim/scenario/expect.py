@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from . import daemons
-from .metrics import OPERATORS, value_of
-from .parse import moments_after
-from .programs import Echo
+from .format.metrics import OPERATORS, Metrics, value_of
+from .format.parse import moments_after
+from .format.tables import Expect, Scenario
+from .programs import Echo, daemon
 from .result import Verdict
-from .tables import Expect, Scenario
 from .topology import Topology
 
 Invariant = Callable[[Topology, float], bool]
@@ -61,7 +60,7 @@ class Watch:
         return Verdict(str(expect), met, slowest, expect.line, expect.found(slowest))
 
 
-def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Verdict]:
+def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
     """Return a verdict for each expectation, in the order of the file."""
     return [
         watch.verdict(expect) if expect.invariant else compare(expect, metrics)
@@ -69,7 +68,7 @@ def judge(scenario: Scenario, metrics: dict[str, Any], watch: Watch) -> list[Ver
     ]
 
 
-def compare(expect: Expect, metrics: dict[str, Any]) -> Verdict:
+def compare(expect: Expect, metrics: Metrics) -> Verdict:
     """Return the verdict on a metric; it fails if nothing was measured."""
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)
@@ -92,7 +91,7 @@ def _answered(topology: Topology, since: float) -> bool:
 def _links(topology: Topology) -> dict[str, set[str]]:
     """Return, for each running daemon, the other running ones to which it has a link."""
     hosts = [member.host for member in topology.running("daemon")]
-    peers = {daemons.peer(host): daemons.linked(host) for host in hosts}
+    peers = {daemon.peer(host): daemon.linked(host) for host in hosts}
     return {peer: linked & peers.keys() for peer, linked in peers.items()}
 
 
@@ -123,8 +122,8 @@ def _linked(topology: Topology, _: float) -> bool:
 
 def _members(topology: Topology, _: float) -> bool:
     hosts = [member.host for member in topology.running("daemon")]
-    wanted = {daemons.peer(host) for host in hosts}
-    return bool(hosts) and all(wanted <= daemons.known(host) for host in hosts)
+    wanted = {daemon.peer(host) for host in hosts}
+    return bool(hosts) and all(wanted <= daemon.known(host) for host in hosts)
 
 
 INVARIANTS: Final[dict[str, Invariant]] = {

@@ -1,11 +1,10 @@
 """Computation of a run's metrics from the measurements of its hosts."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import daemons
-from .metrics import summary
-from .programs import Echo, Transfer
+from .format.metrics import Metrics, summary
+from .programs import Echo, Transfer, daemon
 from .programs.punch import Punch
 from .topology import Topology
 
@@ -16,12 +15,12 @@ Samples = dict[str, list[float]]
 Pair = tuple[str, str, bool]  # two classes, and whether hosts of them met
 
 
-def figures(run: "Run") -> tuple[dict[str, Any], Samples]:
+def figures(run: "Run") -> tuple[Metrics, Samples]:
     """Return every metric, and the samples behind the distributions."""
     network = run.world.network
     topology = run.topology
     run.ledger.digest  # noqa: B018  counts what is pending
-    metrics: dict[str, Any] = {
+    metrics: Metrics = {
         "packets.sent": network.sent,
         "packets.delivered": network.delivered,
         "packets.dropped": network.dropped,
@@ -47,7 +46,7 @@ def _joined(lists: Sequence[Sequence[float]]) -> list[float]:
     return [value for values in lists for value in values]
 
 
-def _echoes(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _echoes(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     results = [m.program.result for m in topology.of("udp-echo") if isinstance(m.program, Echo)]
     if results:
         metrics["echo.sent"] = sent = sum(result.sent for result in results)
@@ -56,7 +55,7 @@ def _echoes(topology: Topology, metrics: dict[str, Any], samples: Samples) -> No
         samples["rtt"] = _joined([result.rtts for result in results])
 
 
-def _transfers(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _transfers(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     found = topology.of("tcp-transfer")
     results = [member.program.result for member in found if isinstance(member.program, Transfer)]
     if results:
@@ -65,7 +64,7 @@ def _transfers(topology: Topology, metrics: dict[str, Any], samples: Samples) ->
         metrics["transfers.failed"] = sum(result.failed for result in results)
 
 
-def _punches(topology: Topology, metrics: dict[str, Any], samples: Samples) -> None:
+def _punches(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     results = [m.program.result for m in topology.of("punch") if isinstance(m.program, Punch)]
     if results:
         times = [took for result in results for _, took in result.attempts]
@@ -74,17 +73,17 @@ def _punches(topology: Topology, metrics: dict[str, Any], samples: Samples) -> N
         metrics["punch.success_rate"] = _share(len(samples["punch.time"]), len(times))
 
 
-def _daemons(run: "Run", metrics: dict[str, Any], samples: Samples) -> None:
+def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
     members = run.topology.of("daemon")
     if not members:
         return
-    programs = [m.program for m in members if isinstance(m.program, daemons.DaemonProgram)]
+    programs = [m.program for m in members if isinstance(m.program, daemon.DaemonProgram)]
     samples["boot"] = _joined([program.boots for program in programs])
     hosts = [member.host for member in run.topology.running("daemon")]
-    peers = {daemons.peer(host) for host in hosts}
+    peers = {daemon.peer(host) for host in hosts}
     pairs = len(hosts) * (len(hosts) - 1)
-    ends = sum(len(daemons.linked(host) & peers) for host in hosts)
-    known = sum(len(daemons.known(host) & peers) - 1 for host in hosts)
+    ends = sum(len(daemon.linked(host) & peers) for host in hosts)
+    known = sum(len(daemon.known(host) & peers) - 1 for host in hosts)
     metrics["links.count"] = ends // 2
     metrics["links.pairs"] = _share(ends, pairs)
     metrics["members.known"] = _share(known, pairs)
@@ -106,8 +105,8 @@ def pairs(topology: Topology) -> tuple[str, list[Pair]]:
 
 def _linked_pairs(topology: Topology) -> list[Pair]:
     members = list(topology.running("daemon"))
-    links = [daemons.linked(member.host) for member in members]
-    peers = [daemons.peer(member.host) for member in members]
+    links = [daemon.linked(member.host) for member in members]
+    peers = [daemon.peer(member.host) for member in members]
     return [
         (one.kind, members[other].kind, peers[other] in links[number])
         for number, one in enumerate(members)

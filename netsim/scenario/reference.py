@@ -5,38 +5,37 @@ A test compares the file with this output, so that it cannot go stale.
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
-from typing import Any
 
 from ..nat.kinds import KINDS
 from ..population import latency, mix
 from ..population import profiles as profiles_module
-from . import units, vocabulary
-from .actions import ACTIONS, NEEDS_FOR, UNDO
 from .explained import BURST, GROUPS, INTRODUCTION, LATENCY, RELAYS
-from .metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
+from .format import units, vocabulary
+from .format.actions import ACTIONS, NEEDS_FOR, UNDO
+from .format.metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
+from .format.source import knobs
+from .format.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 from .programs import SETTINGS, daemon
-from .source import knobs
-from .tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 
-def _form(read: Any) -> str:
+def _form(read: object) -> str:
     if isinstance(read, units.Count):
         return f"whole number from 1 to {read.most}"
-    forms = {
+    forms: dict[object, str] = {
         units.duration: "time", units.period: "time", units.span: "time, either way",
         units.rate: "rate", units.size: "size", units.share: "share", units.number: "number",
         units.whole: "whole number", units.positive: "whole number from 1",
         units.switch: "true or false", units.text: "text", units.seeds: "seeds",
         units.names: "names", units.names_or_none: "names, or `[]`",
-        units.groups: "lists of names", dict: "table",
+        units.groups: "lists of names", units.table: "table", units.unread: "table",
         daemon.limit: "rate", daemon.relay: 'rate, or `"none"`',
     }  # fmt: skip
     return forms.get(read, "text")
 
 
-def _default(value: Any) -> str:
+def _default(value: object) -> str:
     if value is MISSING:
         return "needed"
     if isinstance(value, tuple):
@@ -54,7 +53,7 @@ def _rows(table: type) -> Iterator[str]:
         yield f"| `{key}` | {_form(about['read'])} | {default} | {about['says']} |\n"
 
 
-def _listed(words: Any) -> str:
+def _listed(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 

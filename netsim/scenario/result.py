@@ -1,13 +1,16 @@
 """The result of a run: metrics, verdicts, events, and the digest that tells two runs apart."""
 
-from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, TypedDict
+
+from .format.metrics import Metrics
 
 MOST_SAMPLES = 2000  # maximum of samples of a distribution kept for plots
 MOST_DEEDS = 10_000  # maximum of entries of the faults' timeline that are kept
 
-_KINDS: Final[dict[str, Any]] = {
-    "str": str, "int": int, "float": (int, float), "dict": dict, "list": list,
+_BULKY: Final = ("samples", "series", "deeds")  # fields that only plots need
+_KINDS: Final[dict[str, type | tuple[type, ...]]] = {
+    "str": str, "int": int, "float": (int, float), "list": list,
 }  # fmt: skip
 
 
@@ -44,6 +47,14 @@ class HostFigures:
     counters: dict[str, int]
 
 
+class PairMatrix(TypedDict, total=False):
+    """Pairs of hosts by class. `cells[a][b]` has two counts: pairs that met, and all pairs."""
+
+    what: str
+    classes: list[str]
+    cells: list[list[list[int]]]
+
+
 @dataclass(slots=True)
 class Result:
     """Result of one run of a scenario. Plain values, so that it can be written as JSON."""
@@ -56,10 +67,10 @@ class Result:
     digest: str
     records: int
     ended: str  # "done", or the reason why not: "interrupted"
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     hosts: list[HostFigures] = field(default_factory=list)
-    pairs: dict[str, Any] = field(default_factory=dict)  # what, classes, cells of [met, all]
+    pairs: PairMatrix = field(default_factory=PairMatrix)
     series: dict[str, list[float]] = field(default_factory=dict)  # by sample: at, sent, …
     happenings: list[Happening] = field(default_factory=list)
     deeds: list[tuple[float, str, str, str]] = field(default_factory=list)  # time, action, target
@@ -71,12 +82,16 @@ class Result:
         """Whether every expectation was met, and the run was complete."""
         return self.ended == "done" and all(verdict.met for verdict in self.verdicts)
 
+    def brief(self) -> dict[str, object]:
+        """Return the fields as JSON values, without those that only plots need."""
+        return {name: value for name, value in asdict(self).items() if name not in _BULKY}
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Result":
         """Return a result from the output of `dataclasses.asdict`. Raises TypeError, KeyError."""
         data = dict(data)
         for item in fields(cls):
-            if not isinstance(data[item.name], _KINDS[_form(item.type)]):
+            if not isinstance(data[item.name], _KINDS.get(_form(item.type), dict)):
                 raise TypeError(f"`{item.name}` is not of type {item.type}")
         data["hosts"] = [HostFigures(**item) for item in data["hosts"]]
         data["happenings"] = [Happening(**item) for item in data["happenings"]]
@@ -84,7 +99,7 @@ class Result:
         return cls(**data)
 
 
-def _form(annotation: Any) -> str:
+def _form(annotation: object) -> str:
     """Return `list` for `list[float]`."""
     return str(getattr(annotation, "__name__", annotation)).partition("[")[0]
 
@@ -98,7 +113,7 @@ def thinned(values: list[float]) -> list[float]:
     return [ordered[round(number * step)] for number in range(MOST_SAMPLES)]
 
 
-def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> dict[str, Any]:
+def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> PairMatrix:
     """Return a matrix by class: of the pairs of two classes, how many met, and how many exist."""
     classes = sorted({name for a, b, _ in pairs for name in (a, b)})
     rank = {name: number for number, name in enumerate(classes)}

@@ -6,7 +6,6 @@ result = run.go()
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, BinaryIO
 
 import trio
 
@@ -15,17 +14,19 @@ from ..faults import Faults
 from ..host import Program
 from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
+from ..trace.trace import Ledger, Writable
 from ..world import World
-from . import actions, daemons
 from .expect import Watch, judge
 from .figures import figures, pairs
-from .ledger import Ledger
-from .result import MOST_DEEDS, HostFigures, Result, pair_matrix, thinned
+from .format import actions
+from .format.metrics import Metrics
+from .format.tables import Scenario
+from .programs import daemon
+from .result import MOST_DEEDS, HostFigures, PairMatrix, Result, pair_matrix, thinned
 from .steps import Steps
-from .tables import Scenario
 from .topology import Member, Topology, latency, relay_program
 
-Measured = tuple[dict[str, Any], dict[str, list[float]], dict[str, Any], list[HostFigures]]
+Measured = tuple[Metrics, dict[str, list[float]], PairMatrix, list[HostFigures]]
 """Metrics, samples, the matrix of pairs and hosts at one moment."""
 Progress = Callable[[float], None]
 """Called with the virtual time at every sample."""
@@ -38,7 +39,7 @@ def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
 
 
 class Run:
-    """One run. `trace_file` gets the records; `keep` also stores them in memory.
+    """One run. `trace_file` gets the records.
 
     `clock` returns the real time in seconds (netsim itself never reads it).
     """
@@ -48,15 +49,14 @@ class Run:
         scenario: Scenario,
         seed: int,
         *,
-        trace_file: BinaryIO | None = None,
-        keep: bool = False,
+        trace_file: Writable | None = None,
         progress: Progress | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         until: float | None = None,
     ) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.ledger = Ledger(file=trace_file, keep=keep)
+        self.ledger = Ledger(file=trace_file)
         self.world = World(seed, trace=self.ledger, latency=latency(scenario))
         self.faults = Faults(self.world)
         self.topology = Topology(scenario, self.world)
@@ -109,13 +109,13 @@ class Run:
                 nursery.start_soon(self._start, member)
         if table is not None:
             program = self.scenario.world.program
-            end = daemons.stop if program == "daemon" else power_off
+            end = daemon.stop if program == "daemon" else power_off
             nursery.start_soon(partial(
                 churn, self.faults, self.topology.volunteers, self._program_of,
                 model=table.model, stop=end,
             ))  # fmt: skip
 
-    def _program_of(self, one: Volunteer) -> Program:
+    def _program_of(self, one: Volunteer) -> Program[object]:
         return self.topology.members[one.name].program
 
     async def _start(self, member: Member) -> None:
@@ -126,7 +126,7 @@ class Run:
         await member.host.start(member.program)
 
     async def _generate(self, member: Member, action: actions.Generate) -> None:
-        took = await daemons.generate(member.host, action)
+        took = await daemon.generate(member.host, action)
         self.generations.append((member.host.name, took))
 
     # Samples.

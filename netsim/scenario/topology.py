@@ -1,8 +1,8 @@
 """The hosts and gateways of a scenario, built into a world, with their programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from ..errors import BadScenario
 from ..host import Host, Program
@@ -11,13 +11,15 @@ from ..network.link import LinkSpec
 from ..network.network import Latency
 from ..population.mix import Draw, Volunteer, build, draws
 from ..world import World
-from . import vocabulary
-from .daemons import DaemonProgram
-from .groups import PUBLIC, check_partitions, draw
-from .links import link_spec
-from .programs import Echo, Idle, Transfer
-from .programs.punch import Punch, Relay, draw_pairs
-from .tables import HostTable, Scenario
+from .format import vocabulary
+from .format.groups import PUBLIC, check_partitions, draw
+from .format.links import link_spec
+from .format.tables import HostTable, Scenario
+from .programs import Echo, Idle, ProgramSettings, Transfer
+from .programs.daemon import DaemonProgram, DaemonSettings
+from .programs.echo import EchoSettings
+from .programs.punch import Meeting, Punch, PunchSettings, Relay, draw_pairs
+from .programs.transfer import TransferSettings
 
 
 @dataclass(slots=True)
@@ -28,10 +30,10 @@ class Member:
     kind: str  # of its gateway, by which the report groups hosts
     gateway: Gateway | None
     program_name: str
-    settings: Any
+    settings: ProgramSettings
     start: float  # seconds
     site: int = 0
-    program: Program = field(default_factory=Idle)
+    program: Program[object] = field(default_factory=Idle)
 
 
 class Topology:
@@ -73,19 +75,20 @@ class Topology:
             self.relays.append(self.world.host(f"relay{number + 1}"))
         for nat in self.scenario.nats:
             behind = self.gateways.get(nat.behind)
+            knobs: dict[str, Any] = nat.extra
             self.gateways[nat.id] = self.world.gateway(
-                nat.id, nat.kind, behind=behind, link=self._link(nat.link), site=nat.site,
-                **nat.extra,
-            )  # fmt: skip
+                nat.id, nat.kind, behind=behind, link=self._link(nat.link), site=nat.site, **knobs
+            )
         drawn = self._draw()
         for table in self.scenario.hosts:
             for name in table.names():
                 self.members[name] = self._host(table, name)
         self._populate(drawn)
         for group in self.scenario.groups:
-            for name in self.groups[group.name] if group.settings else ():
+            changes: dict[str, Any] = dict(group.settings or {})
+            for name in self.groups[group.name] if changes else ():
                 member = self.members[name]
-                member.settings = replace(member.settings, **group.settings)
+                member.settings = replace(member.settings, **changes)
         self._programs()
 
     def _draw(self) -> dict[str, Draw]:
@@ -133,6 +136,7 @@ class Topology:
             host = self.world.host(name, behind=gateway, link=None if own else link)
         host.wall_offset, host.wall_drift = table.clock, table.drift
         start = table.start or self._spread(name)
+        assert table.settings is not None
         return Member(host, kind, gateway, table.program, table.settings, start, table.site)
 
     def _spread(self, name: str) -> float:
@@ -157,6 +161,7 @@ class Topology:
     def _populate(self, drawn: dict[str, Draw]) -> None:
         """Build the hosts drawn from a population."""
         table = self.scenario.world
+        settings = table.settings
         self.volunteers = [
             build(self.world, name, one, link=self._replaced_links.get(name))
             for name, one in drawn.items()
@@ -166,8 +171,9 @@ class Topology:
             gateway = one.gateways[-1] if one.gateways else None
             if gateway is not None:
                 self.gateways[one.name] = one.gateways[0]
+            assert settings is not None
             self.members[one.name] = Member(
-                host, one.kind, gateway, table.program, table.settings,
+                host, one.kind, gateway, table.program, settings,
                 self._spread(one.name), one.drawn.site,
             )  # fmt: skip
 
@@ -175,38 +181,44 @@ class Topology:
 
     def _programs(self) -> None:
         for member in self.members.values():
-            build = _PROGRAMS.get(member.program_name)
-            if build is not None:
-                member.program = build(self, member)
+            member.program = self._program(member)
         self._pair_up()
         for member in self.members.values():
             member.host.program = member.program  # for a restart before its first start
 
+    def _program(self, member: Member) -> Program[object]:
+        """Return a host's program; `_pair_up` makes those that punch."""
+        settings = member.settings
+        match settings:
+            case EchoSettings():
+                return Echo(settings, self._targets(member, settings.to), self._where)
+            case TransferSettings():
+                return Transfer(settings, self._targets(member, settings.to), self._where)
+            case DaemonSettings():
+                names = self._first_public() if settings.to is None else settings.to
+                others = [name for name in names if name != member.host.name]
+                return DaemonProgram(settings, [self._listener(name) for name in others])
+            case _:
+                return member.program
+
     def _where(self, name: str) -> str:
         return self.world.hosts[name].addresses()[0]
 
-    def _targets(self, member: Member) -> list[str]:
+    def _listener(self, name: str) -> str:
+        """Return the address at which a daemon listens."""
+        settings = self.members[name].settings
+        assert isinstance(settings, DaemonSettings)
+        return f"{self._where(name)}:{settings.port}"
+
+    def _targets(self, member: Member, given: Sequence[str] | None) -> list[str]:
         """Return the targets of a measuring program: the given ones, or the next host with the same
         program.
         """
-        if member.settings.to is not None:
-            return list(member.settings.to)
+        if given is not None:
+            return list(given)
         names = [item.host.name for item in self.of(member.program_name)]
         after = names[(names.index(member.host.name) + 1) % len(names)]
         return [after] if after != member.host.name else []
-
-    def _echo(self, member: Member) -> Program:
-        return Echo(member.settings, self._targets(member), self._where)
-
-    def _transfer(self, member: Member) -> Program:
-        return Transfer(member.settings, self._targets(member), self._where)
-
-    def _daemon(self, member: Member) -> Program:
-        given = member.settings.to
-        names = self._first_public() if given is None else given
-        others = [name for name in names if name != member.host.name]
-        bootstrap = [f"{self._where(name)}:{self.members[name].settings.port}" for name in others]
-        return DaemonProgram(member.settings, bootstrap)
 
     def _first_public(self) -> list[str]:
         for member in self.of("daemon"):
@@ -219,27 +231,27 @@ class Topology:
 
     def _pair_up(self) -> None:
         """Give hosts behind gateways partners for punching."""
-        members = self.of("punch")
-        names = [member.host.name for member in members]
-        natted = [number for number, item in enumerate(members) if item.gateway is not None]
-        rounds = max((item.settings.rounds for item in members), default=0)
+        members = [
+            (item, item.settings)
+            for item in self.of("punch")
+            if isinstance(item.settings, PunchSettings)
+        ]
+        natted = [number for number, (item, _) in enumerate(members) if item.gateway is not None]
+        rounds = max((settings.rounds for _, settings in members), default=0)
         luck = self.world.streams.get("scenario", "punch-pairs")
-        relays = [host.name for host in self.relays]
         partners = draw_pairs(natted, rounds, luck)
-        for number, item in enumerate(members):
-            mine = [turn for turn in partners.get(number, []) if turn[0] < item.settings.rounds]
+        meeting = Meeting(
+            [item.host.name for item, _ in members],
+            [host.name for host in self.relays],
+            self._where,
+        )
+        for number, (item, settings) in enumerate(members):
+            mine = [turn for turn in partners.get(number, []) if turn[0] < settings.rounds]
             stream = self.world.streams.get(item.host.name, "punch")
-            item.program = Punch(item.settings, number, mine, names, relays, self._where, stream)
+            item.program = Punch(settings, number, mine, meeting, stream)
 
 
-_PROGRAMS: Final[dict[str, Callable[[Topology, Member], Program]]] = {
-    "udp-echo": Topology._echo,
-    "tcp-transfer": Topology._transfer,
-    "daemon": Topology._daemon,
-}
-
-
-def relay_program() -> Program:
+def relay_program() -> Program[object]:
     """Return the program of the relays."""
     return Relay()
 

@@ -4,7 +4,16 @@ import errno
 import socket as stdlib
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar, NoReturn, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Generic,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 import outcome
 import trio
@@ -16,8 +25,15 @@ from .. import defaults
 from ..errors import NotSimulated
 from ..host import Host, error
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
 T = TypeVar("T")
 Option = tuple[int, int]
+OptionValue: TypeAlias = "int | ReadableBuffer | None"
+SocketName = tuple[str, int] | tuple[str, int, int, int]
+"""Address and port, as IPv4 or IPv6 writes them; the latter adds flow and scope."""
+Ancillary = list[tuple[int, int, bytes]]
 
 COMMON: dict[Option, int] = {
     (stdlib.SOL_SOCKET, stdlib.SO_REUSEADDR): 0,
@@ -42,8 +58,8 @@ _FLAGS = frozenset(
 )
 
 
-class Waiters:
-    """The task that waits for one event; a second one is an error, as in trio itself."""
+class Waiters(Generic[T]):
+    """The task that waits for one value; a second one is an error, as in trio itself."""
 
     __slots__ = ("task",)
 
@@ -53,7 +69,7 @@ class Waiters:
     def __bool__(self) -> bool:
         return self.task is not None
 
-    def wait(self) -> Awaitable[Any]:
+    def wait(self) -> Awaitable[T]:
         """Return an awaitable that sleeps until woken, and returns the waker's value.
 
         Raises BusyResourceError.
@@ -71,8 +87,12 @@ class Waiters:
         self.task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def wake(self, value: Any = None) -> bool:
+    def wake(self: "Waiters[None]") -> bool:
         """Wake the waiting task; return False if there is none."""
+        return self.give(None)
+
+    def give(self, value: T) -> bool:
+        """Wake the waiting task with a value; return False if there is none."""
         task = self.task
         if task is None:
             return False
@@ -97,7 +117,7 @@ class SimSocket(tsocket.SocketType):
         self._family = stdlib.AddressFamily(family)
         self._kind = stdlib.SocketKind(kind)
         self._proto = proto
-        self._options: dict[Option, Any] = {}  # options that were set
+        self._options: dict[Option, int] = {}  # options that were set
         self._closed = False
         self._turns = 0
 
@@ -149,7 +169,9 @@ class SimSocket(tsocket.SocketType):
 
     # Options.
 
-    def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+    def setsockopt(
+        self, level: int, option: int, value: OptionValue, length: int | None = None
+    ) -> None:
         """Set an option. Raises OSError (ENOPROTOOPT if this socket does not have it)."""
         self._check()
         if (level, option) not in self.OPTIONS:
@@ -159,15 +181,26 @@ class SimSocket(tsocket.SocketType):
             number = _as_linux_keeps(option, number)
         self._options[level, option] = number
 
-    def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
+    @overload
+    def getsockopt(self, level: int, option: int) -> int: ...
+
+    @overload
+    def getsockopt(self, level: int, option: int, buflen: int) -> bytes: ...
+
+    def getsockopt(self, level: int, option: int, buflen: int | None = None) -> int | bytes:
         """Return an option as an int, or as bytes with `buflen`. Raises OSError (ENOPROTOOPT)."""
         self._check()
-        value = self._get(level, option)
-        if not buflen:
-            return value
-        return value if isinstance(value, bytes) else value.to_bytes(4, sys.byteorder)[:buflen]
+        value = self._structure(level, option)
+        if value is not None:
+            return value[:buflen] if buflen else int.from_bytes(value[:4], sys.byteorder)
+        number = self._get(level, option)
+        return number.to_bytes(4, sys.byteorder)[:buflen] if buflen else number
 
-    def _get(self, level: int, option: int) -> Any:
+    def _structure(self, level: int, option: int) -> bytes | None:
+        """Return an option that is more than a number; None for others."""
+        return None
+
+    def _get(self, level: int, option: int) -> int:
         if level == stdlib.SOL_SOCKET:
             fixed = self._fixed(option)
             if fixed is not None:
@@ -201,16 +234,17 @@ class SimSocket(tsocket.SocketType):
 
     # Names and checkpoints.
 
-    async def _resolve(self, address: Any, *, local: bool) -> Any:
+    async def _resolve(self, address: object, *, local: bool) -> SocketName:
         """Return an address with its names looked up, by trio's own rules. Raises OSError,
         ValueError.
         """
         only6 = self._family == stdlib.AF_INET6 and self._get(
             stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY
         )
-        return await tinternal._resolve_address_nocp(
+        found: SocketName = await tinternal._resolve_address_nocp(
             self._kind, self._family, self._proto, ipv6_v6only=only6, address=address, local=local
         )
+        return found
 
     def _check(self) -> None:
         if self._closed:
@@ -249,7 +283,7 @@ class StreamSocket(SimSocket):
         """
         raise NotImplementedError
 
-    def write_ready(self, data: Any) -> int:
+    def write_ready(self, data: "ReadableBuffer") -> int:
         """Write without waiting; return the number of bytes taken, at least one of a non-empty
         `data`.
         """
@@ -268,43 +302,45 @@ class StreamSocket(SimSocket):
         peek = bool(flags & stdlib.MSG_PEEK)
         return await self._until(lambda: self.take_ready(buflen, peek=peek), self.wait_readable)
 
-    async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+    async def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
         view = memoryview(buffer).cast("B")
         data = await self.recv(nbytes or len(view), flags)
         view[: len(data)] = data
         return len(data)
 
-    async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
+    async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, None]:
         return await self.recv(bufsize, flags), None
 
-    async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+    async def recvfrom_into(
+        self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0
+    ) -> tuple[int, None]:
         return await self.recv_into(buffer, nbytes, flags), None
 
     async def recvmsg(
         self, bufsize: int, ancbufsize: int = 0, flags: int = 0
-    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+    ) -> tuple[bytes, Ancillary, int, None]:
         return await self.recv(bufsize, flags), [], 0, None
 
     async def recvmsg_into(
-        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
-    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        self, buffers: "Iterable[WriteableBuffer]", ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, Ancillary, int, None]:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         data = await self.recv(sum(map(len, views)), flags)
         scatter(data, views)
         return len(data), [], 0, None
 
-    async def send(self, data: Any, flags: int = 0) -> int:
+    async def send(self, data: "ReadableBuffer", flags: int = 0) -> int:
         return await self._until(lambda: self.write_ready(data), self.wait_writable)
 
-    async def sendto(self, data: Any, *args: Any) -> int:
+    async def sendto(self, data: "ReadableBuffer", *args: object) -> int:
         return await self.send(data)  # the address is ignored on a connected stream
 
     async def sendmsg(
         self,
-        buffers: Iterable[Any],
-        ancdata: Iterable[Any] = (),
+        buffers: "Iterable[ReadableBuffer]",
+        ancdata: Iterable[object] = (),
         flags: int = 0,
-        address: Any = None,
+        address: object = None,
     ) -> int:
         if any(True for _ in ancdata):
             raise NotSimulated(f"{self.host.name}: ancillary data over a stream is not simulated")
@@ -321,7 +357,7 @@ class StreamSocket(SimSocket):
                 await wait()
 
 
-def number_of(value: Any) -> int:
+def number_of(value: OptionValue) -> int:
     """Return the int that an option's value stands for. Raises OSError (EINVAL), TypeError."""
     if isinstance(value, int):
         return int(value)

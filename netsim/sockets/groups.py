@@ -1,18 +1,18 @@
 """Multicast and broadcast of one host: the groups that its sockets joined, and sending to groups.
 
-Each member on the segment gets a copy; routers do not forward them. The public internet carries
+Each member on the subnet gets a copy; routers do not forward them. The public internet carries
 none.
 """
 
 import errno
 import socket as stdlib
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..host import Host, error
 from ..network.network import BROADCAST, Attachment
 from ..network.packet import Packet
-from .base import Option, number_of
+from .base import Option, OptionValue, number_of
 
 if TYPE_CHECKING:
     from .udp import UdpSocket
@@ -57,7 +57,7 @@ class Memberships:
         self._interfaces: dict[UdpSocket, Attachment] = {}  # chosen for sending
         self.groups: set[str] = {BROADCAST}  # groups that the host listens to
 
-    def option(self, socket: "UdpSocket", level: int, option: int, value: Any) -> bool:
+    def option(self, socket: "UdpSocket", level: int, option: int, value: OptionValue) -> bool:
         """Set an option about groups; return False for another option. Raises OSError."""
         match level, option:
             case (stdlib.IPPROTO_IP, stdlib.IP_ADD_MEMBERSHIP | stdlib.IP_DROP_MEMBERSHIP):
@@ -77,9 +77,9 @@ class Memberships:
         (self._leave if leaves else self._join)(socket, group, at)
         return True
 
-    def _four(self, value: Any) -> tuple[str, Attachment]:
+    def _four(self, value: OptionValue) -> tuple[str, Attachment]:
         """Read a `struct ip_mreq`, or an `ip_mreqn` with the number of the interface."""
-        data = bytes(value)
+        data = _structure(value)
         if len(data) < 8:
             raise error(errno.EINVAL)
         group = stdlib.inet_ntop(stdlib.AF_INET, data[:4])
@@ -88,9 +88,9 @@ class Memberships:
             return group, self._by_index(index)
         return group, self._by_address(stdlib.inet_ntop(stdlib.AF_INET, data[4:8]))
 
-    def _six(self, value: Any) -> tuple[str, Attachment]:
+    def _six(self, value: OptionValue) -> tuple[str, Attachment]:
         """Read a `struct ipv6_mreq`."""
-        data = bytes(value)
+        data = _structure(value)
         if len(data) < 20:
             raise error(errno.EINVAL)
         group = stdlib.inet_ntop(stdlib.AF_INET6, data[:16])
@@ -115,7 +115,7 @@ class Memberships:
         if (group, at) in mine:
             raise error(errno.EADDRINUSE)
         mine[group, at] = None
-        at.segment.join(group, at)
+        at.subnet.join(group, at)
         self.groups.add(group)
 
     def _leave(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
@@ -125,7 +125,7 @@ class Memberships:
         del mine[group, at]
         everybody = [key for joined in self._joined.values() for key in joined]
         if (group, at) not in everybody:
-            at.segment.leave(group, at)
+            at.subnet.leave(group, at)
         if all(group != other for other, _ in everybody):
             self.groups.discard(group)
 
@@ -167,9 +167,14 @@ class Memberships:
             self._host.send(packet.copy(), None)
 
 
-def _interface_address(value: Any) -> str:
+def _structure(value: OptionValue) -> bytes:
+    """Return the bytes of an option that is a structure; a number is too short for one."""
+    return b"" if value is None or isinstance(value, int) else bytes(value)
+
+
+def _interface_address(value: OptionValue) -> str:
     """Return the address in a `struct in_addr`, `ip_mreq` or `ip_mreqn`."""
-    data = bytes(value) if not isinstance(value, int) else value.to_bytes(4, "big")
+    data = value.to_bytes(4, "big") if isinstance(value, int) else _structure(value)
     if len(data) < 4:
         raise error(errno.EINVAL)
     return stdlib.inet_ntop(stdlib.AF_INET, data[4:8] if len(data) >= 8 else data[:4])

@@ -25,7 +25,7 @@ UDP_ERRORS: Final[dict[bool, dict[str, int]]] = {
 """
 
 
-class Listener(Protocol):
+class ErrorReceiver(Protocol):
     """Protocol of the host that is told about errors of its packets."""
 
     def failed(self, icmp: Icmp) -> None: ...
@@ -36,7 +36,7 @@ class IcmpStack:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.listeners: dict[int, Listener] = {}
+        self.listeners: dict[int, ErrorReceiver] = {}
         self._mtus: dict[str, int] = {}
         self._spent: dict[str, float] = {}  # when each host's allowance is complete again
 
@@ -49,7 +49,7 @@ class IcmpStack:
         return defaults.LOOPBACK_MTU if via is None else via.up.spec.mtu
 
     def receive(self, packet: Packet) -> None:
-        icmp = packet.data
+        icmp = packet.icmp
         if icmp.kind == "too-big":
             known = self._mtus.get(icmp.dst[0], icmp.mtu)
             self._mtus[icmp.dst[0]] = min(known, icmp.mtu)

@@ -9,13 +9,16 @@ import os
 import socket as stdlib
 import struct
 from collections import deque
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
 from .. import defaults
 from ..host import Host, error
 from .base import COMMON, Option, StreamSocket, Waiters
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, StrOrBytesPath
 
 _LONGEST_PATH = 107  # bytes: sun_path without the final zero, unix(7)
 
@@ -56,9 +59,11 @@ class LocalSocket(StreamSocket):
         self._reset = False  # the peer closed without reading everything
         self._backlog: int | None = None  # of a listener
         self._pending: deque[LocalSocket] = deque()
-        self._readers = Waiters()
-        self._writers = Waiters()
-        self._knocking: deque[Waiters] = deque()  # connects that wait for space in the backlog
+        self._readers: Waiters[None] = Waiters()
+        self._writers: Waiters[None] = Waiters()
+        self._knocking: deque[Waiters[None]] = (
+            deque()
+        )  # connects that wait for space in the backlog
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:
@@ -75,18 +80,17 @@ class LocalSocket(StreamSocket):
         assert self._peer_name is not None
         return self._peer_name
 
-    def getsockopt(self, level: int, option: int, buflen: int = 0) -> Any:
+    def _structure(self, level: int, option: int) -> bytes | None:
         if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_PEERCRED):
-            self._check()
-            return struct.pack("3i", 1, 0, 0)[: buflen or 4]  # one user per host
-        return super().getsockopt(level, option, buflen)
+            return struct.pack("3i", 1, 0, 0)  # one user per host
+        return super()._structure(level, option)
 
     def _listens(self) -> bool:
         return self._backlog is not None
 
     # Connecting.
 
-    async def bind(self, address: Any) -> None:
+    async def bind(self, address: "StrOrBytesPath") -> None:
         self._check()
         await trio.lowlevel.checkpoint()
         path = _path(address)
@@ -103,7 +107,7 @@ class LocalSocket(StreamSocket):
             raise error(errno.EINVAL)
         self._backlog = max(0, backlog)
 
-    async def accept(self) -> tuple["LocalSocket", Any]:
+    async def accept(self) -> tuple["LocalSocket", str | None]:
         self._check()
         if self._backlog is None:
             raise error(errno.EINVAL)
@@ -115,7 +119,7 @@ class LocalSocket(StreamSocket):
             self._knocking.popleft().wake()
         return socket, socket._peer_name
 
-    async def connect(self, address: Any) -> None:
+    async def connect(self, address: "StrOrBytesPath") -> None:
         self._check()
         await trio.lowlevel.checkpoint()
         if self._peer is not None:
@@ -140,7 +144,7 @@ class LocalSocket(StreamSocket):
         return found
 
     async def _knock(self, listener: "LocalSocket") -> None:
-        turn = Waiters()
+        turn: Waiters[None] = Waiters()
         listener._knocking.append(turn)
         try:
             await turn.wait()
@@ -176,7 +180,7 @@ class LocalSocket(StreamSocket):
         if peer is not None and peer._writers and peer._may_write():
             peer._writers.wake()
 
-    def write_ready(self, data: Any) -> int:
+    def write_ready(self, data: "ReadableBuffer") -> int:
         self._check()
         peer = self._peer
         if peer is None:
@@ -277,7 +281,7 @@ def _join(near: LocalSocket, far: LocalSocket) -> None:
     near._peer_name, far._peer_name = far._name, near._name
 
 
-def _path(address: Any) -> str:
+def _path(address: "StrOrBytesPath") -> str:
     path = os.fsdecode(address)
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise OSError("AF_UNIX path too long")

@@ -3,11 +3,12 @@
 import errno
 import socket as stdlib
 from collections import deque
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
+from ..host import error
 from ..network.network import Attachment
 from ..network.packet import Addr, Icmp
-from .base import COMMON, Option, StreamSocket, Waiters
+from .base import COMMON, Option, OptionValue, SocketName, StreamSocket, Waiters
 from .tcp.connection import (
     CLOSED,
     ESTABLISHED,
@@ -91,11 +92,12 @@ class TcpEnd(StreamSocket):
         self._via: Attachment | None = None
         self._phase = NEW
         self._shut_write = False
+        self._linger = bytes(8)
         self._hard = False  # SO_LINGER of 0 seconds: closing resets
-        self._readers = Waiters()
-        self._writers = Waiters()
+        self._readers: Waiters[None] = Waiters()
+        self._writers: Waiters[None] = Waiters()
 
-    def _shown(self, address: Addr) -> Any:
+    def _shown(self, address: Addr) -> SocketName:
         """Return an address in the notation of this socket's family."""
         ip, port = address
         if self._family != stdlib.AF_INET6:
@@ -227,18 +229,25 @@ class TcpEnd(StreamSocket):
 
     # Options.
 
-    def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+    def setsockopt(
+        self, level: int, option: int, value: OptionValue, length: int | None = None
+    ) -> None:
         self._options = dict(self._options)  # accepted sockets may share it
         super().setsockopt(level, option, value, length)
         if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_LINGER):
-            # struct linger: on, seconds
-            on, seconds = (int.from_bytes(value[i : i + 4], "little") for i in (0, 4))
-            self._options[level, option] = bytes(value[:8])
+            if value is None or isinstance(value, int):
+                raise error(errno.EINVAL)
+            self._linger = bytes(value)[:8]  # struct linger: on, seconds
+            on, seconds = (int.from_bytes(self._linger[i : i + 4], "little") for i in (0, 4))
             self._hard = bool(on) and not seconds
             return
         self._apply(level, option, self._options[level, option])
 
-    def _apply(self, level: int, option: int, value: Any) -> None:
+    def _structure(self, level: int, option: int) -> bytes | None:
+        linger = (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_LINGER)
+        return self._linger if linger else super()._structure(level, option)
+
+    def _apply(self, level: int, option: int, value: int) -> None:
         binding, connection = self.binding, self.connection
         if level == stdlib.SOL_SOCKET:
             if option == stdlib.SO_REUSEADDR:

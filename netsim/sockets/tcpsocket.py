@@ -3,17 +3,21 @@
 import errno
 import os
 import socket as stdlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from ..host import error
 from ..network.packet import Addr
+from .base import SocketName
 from .tcp.connection import CLOSED, SYN_SENT
 from .tcp.defaults import WRITE_PIECE_BYTES
 from .tcp.segment import Segment
 from .tcpend import CONNECTED, DIALLED, DIALLING, FAILED, MAPPED, NEW, Backlog, TcpEnd
 from .tcpstack import Key
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _MOST_BACKLOG = 4096  # net.core.somaxconn
 
@@ -27,18 +31,18 @@ class TcpSocket(TcpEnd):
 
     # Names.
 
-    def getsockname(self) -> Any:
+    def getsockname(self) -> SocketName:
         self._check()
         return self._shown((self.local[0], self.binding.port))
 
-    def getpeername(self) -> Any:
+    def getpeername(self) -> SocketName:
         self._check()
         connection = self.connection
         if self.remote is None or connection is None or connection.state in (CLOSED, SYN_SENT):
             raise error(errno.ENOTCONN)
         return self._shown(self.remote)
 
-    async def _meant(self, address: Any, *, local: bool) -> Addr:
+    async def _meant(self, address: object, *, local: bool) -> Addr:
         """Return the address as it is written in packets."""
         found = await self._resolve(address, local=local)
         ip = str(found[0]).split("%")[0]
@@ -48,7 +52,7 @@ class TcpSocket(TcpEnd):
 
     # Listening.
 
-    async def bind(self, address: Any) -> None:
+    async def bind(self, address: object) -> None:
         self._check()
         await trio.lowlevel.checkpoint()
         ip, port = await self._meant(address, local=True)
@@ -101,6 +105,7 @@ class TcpSocket(TcpEnd):
             return
         child = TcpSocket(self.stack, self._family)
         child._options = self._options  # copied when either sets one
+        child._linger = self._linger
         child.binding = self.binding.inherit(key[0][0])
         child.parent = self
         child._phase = CONNECTED
@@ -110,7 +115,7 @@ class TcpSocket(TcpEnd):
         child.connection.accept(syn, self.stack.events.now)
         child._after()
 
-    async def accept(self) -> tuple[TcpEnd, Any]:
+    async def accept(self) -> tuple[TcpEnd, SocketName]:
         self._check()
         await self._turn()
         while True:
@@ -126,7 +131,7 @@ class TcpSocket(TcpEnd):
 
     # Dialling.
 
-    async def connect(self, address: Any) -> None:
+    async def connect(self, address: object) -> None:
         self._check()
         try:
             ip, port = await self._meant(address, local=False)
@@ -201,7 +206,7 @@ class TcpSocket(TcpEnd):
             await self._readers.wait()
         return self.take_ready(buflen, peek=bool(flags & stdlib.MSG_PEEK))
 
-    def write_ready(self, data: Any) -> int:
+    def write_ready(self, data: "ReadableBuffer") -> int:
         self._check()
         connection = self.connection
         if connection is None:
@@ -210,7 +215,7 @@ class TcpSocket(TcpEnd):
             raise error(self._take_error())
         if connection.fin_wanted:
             raise error(errno.EPIPE)
-        size = len(data)
+        size = memoryview(data).nbytes
         if not size:
             return 0
         room = connection.limit - connection.queued
@@ -300,7 +305,7 @@ class TcpSocket(TcpEnd):
         self._after()
 
 
-def _as_bytes(data: Any, size: int) -> bytes:
+def _as_bytes(data: "ReadableBuffer", size: int) -> bytes:
     """Return the first `size` bytes as an immutable object; copy only if necessary."""
     if type(data) is bytes:
         return data if len(data) == size else data[:size]

@@ -108,11 +108,13 @@ class TcpStack:
 
     def receive(self, packet: Packet) -> None:
         key = packet.dst, packet.src
+        segment = packet.data
+        assert isinstance(segment, Segment)
         party = self.connections.get(key)
         if party is not None:
-            party.take(packet.data)
+            party.take(segment)
         else:
-            self.knock(packet.data, key)
+            self.knock(segment, key)
 
     def knock(self, segment: Segment, key: Key) -> None:
         """Pass a segment without a connection to a listener, or refuse it."""

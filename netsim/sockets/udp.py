@@ -8,7 +8,7 @@ import errno
 import socket as stdlib
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import trio
 
@@ -17,10 +17,13 @@ from ..errors import NotSimulated
 from ..host import cause, error
 from ..network.network import Attachment
 from ..network.packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Icmp, Packet
-from .base import COMMON, Option, SimSocket, Waiters, scatter
+from .base import COMMON, Ancillary, Option, OptionValue, SimSocket, SocketName, Waiters, scatter
 from .groups import MTU_DISCOVER, MTU_DISCOVER6, OPTIONS4, OPTIONS6, is_group
 from .icmp import UDP_ERRORS
 from .udpstack import UdpStack
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _OVERHEAD4 = IP4_HEADER + UDP_HEADER
 _OVERHEAD6 = IP6_HEADER + UDP_HEADER
@@ -53,15 +56,15 @@ class UdpSocket(SimSocket):
         self._queue: deque[Item] = deque()
         self._queued = 0
         self._limit = defaults.RECEIVE_BUFFER_BYTES
-        self._readers = Waiters()
+        self._readers: Waiters[Item] = Waiters()
         self._error = 0  # the pending error
         self._done_writing = False
-        self._routes: dict[Any, Route] = {}
-        self._routes_of: Any = None  # the host's routes from which these were computed
+        self._routes: dict[SocketName, Route] = {}
+        self._routes_of: object = None  # the host's routes from which these were computed
 
     # Names.
 
-    async def bind(self, address: Any) -> None:
+    async def bind(self, address: object) -> None:
         self._check()
         await trio.lowlevel.checkpoint()
         found = await self._resolve(address, local=True)
@@ -105,26 +108,26 @@ class UdpSocket(SimSocket):
             return False
         return not (self.shares_port and other.shares_port)
 
-    def getsockname(self) -> Any:
+    def getsockname(self) -> SocketName:
         self._check()
         if self._local is None:
             return ("::", self.port, 0, 0) if self._is_six else ("0.0.0.0", self.port)
         return self._shown((self._local, self.port))
 
-    def getpeername(self) -> Any:
+    def getpeername(self) -> SocketName:
         self._check()
         if self.peer is None:
             raise error(errno.ENOTCONN)
         return self._shown(self.peer)
 
-    def _shown(self, address: Addr) -> Any:
+    def _shown(self, address: Addr) -> SocketName:
         """Return an address as this family writes it."""
         if not self._is_six:
             return address
         ip, port = address
         return (ip if ":" in ip else _MAPPED + ip, port, 0, 0)
 
-    async def connect(self, address: Any) -> None:
+    async def connect(self, address: object) -> None:
         self._check()
         await trio.lowlevel.checkpoint()
         found = await self._resolve(address, local=False)
@@ -139,7 +142,9 @@ class UdpSocket(SimSocket):
 
     # Options.
 
-    def setsockopt(self, level: int, option: int, value: Any = None, length: Any = None) -> None:
+    def setsockopt(
+        self, level: int, option: int, value: OptionValue, length: int | None = None
+    ) -> None:
         self._check()
         if level in (stdlib.IPPROTO_IP, stdlib.IPPROTO_IPV6):
             if self._stack.memberships.option(self, level, option, value):
@@ -161,7 +166,7 @@ class UdpSocket(SimSocket):
 
     # Sending.
 
-    async def sendto(self, data: Any, *args: Any) -> int:
+    async def sendto(self, data: "ReadableBuffer", *args: Any) -> int:
         address = args[-1]
         if self._is_turn():
             await trio.lowlevel.checkpoint()
@@ -170,7 +175,7 @@ class UdpSocket(SimSocket):
             address = await self._resolve(address, local=False)
         return self.send_datagram(bytes(data), address)
 
-    def _is_numeric(self, address: Any) -> bool:
+    def _is_numeric(self, address: object) -> bool:
         """Whether trio's resolution would return the same address."""
         if type(address) is tuple and type(address[1]) is int:
             try:
@@ -180,7 +185,7 @@ class UdpSocket(SimSocket):
             return len(address) == 2 or self._is_six
         return False
 
-    async def send(self, data: Any, flags: int = 0) -> int:
+    async def send(self, data: "ReadableBuffer", flags: int = 0) -> int:
         await self._turn()
         self._check()
         if self.peer is None:
@@ -189,17 +194,17 @@ class UdpSocket(SimSocket):
 
     async def sendmsg(
         self,
-        buffers: Iterable[Any],
-        ancdata: Iterable[Any] = (),
+        buffers: "Iterable[ReadableBuffer]",
+        ancdata: Iterable[object] = (),
         flags: int = 0,
-        address: Any = None,
+        address: object = None,
     ) -> int:
         if any(True for _ in ancdata):
             raise NotSimulated(f"{self.host.name}: ancillary data of datagrams is not simulated")
         data = b"".join(map(bytes, buffers))
         return await (self.send(data) if address is None else self.sendto(data, address))
 
-    def send_datagram(self, data: bytes, to: Any) -> int:
+    def send_datagram(self, data: bytes, to: SocketName) -> int:
         """Send now, to a numeric address. Raises OSError."""
         if self._closed:
             raise error(errno.EBADF)
@@ -231,7 +236,7 @@ class UdpSocket(SimSocket):
             host.send(packet, via)
         return size
 
-    def _route(self, to: Any) -> Route:
+    def _route(self, to: SocketName) -> Route:
         """Return how to send to a numeric address. Raises OSError."""
         address, port = to[0], _port(to[1])
         six = ":" in address
@@ -296,8 +301,9 @@ class UdpSocket(SimSocket):
 
     def take(self, packet: Packet) -> None:
         """Take a datagram that has arrived."""
+        assert isinstance(packet.data, bytes)
         item = packet.data, packet.src
-        if self._readers.wake(item):
+        if self._readers.give(item):
             return
         cost = len(packet.data) + defaults.DATAGRAM_OVERHEAD_BYTES
         if self._queued + cost > self._limit:
@@ -306,7 +312,7 @@ class UdpSocket(SimSocket):
         self._queued += cost
         self._queue.append(item)
 
-    async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, Any]:
+    async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, SocketName]:
         if flags or self._is_six or self._closed or self._error or bufsize < 0:
             return (await self._receive(bufsize, flags))[:2]
         if self._queue:  # the usual case of `_receive`, written inline
@@ -317,7 +323,7 @@ class UdpSocket(SimSocket):
             item = await self._readers.wait()
         return item if len(item[0]) <= bufsize else (item[0][:bufsize], item[1])
 
-    async def _receive(self, size: int, flags: int) -> tuple[bytes, Any, int]:
+    async def _receive(self, size: int, flags: int) -> tuple[bytes, SocketName, int]:
         """Return data, source, and MSG_TRUNC if the data was cut."""
         self._before_receiving(size, flags)
         if self._queue:
@@ -344,7 +350,7 @@ class UdpSocket(SimSocket):
         return item
 
     async def _wait(self, flags: int) -> Item:
-        item: Item = await self._readers.wait()
+        item = await self._readers.wait()
         if flags & stdlib.MSG_PEEK:
             self._queued += len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
             self._queue.appendleft(item)
@@ -353,10 +359,12 @@ class UdpSocket(SimSocket):
     async def recv(self, buflen: int, flags: int = 0) -> bytes:
         return (await self._receive(buflen, flags))[0]
 
-    async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+    async def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
         return (await self.recvfrom_into(buffer, nbytes, flags))[0]
 
-    async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
+    async def recvfrom_into(
+        self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0
+    ) -> tuple[int, SocketName]:
         view = memoryview(buffer).cast("B")
         data, source, _ = await self._receive(nbytes or len(view), flags)
         view[: len(data)] = data
@@ -364,13 +372,13 @@ class UdpSocket(SimSocket):
 
     async def recvmsg(
         self, bufsize: int, ancbufsize: int = 0, flags: int = 0
-    ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
+    ) -> tuple[bytes, Ancillary, int, SocketName]:
         data, source, cut = await self._receive(bufsize, flags)
         return data, [], cut, source
 
     async def recvmsg_into(
-        self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0
-    ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
+        self, buffers: "Iterable[WriteableBuffer]", ancbufsize: int = 0, flags: int = 0
+    ) -> tuple[int, Ancillary, int, SocketName]:
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         data, source, cut = await self._receive(sum(map(len, views)), flags)
         scatter(data, views)
@@ -412,7 +420,7 @@ class UdpSocket(SimSocket):
         self._check()
         raise error(errno.EOPNOTSUPP)
 
-    async def accept(self) -> Any:
+    async def accept(self) -> NoReturn:
         self._check()
         await trio.lowlevel.checkpoint()
         raise error(errno.EOPNOTSUPP)

@@ -6,7 +6,7 @@ do not.
 """
 
 import hashlib
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
 import msgpack
 
@@ -18,13 +18,20 @@ SENT: Final = "sent"
 RECEIVED: Final = "received"
 # Drops are named by their reason: "lost", "queue", "nat", "firewall", "no-route", "cut", "mtu", …
 
+COUNTERS: Final = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
 _BATCH: Final = 2048
+
+
+class Writable(Protocol):
+    """A file that is open for writing bytes, or a substitute for one."""
+
+    def write(self, data: bytes, /) -> object: ...
 
 
 class Trace:
     """Records of one run. `keep` stores them all in memory; `file` gets them packed."""
 
-    def __init__(self, *, keep: bool = False, file: BinaryIO | None = None) -> None:
+    def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
         self.count = 0
         self.records: list[Record] = []
         self._keep = keep
@@ -33,20 +40,10 @@ class Trace:
         self._batch: list[Record] = []
         self._pack = msgpack.Packer().pack  # `packb` would create a packer for each record
 
-    def add(
-        self,
-        time: float,
-        what: str,
-        host: str,
-        proto: int,
-        src: Addr,
-        dst: Addr,
-        size: int,
-        cause: str,
-    ) -> None:
+    def add(self, record: Record) -> None:
         """Append a record."""
         batch = self._batch
-        batch.append((time, what, host, proto, src, dst, size, cause))
+        batch.append(record)
         if len(batch) >= _BATCH:
             self._flush()
 
@@ -69,3 +66,38 @@ class Trace:
             self._file.write(packed)
         if self._keep:
             self.records += batch
+
+
+class Ledger(Trace):
+    """A trace that also counts packets and bytes by host, and drops by reason.
+
+    Counting happens one batch at a time.
+    """
+
+    def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
+        super().__init__(keep=keep, file=file)
+        self.hosts: dict[str, list[int]] = {}  # by host, in the order of COUNTERS
+        self.drops: dict[str, int] = {}
+
+    def _flush(self) -> None:
+        hosts, drops = self.hosts, self.drops
+        for record in self._batch:
+            what, host = record[1], record[2]
+            counts = hosts.get(host)
+            if counts is None:
+                counts = hosts[host] = [0, 0, 0, 0, 0]
+            if what == SENT:
+                counts[0] += 1
+                counts[3] += record[6]
+            elif what == RECEIVED:
+                counts[1] += 1
+                counts[4] += record[6]
+            else:
+                counts[2] += 1
+                drops[what] = drops.get(what, 0) + 1
+        super()._flush()
+
+    def counters(self, host: str) -> dict[str, int]:
+        """Return the counters of a host so far: packets and bytes sent, received and lost."""
+        self._flush()
+        return dict(zip(COUNTERS, self.hosts.get(host, (0,) * 5), strict=True))

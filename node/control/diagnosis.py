@@ -6,7 +6,7 @@ asks no peer itself.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ...transport.bytestream import PathKind
 from ...transport.defaults import HTTPS_PORT
@@ -22,6 +22,7 @@ from ...transport.nat.reach.reachability import Answer
 from ...transport.networks import path_kind_to
 from ...transport.strategies.dialer import Dialer
 from ..health import Condition
+from .messages import node as messages
 
 _PUNCHED: Final = {
     "tcp": Strategy.TCP_PUNCH,
@@ -309,13 +310,9 @@ class Diagnosis:
             yield replace(each, sentence=f"{name}: switched off by its owner{by}")
 
 
-def finding_view(finding: Finding) -> dict[str, Any]:
-    """Return a finding for the control socket; `hint` is null if there is nothing to do."""
-    return {
-        "code": finding.code,
-        "sentence": finding.sentence,
-        "hint": finding.hint or None,
-    }
+def finding_view(finding: Finding) -> messages.Finding:
+    """Describe a finding; `hint` is None if there is nothing to do."""
+    return messages.Finding(finding.code, finding.sentence, finding.hint or None)
 
 
 def _count(number: int, word: str) -> str:

@@ -1,12 +1,13 @@
-"""Views of jobs for the control socket, as plain values ready for JSON."""
+"""Describes jobs and their results in messages of the control socket."""
 
-from typing import Any
-
+from ...state.claims.rule import Claim
 from ...state.views.jobs import Job, Standing, State
 from ...tasks.jobs.errors import BadOutcome, BadSpec
 from ...tasks.jobs.outcome import read_outcome
 from ...tasks.jobs.prompt import KIND, read_spec
 from ...tasks.jobs.results import Result
+from .messages.encoding import extended
+from .messages.jobs import ChatMessage, ClaimView, JobRecord, JobView, LackingRecord, SpecView
 
 FAILED = "failed"
 
@@ -22,29 +23,29 @@ def state_of(standing: Standing) -> tuple[str, str | None]:
     return FAILED if error else standing.state.value, error
 
 
-def standing_view(standing: Standing, job: Job, made: int = 0) -> dict[str, Any]:
+def standing_view(standing: Standing, job: Job, made: int = 0) -> JobView:
     """Describe a job as its feed has it; `made` is 0 if it is not an own job."""
     claim, (state, error) = standing.claim, state_of(standing)
     spec = spec_view(job)
-    return {
-        "job": standing.id,
-        "author": job.author,
-        "kind": job.kind,
-        "state": state,
-        "error": error,
-        "message": None,
-        "model": None if spec is None else spec["model"] or spec["root"],
-        "abstract": "" if spec is None else spec["abstract"],
-        "claimant": None if claim is None else claim.claimant,
-        "attempt": standing.attempt,
-        "step": 0 if claim is None else claim.step,
-        "came": None,
-        "read": False,
-        "made": made / 1e6 or None,
-    }
+    return JobView(
+        job=standing.id,
+        author=job.author,
+        kind=job.kind,
+        state=state,
+        error=error,
+        message=None,
+        model=None if spec is None else spec.model or spec.root,
+        abstract="" if spec is None else spec.abstract,
+        claimant=None if claim is None else claim.claimant,
+        attempt=standing.attempt,
+        step=0 if claim is None else claim.step,
+        came=None,
+        read=False,
+        made=made / 1e6 or None,
+    )
 
 
-def spec_view(job: Job) -> dict[str, Any] | None:
+def spec_view(job: Job) -> SpecView | None:
     """Describe what a prompt job asks for; None if the job is not a prompt."""
     if job.kind != KIND:
         return None
@@ -54,22 +55,33 @@ def spec_view(job: Job) -> dict[str, Any] | None:
         return None
     messages = None
     if spec.messages is not None:
-        messages = [{"role": said.role, "content": said.content} for said in spec.messages]
+        messages = tuple(ChatMessage(said.role, said.content) for said in spec.messages)
     how = spec.sampling
-    return {
-        "root": spec.root,
-        "model": spec.name,
-        "abstract": spec.abstract,
-        "prompt": spec.prompt,
-        "messages": messages,
-        "raw": spec.raw,
-        "max_tokens": spec.max_tokens,
-        "temperature": how.temperature,
-        "top_k": how.top_k,
-        "top_p": how.top_p,
-        "seed": how.seed,
-        "stop": list(spec.stop),
-    }
+    return SpecView(
+        root=spec.root,
+        model=spec.name,
+        abstract=spec.abstract,
+        prompt=spec.prompt,
+        messages=messages,
+        raw=spec.raw,
+        max_tokens=spec.max_tokens,
+        temperature=how.temperature,
+        top_k=how.top_k,
+        top_p=how.top_p,
+        seed=how.seed,
+        stop=spec.stop,
+    )
+
+
+def claim_view(claim: Claim, job: Job) -> ClaimView:
+    """Describe a claim on a job."""
+    return ClaimView(
+        claimant=claim.claimant,
+        attempt=claim.attempt,
+        done=claim.done,
+        step=claim.step,
+        refused=claim.claimant in job.refused,
+    )
 
 
 def result_state(result: Result) -> str:
@@ -77,44 +89,44 @@ def result_state(result: Result) -> str:
     return FAILED if result.outcome.error else State.DONE.value
 
 
-def result_view(result: Result, author: str) -> dict[str, Any]:
+def result_view(result: Result, author: str) -> JobView:
     """Describe a result that is stored here, without its text."""
     came = result.outcome
-    return {
-        "job": result.job,
-        "author": author,
-        "kind": result.kind,
-        "state": result_state(result),
-        "error": came.error or None,
-        "message": came.message or None,
-        "model": result.model,
-        "abstract": result.abstract,
-        "claimant": result.claimant,
-        "attempt": result.attempt,
-        "step": 0,
-        "came": result.came,
-        "read": result.read > 0,
-        "made": result.made / 1e6 or None,
-        "tokens": came.tokens,
-        "reason": came.reason,
-    }
+    return JobView(
+        job=result.job,
+        author=author,
+        kind=result.kind,
+        state=result_state(result),
+        error=came.error or None,
+        message=came.message or None,
+        model=result.model,
+        abstract=result.abstract,
+        claimant=result.claimant,
+        attempt=result.attempt,
+        step=0,
+        came=result.came,
+        read=result.read > 0,
+        made=result.made / 1e6 or None,
+        tokens=came.tokens,
+        reason=came.reason,
+    )
 
 
-def record_of(result: Result, author: str) -> dict[str, Any]:
+def record_of(result: Result, author: str) -> JobRecord:
     """Describe a result like `result_view`, with the prompt and the text."""
-    return result_view(result, author) | {
-        "prompt": result.prompt or result.abstract,
-        "text": result.outcome.text,
-        "node": result.claimant,
-    }
+    return extended(
+        JobRecord,
+        result_view(result, author),
+        prompt=result.prompt or result.abstract,
+        text=result.outcome.text,
+        node=result.claimant,
+    )
 
 
-def lacking_record(job: str, standing: Standing | None, error: str, why: str) -> dict[str, Any]:
-    """Describe a job without a result, with the fields of `record_of` that describe its prompt."""
+def lacking_record(job: str, standing: Standing | None, error: str, why: str) -> LackingRecord:
+    """Describe a job without a result."""
     spec = None if standing is None or standing.job is None else spec_view(standing.job)
     prompt = None
     if spec is not None:
-        prompt = spec["messages"][-1]["content"] if spec["messages"] else spec["prompt"]
-    return {
-        "job": job, "prompt": prompt, "text": "", "node": None, "error": error, "message": why,
-    }  # fmt: skip
+        prompt = spec.messages[-1].content if spec.messages else spec.prompt
+    return LackingRecord(job=job, prompt=prompt, text="", node=None, error=error, message=why)

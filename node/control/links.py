@@ -1,15 +1,15 @@
 """Views of links for the control socket: their paths, their rates, and why one is not direct."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from ...transport.bytestream import PathKind
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.link.status import PathStatus
 from ...transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
-from ...transport.relay.defaults import RelayLimits
 from ...transport.strategies.dialer import Dialer, Strategies
+from .messages.node import HeldRelay, LinkView, PathView, Relaying
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
 """A sample by peer: the peer's incarnation, bytes in, bytes out."""
@@ -52,36 +52,35 @@ def look(links: list[Link]) -> Looked:
     return found
 
 
-def link_view(link: Link, dialer: Dialer, before: Looked, span: float, now: float
-              ) -> dict[str, Any]:  # fmt: skip
+def link_view(link: Link, dialer: Dialer, before: Looked, span: float, now: float) -> LinkView:
     """Describe a link, with rates in bytes per second over the last `span` seconds."""
     status = link.status
     name, was_in, was_out = before.get(link.peer, (b"", 0, 0))
     known = name == status.peer_incarnation and span > 0
     used = next((path for path in status.paths if path.used), None)
-    return {
-        "peer": link.peer,
-        "path": status.path,
-        "medium": used.medium if used is not None else None,
-        "rtt_ms": _ms(status.rtt),
-        "rate_in": (status.bytes_in - was_in) / span if known else None,
-        "rate_out": (status.bytes_out - was_out) / span if known else None,
-        "bytes_in": status.bytes_in,
-        "bytes_out": status.bytes_out,
-        "linked_s": now - status.since,
-        "paths": [_path_view(path) for path in status.paths],
-        "why_relayed": why_relayed(link.path_kind, dialer.outcome(link.peer), dialer.strategies),
-    }
+    return LinkView(
+        peer=link.peer,
+        path=status.path,
+        medium=used.medium if used is not None else None,
+        rtt_ms=_ms(status.rtt),
+        rate_in=(status.bytes_in - was_in) / span if known else None,
+        rate_out=(status.bytes_out - was_out) / span if known else None,
+        bytes_in=status.bytes_in,
+        bytes_out=status.bytes_out,
+        linked_s=now - status.since,
+        paths=tuple(_path_view(path) for path in status.paths),
+        why_relayed=why_relayed(link.path_kind, dialer.outcome(link.peer), dialer.strategies),
+    )
 
 
-def _path_view(path: PathStatus) -> dict[str, Any]:
-    return {
-        "path": path.path_kind.value,
-        "medium": path.medium,
-        "address": f"{path.address[0]} port {path.address[1]}" if path.address[0] else None,
-        "rtt_ms": _ms(path.rtt),
-        "used": path.used,
-    }
+def _path_view(path: PathStatus) -> PathView:
+    return PathView(
+        path=path.path_kind.value,
+        medium=path.medium,
+        address=f"{path.address[0]} port {path.address[1]}" if path.address[0] else None,
+        rtt_ms=_ms(path.rtt),
+        used=path.used,
+    )
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -118,26 +117,24 @@ def why_relayed(
     return f"hole punching failed{rounds}: {'; '.join(words)}"
 
 
-def relay_views(dialer: Dialer, now: float) -> list[dict[str, Any]]:
+def relay_views(dialer: Dialer, now: float) -> tuple[HeldRelay, ...]:
     """Describe the relays at which this node has a reservation, the nearest first."""
-    return [
-        {"peer": held.relay, "rtt_ms": held.rtt * 1000, "expires_s": held.expires - now}
-        for held in dialer.relays.relays
-    ]
+    return tuple(
+        HeldRelay(held.relay, held.rtt * 1000, held.expires - now) for held in dialer.relays.relays
+    )
 
 
-def relaying_view(dialer: Dialer) -> dict[str, Any]:
+def relaying_view(dialer: Dialer) -> Relaying:
     """Describe what this node relays for others; `rate` is its limit in bytes per second."""
     book = dialer.relaying.book
-    limits: RelayLimits = book.limits
     figures = book.figures()
-    return {
-        "on": book.lends,
-        "allowed": limits.rate > 0,
-        "rate": limits.rate if book.lends else 0,
-        "places": figures.reservations,
-        "circuits": figures.circuits,
-        "strangers": figures.stranger_circuits,
-        "bytes": figures.relayed,
-        "refused": figures.refused,
-    }
+    return Relaying(
+        on=book.lends,
+        allowed=book.limits.rate > 0,
+        rate=book.limits.rate if book.lends else 0,
+        places=figures.reservations,
+        circuits=figures.circuits,
+        strangers=figures.stranger_circuits,
+        bytes=figures.relayed,
+        refused=figures.refused,
+    )

@@ -2,114 +2,118 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
 
 import trio
 
 from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
 from ...dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
+from ...dht.exchange.fetch import FetchReport
 from ...dht.names import Meaning, Voucher, spelled
-from ...tasks.inference.models import holders, manifest_of
+from ...state.directory import Directory
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
 from .. import defaults
+from ..daemon.content import Content
 from ..models.providers import ALONE, WHO_HAD
 from . import views
-from .operations import maybe, path_of, progress_to, text_of
-from .server import Emit, Operation
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
-
-NAME_LIMIT = 256  # characters of a model's name or root
+from .messages import models as messages
+from .messages.encoding import extended
+from .server import Emit, Operation, operation, progress_to
 
 
 class ModelOperations:
     """Operations on the models of one node and its swarm."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, host: Host, content: Content, directory: Directory) -> None:
+        self._host = host
+        self._content = content
+        self._library = content.library
+        self._directory = directory
 
     def table(self) -> Mapping[str, Operation]:
-        return {
-            "models": self.models,
-            "model_add": self.model_add,
-            "model_show": self.model_show,
-            "model_pull": self.model_pull,
-        }
+        return dict(
+            (
+                operation(messages.ListModels, self.models),
+                operation(messages.AddModel, self.add),
+                operation(messages.ShowModel, self.show),
+                operation(messages.PullModel, self.pull),
+            )
+        )
 
-    async def models(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
-        found = views.swarm_models(self._node.directory, self._node.library)
-        found += await unnamed(self._node.library, {each["root"] for each in found})
-        lacking = {
-            each["root"]: await self._missing(each["root"]) for each in found if each["local"]
-        }
-        return {"models": [each | {"lacks": lacking.get(each["root"])} for each in found]}
+    async def models(self, _ask: messages.ListModels, _emit: Emit) -> messages.Models:
+        found = views.swarm_models(self._directory, self._library)
+        found += await unnamed(self._library, {each.root for each in found})
+        lacking = {each.root: await self._missing(each.root) for each in found if each.local}
+        return messages.Models(
+            tuple(
+                extended(messages.ListedModel, each, lacks=lacking.get(each.root)) for each in found
+            )
+        )
 
     async def _missing(self, root: str) -> int | None:
         """Count the chunks of a model that are not on this disk; None if that is unknown."""
         try:
-            held = await self._node.library.holdings(root)
+            held = await self._library.holdings(root)
         except ModelError:  # the manifest is damaged and is fetched again
             return None
         return held.chunks_total - held.chunks
 
-    async def model_add(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
-        node, folder = self._node, path_of(request, "path")
-        name = maybe(request, "name", lambda r, k: text_of(r, k, NAME_LIMIT))
-        before = node.library.names()
+    async def add(self, ask: messages.AddModel, emit: Emit) -> messages.AddedModel:
+        content, before = self._content, self._library.names()
         async with progress_to(emit) as note:
-            added, manifest = await node.library.add(folder, name, note)
-        await node.holdings.announce()
-        await node.exchange.announce(manifest.root)
-        return views.added_entry(added, manifest, before)
+            added, manifest = await self._library.add(Path(ask.path), ask.name, note)
+        await content.holdings.announce()
+        await content.exchange.announce(manifest.root)
+        return views.added_model(added, manifest, before)
 
-    async def model_show(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+    async def show(self, ask: messages.ShowModel, _emit: Emit) -> messages.ShownModel:
         """Describe a model, its vouchers, and what else its name may mean."""
-        node = self._node
-        asked = text_of(request, "name", NAME_LIMIT)
-        meaning = await self._meant(asked)
-        known = meaning.root in node.library.roots()
-        manifest: Manifest = await manifest_of(
-            meaning.root, node.library, node.exchange, node.directory
-        )
+        content, library, directory = self._content, self._library, self._directory
+        meaning = await self._meant(ask.name)
+        known = meaning.root in library.roots()
+        manifest = await content.sources.manifest(meaning.root)
         if not known:
-            await node.quota.pass_through(meaning.root, 0)
-        all_meant = await node.names.meanings(asked, timeout=defaults.SHOW_TIME)
-        members = node.directory.members()
+            await content.quota.pass_through(meaning.root, 0)
+        all_meant = await content.names.meanings(ask.name, timeout=defaults.SHOW_TIME)
+        members = directory.members()
         names = [model.name for model in views.named_models(members) if model.root == meaning.root]
         name = meaning.name or next(iter(names), meaning.root[:16])
-        local = meaning.root in node.library.roots()
+        local = meaning.root in library.roots()
         vouchers = next((one.vouchers for one in all_meant if one.root == meaning.root), ())
-        others = [one for one in all_meant if one.root != meaning.root]
-        return views.model_view(name, manifest, members, local=local) | {
-            "vouchers": voucher_views(vouchers or meaning.vouchers),
-            "others": [
-                {"name": spelled(one, all_meant), "vouchers": voucher_views(one.vouchers)}
-                for one in others
-            ],
-        }
+        others = (
+            messages.OtherMeaning(spelled(one, all_meant), voucher_views(one.vouchers))
+            for one in all_meant
+            if one.root != meaning.root
+        )
+        return replace(
+            views.shown_model(name, manifest, members, local=local),
+            vouchers=voucher_views(vouchers or meaning.vouchers),
+            others=tuple(others),
+        )
 
     async def _meant(self, asked: str) -> Meaning:
         """Resolve a name. Raises ModelError, with a hint if no node is linked."""
         try:
-            return await self._node.names.resolve(asked)
+            return await self._content.names.resolve(asked)
         except ModelError as error:
-            if error.code != "unknown-model" or self._node.holdings.linked():
+            if error.code != "unknown-model" or self._content.holdings.linked():
                 raise
             raise ModelError(error.code, error.message, hint=ALONE) from None
 
     # Pulling.
 
-    async def model_pull(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    async def pull(self, ask: messages.PullModel, emit: Emit) -> messages.PulledModel:
         """Fetch a whole model from its providers. Chunks stay if the client disconnects."""
-        node = self._node
-        asked = text_of(request, "name", NAME_LIMIT)
-        meaning = await self._meant(asked)
+        meaning = await self._meant(ask.name)
         root = meaning.root
-        await emit({"event": "resolved", **meaning_view(meaning)})
+        vouchers = voucher_views(meaning.vouchers)
+        await emit(messages.Resolved(meaning.name or None, root, vouchers))
         await self._find_holders(meaning)
-        began = node.host.now()
-        node.library.usage.note_asked(root)
+        began = self._host.now()
+        self._library.usage.note_asked(root)
         try:
             manifest = await self._manifest(root)
             report = await self._fetch(manifest, emit)
@@ -117,28 +121,27 @@ class ModelOperations:
             hint = "free some space and repeat the command: it continues where it stopped"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
-        await node.holdings.announce()
-        return views.model_entry(name, manifest, local=True) | {
-            "vouchers": voucher_views(meaning.vouchers),
-            "fetched": report.size,
-            "peers": len(report.by_peer),
-            "liars": list(report.liars),
-            "seconds": node.host.now() - began,
-        }
-
-    def _linked(self, root: str) -> list[Any]:
-        return holders(root, self._node.directory)
-
-    async def _manifest(self, root: str) -> Manifest:
-        node = self._node
-        return await manifest_of(
-            root, node.library, node.exchange, node.directory, patience=defaults.PULL_PATIENCE
+        await self._content.holdings.announce()
+        entry = views.model_entry(name, manifest, local=True)
+        return extended(
+            messages.PulledModel,
+            replace(entry, vouchers=vouchers),
+            fetched=report.size,
+            peers=len(report.by_peer),
+            liars=report.liars,
+            seconds=self._host.now() - began,
         )
 
-    async def _fetch(self, manifest: Manifest, emit: Emit) -> Any:
+    def _linked(self, root: str) -> list[PeerId]:
+        return self._content.sources.holders(root)
+
+    async def _manifest(self, root: str) -> Manifest:
+        return await self._content.sources.manifest(root, patience=defaults.PULL_PATIENCE)
+
+    async def _fetch(self, manifest: Manifest, emit: Emit) -> FetchReport:
         root = manifest.root
         async with progress_to(emit) as note:
-            return await self._node.exchange.fetch(
+            return await self._content.exchange.fetch(
                 root,
                 list(manifest.chunks),
                 lambda: self._linked(root),
@@ -149,30 +152,30 @@ class ModelOperations:
 
     async def _find_holders(self, meaning: Meaning) -> None:
         """Raise FetchFailed if the model is incomplete here and no node claims to hold it."""
-        node, root = self._node, meaning.root
+        content, root = self._content, meaning.root
         if await self._is_whole(root):
             return
         for _ in range(defaults.PULL_LOOKS):  # a recent import may not be announced yet
-            if self._linked(root) or await node.providers.providers(root):
+            if self._linked(root) or await content.providers.providers(root):
                 return
             await trio.sleep(defaults.PULL_PAUSE)
         raise FetchFailed(
             "no-source",
             f"no reachable node holds `{spelled(meaning)}`",
-            hint=WHO_HAD.format(root=root) if node.holdings.linked() else ALONE,
+            hint=WHO_HAD.format(root=root) if content.holdings.linked() else ALONE,
         )
 
     async def _is_whole(self, root: str) -> bool:
-        if root not in self._node.library.roots():
+        if root not in self._library.roots():
             return False
         try:
-            return (await self._node.library.holdings(root)).complete
+            return (await self._library.holdings(root)).complete
         except ModelError:  # the manifest is damaged and is fetched again
             return False
 
     async def _keep_name(self, meaning: Meaning) -> str:
         """Name the pulled model here as well, unless that name means another model here."""
-        library, root = self._node.library, meaning.root
+        library, root = self._library, meaning.root
         names = library.names()
         if meaning.name and names.get(meaning.name, root) == root:
             await library.set_name(meaning.name, root)
@@ -180,7 +183,7 @@ class ModelOperations:
         return next((name for name, known in names.items() if known == root), root[:16])
 
 
-async def unnamed(library: Library, named: Collection[str]) -> list[dict[str, Any]]:
+async def unnamed(library: Library, named: Collection[str]) -> list[messages.ModelEntry]:
     """Describe the models of a library that have no name, for example after the name was given to
     another model. Leave out those of which only a few files are needed for prompts."""
     entries = []
@@ -191,18 +194,9 @@ async def unnamed(library: Library, named: Collection[str]) -> list[dict[str, An
     return entries
 
 
-def meaning_view(meaning: Meaning) -> dict[str, Any]:
-    """Describe what a name means, for JSON."""
-    return {
-        "name": meaning.name or None,
-        "root": meaning.root,
-        "vouchers": voucher_views(meaning.vouchers),
-    }
-
-
-def voucher_views(vouchers: Iterable[Voucher]) -> list[dict[str, Any]]:
+def voucher_views(vouchers: Iterable[Voucher]) -> tuple[messages.VoucherView, ...]:
     """Describe at most VOUCHERS_SHOWN vouchers, with source and age, the nearest first."""
-    return [
-        {"peer": each.peer, "source": each.source.name.lower(), "age_s": each.age}
+    return tuple(
+        messages.VoucherView(each.peer, each.source.name.lower(), each.age)
         for each in list(vouchers)[: defaults.VOUCHERS_SHOWN]
-    ]
+    )

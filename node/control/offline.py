@@ -1,8 +1,8 @@
 """Operations of commands on a data folder on which no daemon runs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...dht.content.library import Library
 from ...tasks.engine.families import check_model
@@ -10,9 +10,12 @@ from ...transport.host.seam import Host
 from ..folder import open_folder
 from ..settings.config import DataFolder
 from ..settings.settings import set_key, view
+from .messages.encoding import extended
+from .messages.models import AddedModel, ListedModel, Models, Removed, ShownModel
+from .messages.settings import ChangedSetting, SettingsView
 from .models import unnamed
 from .removal import loss_view, model_meant
-from .views import added_entry, model_entry, model_view
+from .views import added_model, model_entry, shown_model
 
 
 async def add_model(
@@ -21,7 +24,7 @@ async def add_model(
     folder: Path,
     name: str | None,
     progress: Callable[[int, int], None],
-) -> dict[str, Any]:
+) -> AddedModel:
     """Import a model folder while holding the lock of the data folder.
 
     Raises DataFolderInUse, ModelError.
@@ -31,39 +34,39 @@ async def add_model(
         library = await _library(host, data)
         before = library.names()
         added, manifest = await library.add(folder, name, progress)
-        return added_entry(added, manifest, before)
+        return added_model(added, manifest, before)
     finally:
         lock.release()
 
 
-async def list_models(host: Host, data: Path) -> dict[str, Any]:
+async def list_models(host: Host, data: Path) -> Models:
     """List the library's models, without the swarm's view of the nodes that serve them."""
     library = await _library(host, data)
     entries = []
     for name, root in library.names().items():
-        entry = model_entry(name, await library.manifest(root), local=True)
-        held = await library.holdings(root)
-        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
-    for entry in await unnamed(library, {entry["root"] for entry in entries}):
-        held = await library.holdings(entry["root"])
-        entries.append(entry | {"lacks": held.chunks_total - held.chunks})
-    return {"models": entries}
+        entries.append(model_entry(name, await library.manifest(root), local=True))
+    entries += await unnamed(library, {entry.root for entry in entries})
+    listed = []
+    for entry in entries:
+        held = await library.holdings(entry.root)
+        listed.append(extended(ListedModel, entry, lacks=held.chunks_total - held.chunks))
+    return Models(tuple(listed))
 
 
-async def show_model(host: Host, data: Path, name: str) -> dict[str, Any]:
+async def show_model(host: Host, data: Path, name: str) -> ShownModel:
     """Describe one model of the library. Raises ModelError `unknown-model`."""
     library = await _library(host, data)
     root = library.resolve(name)
     shown = next((n for n, r in library.names().items() if r == root), name)
-    return model_view(shown, await library.manifest(root), {}, local=True)
+    return shown_model(shown, await library.manifest(root), {}, local=True)
 
 
-async def show_settings(host: Host, data: Path) -> dict[str, Any]:
+async def show_settings(host: Host, data: Path) -> SettingsView:
     """Return the settings of the next start. Raises BadSetting."""
     return await host.offload(view, host, DataFolder(data), None)
 
 
-async def change_setting(host: Host, data: Path, key: str, text: str | None) -> dict[str, Any]:
+async def change_setting(host: Host, data: Path, key: str, text: str | None) -> ChangedSetting:
     """Store or remove a setting for the next start, while holding the lock of the data folder.
 
     Raises DataFolderInUse, BadSetting, TransportError, NodeError.
@@ -73,10 +76,10 @@ async def change_setting(host: Host, data: Path, key: str, text: str | None) -> 
         setting = await host.offload(set_key, host, DataFolder(data), key, text)
     finally:
         lock.release()
-    return {"key": key, "text": setting and setting.text, "applied": False}
+    return ChangedSetting(key, None if setting is None else setting.text, applied=False)
 
 
-async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict[str, Any]:
+async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> Removed:
     """Remove a model if `sure`, else say what would be lost, while holding the lock of the data
     folder. Copies on other nodes are unknown here. Raises DataFolderInUse, ModelError."""
     lock = await open_folder(host, DataFolder(data))
@@ -88,9 +91,7 @@ async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> dict
         if sure:
             await library.remove(root)
             await library.usage.save()
-        return loss | {
-            "freed": freed, "copies": None, "partial": None, "linked": False, "removed": sure,
-        }  # fmt: skip
+        return replace(loss, freed=freed, removed=sure)
     finally:
         lock.release()
 

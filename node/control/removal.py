@@ -5,20 +5,19 @@ takes layers from a running chain. Specified in docs/spec/control.md, `model_rm`
 """
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
+from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
-from ...tasks.inference.models import holders
+from ...tasks.inference.sources import holders
+from ...tasks.serving.serving import Serving
 from ...transport.identity import PeerId
 from .. import defaults
-from .models import NAME_LIMIT
-from .operations import text_of
-from .server import Emit, Operation
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
+from ..daemon.content import Content
+from .messages.models import RemoveBlob, Removed, RemoveModel
+from .server import Emit, Operation, operation
 
 END_SERVING = (
     "stop the node (`shoal stop`), then repeat the command; afterwards start the node with another "
@@ -29,77 +28,90 @@ END_SERVING = (
 class Removal:
     """Operations that remove content from one node's library."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, content: Content, directory: Directory, serving: Serving) -> None:
+        self._content = content
+        self._library = content.library
+        self._directory = directory
+        self._serving = serving
 
     def table(self) -> Mapping[str, Operation]:
-        return {"model_rm": self.model_rm, "blob_rm": self.blob_rm}
+        return dict(
+            (
+                operation(RemoveModel, self.remove_model),
+                operation(RemoveBlob, self.remove_blob),
+            )
+        )
 
-    async def model_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+    async def remove_model(self, ask: RemoveModel, _emit: Emit) -> Removed:
         """Remove a model of this library if `sure`, else say what would be lost."""
-        root = model_meant(text_of(request, "name", NAME_LIMIT), self._node.library)
-        return await self._remove(root, sure=request.get("sure") is True)
+        return await self._remove(model_meant(ask.name, self._library), sure=ask.sure)
 
-    async def blob_rm(self, request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+    async def remove_blob(self, ask: RemoveBlob, _emit: Emit) -> Removed:
         """Remove a blob of this library if `sure`, else say what would be lost."""
-        text = text_of(request, "root", NAME_LIMIT)
-        root = blob_meant(text.lower(), self._node.library.blobs.roots())
-        return await self._remove(root, sure=request.get("sure") is True)
+        root = blob_meant(ask.root.lower(), self._library.blobs.roots())
+        return await self._remove(root, sure=ask.sure)
 
-    async def _remove(self, root: str, *, sure: bool) -> dict[str, Any]:
+    async def _remove(self, root: str, *, sure: bool) -> Removed:
         self._check_unused(root)
         loss = await self._loss(root)
         if sure:
-            await self._node.quota.remove(root)
-            await self._node.library.usage.save()
-        return loss | {"removed": sure}
+            await self._content.quota.remove(root)
+            await self._library.usage.save()
+        return replace(loss, removed=sure)
 
     def _check_unused(self, root: str) -> None:
         """Raise ModelError `in-use` if a root is served or being fetched."""
-        node = self._node
-        name = _called(node.library, root)
-        if root in node.exchange.fetching() and not node.serving.is_for(root):
+        name, serving = _called(self._library, root), self._serving
+        if root in self._content.exchange.fetching() and not serving.is_for(root):
             raise ModelError(
                 "in-use",
                 f"{name} is being fetched",
                 hint="wait until it is complete, or end the command that fetches it (Ctrl-C)",
             )
-        shards = [shard for shard in node.directory.own().shards if shard.root == root]
-        if not shards and not node.serving.is_for(root):
+        own, members = self._directory.own(), self._directory.members()
+        shards = [shard for shard in own.shards if shard.root == root]
+        if not shards and not serving.is_for(root):
             return
         what = f"this node is about to serve {name}"
         if shards:
             layers = ", ".join(f"{shard.start}:{shard.stop}" for shard in shards)
             what = f"this node serves layers {layers} of {name}"
-            alone = _spelled(only_here(root, node.directory.members(), node.identity.peer))
+            alone = _spelled(only_here(root, members, own.peer))
             what += f"; no other node serves {alone}" if alone else "; others serve them as well"
         raise ModelError("in-use", what, hint=END_SERVING)
 
-    async def _loss(self, root: str) -> dict[str, Any]:
+    async def _loss(self, root: str) -> Removed:
         """Return what a removal loses, and which parts of it other nodes claim to hold."""
-        node = self._node
-        whole = await node.providers.replicas(root)
-        some = set(holders(root, node.directory)) - whole
-        return await loss_view(node.library, root) | {
-            "freed": await node.quota.freed_by(root),
-            "copies": len(whole),
-            "partial": len(some),
-            "linked": bool(node.holdings.linked()),
-        }
+        content = self._content
+        whole = await content.providers.replicas(root)
+        some = set(holders(root, self._directory)) - whole
+        return replace(
+            await loss_view(self._library, root),
+            freed=await content.quota.freed_by(root),
+            copies=len(whole),
+            partial=len(some),
+            linked=bool(content.holdings.linked()),
+        )
 
 
-async def loss_view(library: Library, root: str) -> dict[str, Any]:
-    """Describe a root before its removal, as far as the library can tell. Raises ModelError."""
+async def loss_view(library: Library, root: str) -> Removed:
+    """Describe a root before its removal, as far as the library can tell: without the bytes that
+    become free and the copies on other nodes. Raises ModelError."""
     own = await library.only_of(root)
     every = await library.parts(root)
-    return {
-        "kind": "blob" if root in library.blobs.roots() else "model",
-        "root": root,
-        "names": [name for name, known in library.names().items() if known == root],
-        "shared": len(every) - len(own),
-        "fetched": root in library.usage.fetched,
-        "embedded": root == defaults.EMBEDDED_ROOT,
-    }
+    return Removed(
+        kind="blob" if root in library.blobs.roots() else "model",
+        root=root,
+        names=tuple(name for name, known in library.names().items() if known == root),
+        shared=len(every) - len(own),
+        fetched=root in library.usage.fetched,
+        embedded=root == defaults.EMBEDDED_ROOT,
+        freed=0,
+        copies=None,
+        partial=None,
+        linked=False,
+        removed=False,
+    )
 
 
 def model_meant(text: str, library: Library) -> str:

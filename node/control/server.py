@@ -5,10 +5,10 @@ JSON. Specified in docs/spec/control.md.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import trio
 from trio import TaskStatus
@@ -20,11 +20,25 @@ from .. import defaults
 from ..errors import ControlError
 from ..folder import disk_errors
 from ..settings.config import DataFolder
+from .messages.encoding import Ask, Failure, Object, View, decode, encode, entries, plain
+from .messages.models import Progress
 
-Emit = Callable[[Mapping[str, Any]], Awaitable[None]]
-Operation = Callable[[dict[str, Any], Emit], Awaitable[Mapping[str, Any]]]
+Emit = Callable[[View], Awaitable[None]]
+Operation = Callable[[Object, Emit], Awaitable[View]]
+Asked = TypeVar("Asked", bound=Ask[object, object])
 
 CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+def operation(
+    ask: type[Asked], answer: Callable[[Asked, Emit], Awaitable[View]]
+) -> tuple[str, Operation]:
+    """Return the name of an operation, and the operation: it decodes a request, then answers it."""
+
+    async def run(request: Object, emit: Emit) -> View:
+        return await answer(decode(ask, request), emit)
+
+    return ask.op, run
 
 
 class ControlServer:
@@ -40,7 +54,7 @@ class ControlServer:
         self._guard = guard or Guard()
         self._host = host
         self._folder = folder
-        self._operations = operations
+        self.operations = operations
         self.clients = 0  # current connections
 
     async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
@@ -64,7 +78,7 @@ class ControlServer:
         self.clients += 1
         try:
             with suppress(*CLIENT_GONE):
-                await _Client(stream, self._operations, self._guard).answer(self.clients)
+                await _Client(stream, self.operations, self._guard).answer(self.clients)
         finally:
             self.clients -= 1
             with trio.CancelScope(shield=True), suppress(*CLIENT_GONE):
@@ -87,16 +101,17 @@ class _Client:
             request = parse_request(await self._request_line())
             if clients > defaults.CONTROL_CONNECTIONS:
                 raise ControlError("busy", f"more than {clients - 1} commands at once")
-            operation = self._operations.get(request["op"])
+            name = str(request["op"])
+            operation = self._operations.get(name)
             if operation is None:
                 raise ControlError(
                     "unknown-op",
-                    f"the daemon has no operation {request['op'][:32]!a}",
+                    f"the daemon has no operation {name[:32]!a}",
                     hint="the daemon may be of another version: stop it and start it again",
                 )
-            await self._run(operation, request)
+            await self._run(name, operation, request)
         except ShoalError as error:
-            await self._send({"error": describe(error)})
+            await self._send({"error": encode(describe(error))})
 
     async def _request_line(self) -> bytes:
         line = bytearray()
@@ -115,15 +130,15 @@ class _Client:
             return bytes(line[: line.index(b"\n")])
         raise ControlError("timeout", "no request arrived")
 
-    async def _run(self, operation: Operation, request: dict[str, Any]) -> None:
+    async def _run(self, name: str, operation: Operation, request: Object) -> None:
         """Run the operation. Cancel it if the client disconnects or sends anything else."""
-        result: Mapping[str, Any] | None = None
+        result: View | None = None
         failure: ShoalError | None = None
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._cancel_when_gone)
             try:
-                with self._guard.around(f"the request `{request['op']}`", instead=_mishap):
+                with self._guard.around(f"the request `{name}`", instead=_mishap):
                     result = await operation(request, self._emit)
             except ShoalError as error:
                 failure = error
@@ -133,24 +148,27 @@ class _Client:
         if failure is not None:
             raise failure
         if result is not None:
-            await self._send({"ok": result})
+            await self._send_line(f'{{"ok": {await encoded(result)}}}')
 
     async def _cancel_when_gone(self) -> None:
         with suppress(*CLIENT_GONE):
             await self._stream.receive_some(1)
         self._scope.cancel()
 
-    async def _emit(self, event: Mapping[str, Any]) -> None:
+    async def _emit(self, event: View) -> None:
         """Send an event. The operation sees a disconnected client only as a cancellation."""
         try:
-            await self._send(event)
+            await self._send(encode(event))
         except CLIENT_GONE:
             self._scope.cancel()
             await trio.sleep_forever()
 
-    async def _send(self, message: Mapping[str, Any]) -> None:
+    async def _send(self, message: Object) -> None:
+        await self._send_line(json.dumps(message))
+
+    async def _send_line(self, line: str) -> None:
         with trio.move_on_after(defaults.CONTROL_WRITE_TIMEOUT):
-            await self._stream.send_all(json.dumps(message).encode() + b"\n")
+            await self._stream.send_all(line.encode() + b"\n")
             return
         raise trio.BrokenResourceError("the client does not read the reply")
 
@@ -160,7 +178,25 @@ def _mishap() -> ControlError:
     return ControlError(MISHAP, "the daemon ran into a bug", hint="`shoal status` shows it")
 
 
-def parse_request(line: bytes) -> dict[str, Any]:
+async def encoded(view: View) -> str:
+    """Encode a reply as JSON, and let other tasks run between the items of its lists, of which a
+    large swarm makes thousands."""
+    texts = []
+    for name, value in entries(view):
+        if isinstance(value, (list, tuple)):
+            items = []
+            for number, each in enumerate(value, 1):
+                items.append(json.dumps(plain(each)))
+                if number % defaults.CONTROL_STEP == 0:
+                    await trio.lowlevel.checkpoint()
+            text = f"[{', '.join(items)}]"
+        else:
+            text = json.dumps(plain(value))
+        texts.append(f"{json.dumps(name)}: {text}")
+    return f"{{{', '.join(texts)}}}"
+
+
+def parse_request(line: bytes) -> Object:
     """Return a request: a JSON object with a text `op`. Raises ControlError."""
     try:
         request = json.loads(line)
@@ -171,10 +207,10 @@ def parse_request(line: bytes) -> dict[str, Any]:
     return request
 
 
-def describe(error: ShoalError) -> dict[str, Any]:
+def describe(error: ShoalError) -> Failure:
     """Return an error in the form of the control protocol."""
     code = getattr(error, "code", None) or "failed"
-    return {"code": code, "message": error.message, "hint": error.hint}
+    return Failure(str(code), error.message, error.hint)
 
 
 def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
@@ -187,3 +223,25 @@ def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
         error = error.exceptions[0]
     assert isinstance(error, ShoalError)
     return error
+
+
+@asynccontextmanager
+async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
+    """Yield a callback for progress. A client that reads slowly gets only the latest values."""
+    send, receive = trio.open_memory_channel[tuple[int, int]](1)
+
+    def note(done: int, total: int) -> None:
+        with suppress(trio.WouldBlock):
+            send.send_nowait((done, total))
+
+    async def pass_on() -> None:
+        async for done, total in receive:
+            await emit(Progress(done, total))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_on)
+            yield note
+            send.close()
+    except BaseExceptionGroup as group:  # so that the operation can catch a single ShoalError
+        raise only_shoal_error(group) from None

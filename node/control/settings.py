@@ -1,48 +1,39 @@
 """Control socket operations on settings: show and set. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..defaults import SETTING_LIMIT
-from ..settings.applying import LIVE
-from ..settings.settings import Setting, set_key, view
-from .operations import maybe, text_of
-from .server import Emit, Operation
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
+from ...transport.host.seam import Host
+from ..settings.applying import LiveParts, LiveSettings
+from ..settings.settings import set_key, view
+from .messages.settings import ChangedSetting, ChangeSetting, GetSettings, SettingsView
+from .server import Emit, Operation, operation
 
 
 class SettingOperations:
-    """Operations on the settings of one node."""
+    """Operations on the settings of one node. `parts` are those that live settings change."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, host: Host, settings: LiveSettings, parts: LiveParts) -> None:
+        self._host = host
+        self._settings = settings
+        self._parts = parts
         self._one_at_a_time = trio.Lock()  # a change reads the file and writes it back
 
     def table(self) -> Mapping[str, Operation]:
-        return {"config": self.show, "config_set": self.set}
+        return dict((operation(GetSettings, self.show), operation(ChangeSetting, self.set)))
 
-    async def show(self, _request: dict[str, Any], _emit: Emit) -> Mapping[str, Any]:
-        node = self._node
+    async def show(self, _ask: GetSettings, _emit: Emit) -> SettingsView:
+        host, settings = self._host, self._settings
         async with self._one_at_a_time:
-            return await node.host.offload(view, node.host, node.config.folder, node.settings)
+            return await host.offload(view, host, settings.config.folder, settings.given)
 
-    async def set(self, request: dict[str, Any], _emit: Emit) -> Mapping[str, Any]:
+    async def set(self, ask: ChangeSetting, _emit: Emit) -> ChangedSetting:
         """Store a new value, and apply it at once if its key is live."""
-        node, name = self._node, text_of(request, "key", SETTING_LIMIT)
-        text = maybe(request, "text", lambda r, k: text_of(r, k, SETTING_LIMIT))
+        host, folder = self._host, self._settings.config.folder
         async with self._one_at_a_time:
-            setting = await node.host.offload(set_key, node.host, node.config.folder, name, text)
+            setting = await host.offload(set_key, host, folder, ask.key, ask.text)
             live = setting is not None and setting.key.live
-            if setting is not None and setting.key.live:
-                self._apply(setting)
-        return {"key": name, "text": setting and setting.text, "applied": live}
-
-    def _apply(self, setting: Setting) -> None:
-        node = self._node
-        node.settings = node.settings.with_(setting)
-        node.config = setting.key.change(node.config, setting.value)
-        LIVE[setting.key.name](node)
+            if setting is not None and live:
+                self._settings.change(setting, self._parts)
+        return ChangedSetting(ask.key, None if setting is None else setting.text, applied=live)

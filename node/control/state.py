@@ -1,102 +1,92 @@
 """Control socket operations on the swarm's state. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from ...state.feeds.entry import FeedName
 from ...state.feeds.kinds import KINDS
-from ...state.inspection import FeedView
+from ...state.inspection import FeedView, Said
 from ...state.replication.interest import Keeps
+from ...state.service import State
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from ..errors import ControlError
-from .server import Emit, Operation
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
+from .messages import state as messages
+from .messages.encoding import Json, object_of
+from .server import Emit, Operation, operation
 
 _KINDS = ", ".join(KINDS)
 
 
 class StateOperations:
-    """Operations on the state of one node."""
+    """Operations on the state of the node `own`."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, state: State, own: PeerId) -> None:
+        self._state = state
+        self._own = own
 
     def table(self) -> Mapping[str, Operation]:
-        return {
-            "state_show": self.show,
-            "state_log": self.log,
-            "state_verify": self.verify,
-            "state_export": self.export,
-        }
+        return dict(
+            (
+                operation(messages.ShowState, self.show),
+                operation(messages.LogState, self.log),
+                operation(messages.VerifyState, self.verify),
+                operation(messages.ExportState, self.export),
+            )
+        )
 
-    async def show(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    async def show(self, ask: messages.ShowState, emit: Emit) -> messages.State:
         """Emit the feeds, one in each event, with their facts if an author is given."""
         count = 0
-        facts = request.get("author") is not None
-        for view in await self._chosen(request):
-            await emit(await self._event(view, facts=facts))
+        for view in await self._chosen(ask):
+            await emit(await self._feed(view, facts=ask.author is not None))
             count += 1
-        views, exchange = self._node.state.views, self._node.state.replication.exchange
-        return {
-            "feeds": count,
-            "own": self._node.identity.peer,
-            "members": len(views.members),
-            "unreadable": views.bad,
-            "keeps": _kept(self._node.state.interest.kept),
-            "alone": _kept(frozenset(exchange.uncovered() if exchange.peers else ())),
-        }
+        views, exchange = self._state.views, self._state.replication.exchange
+        return messages.State(
+            feeds=count,
+            own=self._own,
+            members=len(views.members),
+            unreadable=views.bad,
+            keeps=_kept(self._state.interest.kept),
+            alone=_kept(frozenset(exchange.uncovered() if exchange.peers else ())),
+        )
 
-    async def export(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    async def export(self, ask: messages.ExportState, emit: Emit) -> messages.Exported:
         """Emit all feeds with their facts, one in each event."""
         count = 0
-        for view in await self._chosen(request):
-            await emit(await self._event(view, facts=True))
+        for view in await self._chosen(ask):
+            await emit(await self._feed(view, facts=True))
             count += 1
-        return {"feeds": count}
+        return messages.Exported(count)
 
-    async def log(self, request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    async def log(self, ask: messages.LogState, emit: Emit) -> messages.Changes:
         """Emit each change of the chosen facts in an event, feed by feed."""
-        key, count = _text(request, "key"), 0
-        for view in await self._chosen(request):
-            async for said in self._node.state.inspection.history(view):
-                for changed, value in said.changes.items():
-                    if key is None or changed == key:
+        count = 0
+        for view in await self._chosen(ask):
+            async for said in self._state.inspection.history(view):
+                for key, value in object_of(dict(said.changes), "changes").items():
+                    if ask.key in (None, key):
                         count += 1
-                        await emit(
-                            {
-                                "event": "said",
-                                **_name(view.name),
-                                "epoch": said.entry.epoch,
-                                "seq": said.entry.seq,
-                                "made": said.entry.made / 1000,
-                                "earlier": said.entry.seq == 0,
-                                "key": changed,
-                                "value": value,
-                            }
-                        )
-        return {"changes": count}
+                        await emit(_change(view.name, said, key, value))
+        return messages.Changes(count)
 
-    async def verify(self, _request: dict[str, Any], _emit: Emit) -> dict[str, Any]:
+    async def verify(self, _ask: messages.VerifyState, _emit: Emit) -> messages.CheckedState:
         """Verify every signature and chain in the store."""
-        found = await self._node.state.inspection.verified()
-        return {
-            "feeds": found.feeds,
-            "entries": found.entries,
-            "bytes": found.bytes,
-            "damaged": [_name(name) for name in found.damaged],
-        }
+        found = await self._state.inspection.verified()
+        damaged = tuple(
+            messages.FeedName(name.author, name.kind, name.part) for name in found.damaged
+        )
+        return messages.CheckedState(found.feeds, found.entries, found.bytes, damaged)
 
-    async def _chosen(self, request: dict[str, Any]) -> list[FeedView]:
+    async def _chosen(
+        self, ask: messages.ShowState | messages.ExportState | messages.LogState
+    ) -> list[FeedView]:
         """Return the feeds of the requested kind and author. Raises BadId."""
-        kind, author = _text(request, "kind"), _text(request, "author")
+        kind, author = ask.kind, ask.author
         if kind is not None and kind not in KINDS:
             raise ControlError(
                 "bad-request", f"there are no feeds of kind `{kind}`", hint=f"kinds: {_KINDS}"
             )
-        found = [view async for view in self._node.state.inspection.feeds()]
+        found = [view async for view in self._state.inspection.feeds()]
         if author is not None:
             author = self._author(author, {view.name.author for view in found})
         return [
@@ -108,8 +98,8 @@ class StateOperations:
     def _author(self, asked: str, known: set[PeerId]) -> str:
         """Return the peer that the text means; `me` is this node. Raises BadId."""
         if asked == "me":
-            return self._node.identity.peer
-        some = self._node.state.interest.kept is not None
+            return self._own
+        some = self._state.interest.kept is not None
         hint = (
             "this node does not store all state: `shoal state show` says what it stores"
             if some
@@ -117,39 +107,42 @@ class StateOperations:
         )
         return meant(asked, known, "peer", hint=hint)
 
-    async def _event(self, view: FeedView, *, facts: bool) -> dict[str, Any]:
-        event = {
-            "event": "feed",
-            **_name(view.name),
-            "epoch": view.head.epoch,
-            "entries": 0 if view.forked else view.head.seq + 1,
-            "bytes": view.size,
-            "hash": view.head.hash.hex(),
-            "forked": view.forked,
-        }
+    async def _feed(self, view: FeedView, *, facts: bool) -> messages.Feed:
+        found = None
         if facts:
-            event["facts"] = await self._node.state.inspection.facts(view.name)
-        return event
+            found = object_of(await self._state.inspection.facts(view.name), "facts")
+        return messages.Feed(
+            author=view.name.author,
+            kind=view.name.kind,
+            part=view.name.part,
+            epoch=view.head.epoch,
+            entries=0 if view.forked else view.head.seq + 1,
+            bytes=view.size,
+            hash=view.head.hash.hex(),
+            forked=view.forked,
+            facts=found,
+        )
 
 
-def _kept(keeps: Keeps) -> dict[str, list[int]] | None:
+def _kept(keeps: Keeps) -> messages.Parts | None:
     """Return the stored parts of each kind of other nodes' feeds; None: all."""
     if keeps is None:
         return None
-    parts: dict[str, list[int]] = {}
+    parts: dict[str, tuple[int, ...]] = {}
     for kind, part in sorted(keeps):
-        parts.setdefault(kind, []).append(part)
+        parts[kind] = (*parts.get(kind, ()), part)
     return parts
 
 
-def _name(name: FeedName) -> dict[str, Any]:
-    return {"author": name.author, "kind": name.kind, "part": name.part}
-
-
-def _text(request: dict[str, Any], key: str) -> str | None:
-    value = request.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise ControlError("bad-request", f"`{key}` is not a text of 1 to 256 characters")
-    return value
+def _change(name: FeedName, said: Said, key: str, value: Json) -> messages.Change:
+    return messages.Change(
+        author=name.author,
+        kind=name.kind,
+        part=name.part,
+        epoch=said.entry.epoch,
+        seq=said.entry.seq,
+        made=said.entry.made / 1000,
+        earlier=said.entry.seq == 0,
+        key=key,
+        value=value,
+    )

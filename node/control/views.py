@@ -1,8 +1,8 @@
-"""Views of a node for the control socket, as plain values ready for JSON."""
+"""Describes models, shards, peers and figures of a node in messages of the control socket."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
 
 from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
@@ -11,6 +11,7 @@ from ...state.directory import Directory
 from ...state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ...tasks.errors import NoRoute
 from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.serving.serving import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId
@@ -19,6 +20,17 @@ from ...transport.networks import is_public
 from ..daemon.stall import StallGuard
 from ..defaults import VOUCHERS_SHOWN
 from ..health import Condition
+from .messages.encoding import extended
+from .messages.models import AddedModel, Holder, ModelEntry, ShownModel, VoucherView
+from .messages.node import (
+    CapacityView,
+    ConditionView,
+    Disk,
+    PeerView,
+    ServingView,
+    ShardView,
+    Stalls,
+)
 
 Members = Mapping[PeerId, MemberRecord]
 
@@ -54,80 +66,78 @@ def named_models(members: Members) -> list[ModelName]:
     return [found[key] for key in sorted(found)]
 
 
-def model_entry(name: str, manifest: Manifest, *, local: bool) -> dict[str, Any]:
+def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
     """Describe a model of a library, without the swarm's view of it."""
-    return {
-        "name": name,
-        "root": manifest.root,
-        "layers": manifest.layers,
-        "weight_bytes": manifest.weight_bytes(True, 0, manifest.layers, True),
-        "local": local,
-        "complete": None,
-        "missing": None,
-        "room_tokens": None,
-        "vouchers": [],
-    }
+    return ModelEntry(
+        name=name,
+        root=manifest.root,
+        layers=manifest.layers,
+        weight_bytes=manifest.weight_bytes(True, 0, manifest.layers, True),
+        local=local,
+        complete=None,
+        missing=None,
+        room_tokens=None,
+        vouchers=(),
+    )
 
 
-def added_entry(name: str, manifest: Manifest, before: Mapping[str, str]) -> dict[str, Any]:
+def added_model(name: str, manifest: Manifest, before: Mapping[str, str]) -> AddedModel:
     """Describe a model that was just added; `before`: the previous names, each with its root."""
     old = before.get(name, manifest.root)
-    return model_entry(name, manifest, local=True) | {
-        "replaced": None if old == manifest.root else old
-    }
+    entry = model_entry(name, manifest, local=True)
+    return extended(AddedModel, entry, replaced=None if old == manifest.root else old)
 
 
 def swarm_entry(
     model: ModelName, members: Members, local: Iterable[str], own: PeerId
-) -> dict[str, Any]:
+) -> ModelEntry:
     """Describe a model as the swarm knows it: its vouchers, and whether a chain serves it."""
     missing = why_not_served(members, model.root, model.layers)
-    return {
-        "name": model.name,
-        "root": model.root,
-        "layers": model.layers,
-        "weight_bytes": model.weight_bytes,
-        "local": model.root in set(local),
-        "complete": missing is None,
-        "missing": missing,
-        "room_tokens": None if missing else largest_room(members, model.root, model.layers),
-        "vouchers": vouchers(model, members, own),
-    }
+    return ModelEntry(
+        name=model.name,
+        root=model.root,
+        layers=model.layers,
+        weight_bytes=model.weight_bytes,
+        local=model.root in set(local),
+        complete=missing is None,
+        missing=missing,
+        room_tokens=None if missing else largest_room(members, model.root, model.layers),
+        vouchers=vouchers(model, members, own),
+    )
 
 
-def vouchers(model: ModelName, members: Members, own: PeerId) -> list[dict[str, Any]]:
+def vouchers(model: ModelName, members: Members, own: PeerId) -> tuple[VoucherView, ...]:
     """Return the members that give this name to this root, this node first."""
     found = [
-        {"peer": peer, "source": "here" if peer == own else "members", "age_s": 0.0}
+        VoucherView(peer, "here" if peer == own else "members", 0.0)
         for peer, record in members.items()
         if any(one.name == model.name and one.root == model.root for one in record.models)
     ]
-    return sorted(found, key=lambda one: one["source"] != "here")[:VOUCHERS_SHOWN]
+    return tuple(sorted(found, key=lambda one: one.source != "here")[:VOUCHERS_SHOWN])
 
 
-def swarm_models(directory: Directory, library: Library) -> list[dict[str, Any]]:
+def swarm_models(directory: Directory, library: Library) -> list[ModelEntry]:
     """Describe every model that this node or a member names."""
     members, local, own = directory.members(), library.roots(), directory.own().peer
     return [swarm_entry(model, members, local, own) for model in named_models(members)]
 
 
-def model_view(name: str, manifest: Manifest, members: Members, *, local: bool) -> dict[str, Any]:
-    """Describe one model in full."""
-    entry = model_entry(name, manifest, local=local)
+def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool) -> ShownModel:
+    """Describe one model in full, without its vouchers."""
     missing = why_not_served(members, manifest.root, manifest.layers) if members else None
     holders = [
-        {"peer": peer, "layers": layers_text(shard), "dtype": shard.dtype}
+        Holder(peer, layers_text(shard), shard.dtype)
         for peer, record in members.items()
         for shard in record.shards
         if shard.root == manifest.root
     ]
+    entry = replace(
+        model_entry(name, manifest, local=local),
+        complete=missing is None if members else None,
+        missing=missing,
+    )
     config = {key: manifest.config[key] for key in SHOWN_CONFIG if key in manifest.config}
-    return entry | {
-        "complete": missing is None if members else None,
-        "missing": missing,
-        "holders": holders,
-        "config": config,
-    }
+    return extended(ShownModel, entry, holders=tuple(holders), config=config)
 
 
 def layers_text(shard: ShardRecord) -> str:
@@ -135,67 +145,62 @@ def layers_text(shard: ShardRecord) -> str:
     return f"{shard.start}:{shard.stop}"
 
 
-def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> dict[str, Any]:
+def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> ShardView:
     """Describe a shard that a node serves."""
     named = names.get(shard.root)
-    return {
-        "model": named.name if named else shard.root[:16],
-        "root": shard.root,
-        "layers": layers_text(shard),
-        "embedding": shard.embedding,
-        "head": shard.head,
-        "dtype": shard.dtype,
-        "kv_tokens_free": shard.kv_tokens_free,
-    }
+    return ShardView(
+        model=named.name if named else shard.root[:16],
+        root=shard.root,
+        layers=layers_text(shard),
+        embedding=shard.embedding,
+        head=shard.head,
+        dtype=shard.dtype,
+        kv_tokens_free=shard.kv_tokens_free,
+    )
 
 
 def serving_view(
-    status: Mapping[str, Any],
-    shard: ShardRecord | None,
-    names: Mapping[str, ModelName],
-    room: int,
-) -> dict[str, Any]:
+    status: ServingStatus, shard: ShardRecord | None, names: Mapping[str, ModelName], room: int
+) -> ServingView:
     """Describe what the node serves now, and its progress towards what it will serve."""
-    return {
-        "phase": status["phase"],
-        "state": status["text"],
-        "why": status["why"],
-        "done_bytes": status["done_bytes"],
-        "total_bytes": status["total_bytes"],
-        "room_tokens": room,
-        "shard": shard_view(shard, names) if shard else None,
-    }
+    return ServingView(
+        phase=status.phase,
+        state=status.text,
+        why=status.why,
+        done_bytes=status.done_bytes,
+        total_bytes=status.total_bytes,
+        room_tokens=room,
+        shard=shard_view(shard, names) if shard else None,
+    )
 
 
-def disk_view(allowance: Allowance, used: int) -> dict[str, Any]:
-    """Describe the disk use and limit of models and blobs, in bytes; `limit_bytes` None: none."""
-    return {"used_bytes": used, "limit_bytes": allowance.limit, "set": allowance.firm}
+def disk_view(allowance: Allowance, used: int) -> Disk:
+    """Describe the disk use and limit of models and blobs, in bytes."""
+    return Disk(used, allowance.limit, allowance.firm)
 
 
-def capacity_view(capacity: Capacity) -> dict[str, Any]:
-    """Describe a measured machine, in bytes, flop/s and byte/s."""
-    return {
-        "cores": capacity.cores,
-        "memory_bytes": capacity.memory_bytes,
-        "engine": capacity.engine,
-        "flops": capacity.flops,
-        "bandwidth": capacity.bandwidth,
-    }
+def capacity_view(capacity: Capacity) -> CapacityView:
+    """Describe a measured machine."""
+    return CapacityView(
+        cores=capacity.cores,
+        memory_bytes=capacity.memory_bytes,
+        engine=capacity.engine,
+        flops=capacity.flops,
+        bandwidth=capacity.bandwidth,
+    )
 
 
-def condition_view(condition: Condition) -> dict[str, Any]:
+def condition_view(condition: Condition) -> ConditionView:
     """Describe a condition of node/health.py."""
-    return {"name": condition.name, "sentence": condition.sentence, "hint": condition.hint}
+    return ConditionView(condition.name, condition.sentence, condition.hint)
 
 
-def stall_view(guard: StallGuard) -> dict[str, Any]:
+def stall_view(guard: StallGuard) -> Stalls:
     """Describe how often a step blocked the event loop, and the longest one."""
     worst = guard.worst
-    return {
-        "count": guard.count,
-        "worst_ms": worst.seconds * 1000 if worst else None,
-        "task": worst.task if worst else None,
-    }
+    return Stalls(
+        guard.count, worst.seconds * 1000 if worst else None, worst.task if worst else None
+    )
 
 
 def listening_address(record: MemberRecord, seen: str | None) -> str | None:
@@ -219,19 +224,20 @@ def listening_address(record: MemberRecord, seen: str | None) -> str | None:
     return f"[{best.host}]:{best.port}" if ":" in best.host else f"{best.host}:{best.port}"
 
 
-def peer_view(record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
-              ) -> dict[str, Any]:  # fmt: skip
+def peer_view(
+    record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
+) -> PeerView:
     """Describe another node: its own record, and the measurements of the link to it."""
     status = link.status if link else None
-    return {
-        "peer": record.peer,
-        "version": record.version,
-        "address": listening_address(record, status.address[0] if status else None),
-        "path": status.path if status else None,
-        "rtt_ms": status.rtt * 1000 if status and status.rtt is not None else None,
-        "bytes_in": status.bytes_in if status else 0,
-        "bytes_out": status.bytes_out if status else 0,
-        "linked_s": now - status.since if status else None,
-        "shards": [shard_view(shard, names) for shard in record.shards],
-        "capacity": capacity_view(record.capacity),
-    }
+    return PeerView(
+        peer=record.peer,
+        version=record.version,
+        address=listening_address(record, status.address[0] if status else None),
+        path=status.path if status else None,
+        rtt_ms=status.rtt * 1000 if status and status.rtt is not None else None,
+        bytes_in=status.bytes_in if status else 0,
+        bytes_out=status.bytes_out if status else 0,
+        linked_s=now - status.since if status else None,
+        shards=tuple(shard_view(shard, names) for shard in record.shards),
+        capacity=capacity_view(record.capacity),
+    )

@@ -10,7 +10,7 @@ import trio
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
 from ...state.directory import Directory
-from ...tasks.inference.models import holders
+from ...tasks.inference.sources import holders
 from ...transport.host.seam import Host
 from .. import defaults
 from ..health import Health

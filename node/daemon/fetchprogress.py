@@ -1,8 +1,6 @@
 """Formats the progress of a node's fetches as lines for its terminal. No I/O."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from ...tasks.serving.serving import ServingStatus
 from ...transport.host.seam import Host
 from .. import defaults
 
@@ -16,10 +14,10 @@ class FetchProgress:
         self._host = host
         self._said: tuple[float, int] | None = None  # time of the last line, and bytes done then
 
-    def line(self, status: Mapping[str, Any]) -> str | None:
+    def line(self, status: ServingStatus) -> str | None:
         """Return the line to print for a `Serving.status`, or None."""
-        done, total, now = status["done_bytes"], status["total_bytes"], self._host.now()
-        if status["phase"] != "fetching" or not total:
+        done, total, now = status.done_bytes, status.total_bytes, self._host.now()
+        if status.phase != "fetching" or not total:
             self._said = None
             return None
         if self._said is None:

@@ -1,11 +1,10 @@
 """Describes at a node's start what it offers to others, with the option that changes each."""
 
-from typing import TYPE_CHECKING
-
+from ...dht.content.quota import Allowance
+from ...transport.relay.defaults import RelayLimits
 from ..defaults import PROGRAMS_MEMORY
-
-if TYPE_CHECKING:
-    from .daemon import Node
+from ..settings.config import NodeConfig
+from .base import Base
 
 
 def shown_size(count: int) -> str:
@@ -20,66 +19,66 @@ def shown_rate(count: int) -> str:
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 
-def giving_lines(node: "Node") -> list[str]:
-    """Return one line for each resource on offer, and one for the stored settings."""
+def giving_lines(base: Base, allowance: Allowance, relaying: RelayLimits, *, works: bool
+                 ) -> list[str]:  # fmt: skip
+    """Return one line for each resource on offer, and one for the stored settings. `works`: the
+    node does jobs of others."""
     rows = {
-        "memory": _memory(node),
-        "cores": _cores(node),
-        "disk": _disk(node),
-        "bandwidth": _bandwidth(node),
-        "jobs": _jobs(node),
-        "relaying": _relaying(node),
-        "router": _router(node),
+        "memory": _memory(base),
+        "cores": _cores(base),
+        "disk": _disk(allowance),
+        "bandwidth": _bandwidth(base.config),
+        "jobs": _jobs(works, private=base.credentials.private),
+        "relaying": _relaying(relaying),
+        "router": _router(base.config),
     }
     lines = [f"{name:<10} {words}" for name, words in rows.items()]
-    kept = [f"{s.key.name} {s.text} ({s.origin})" for s in node.settings.given.values()]
+    kept = [f"{s.key.name} {s.text} ({s.origin})" for s in base.settings.given.given.values()]
     if kept:
         lines.append(f"{'settings':<10} {', '.join(kept)}; `shoal config` changes them")
     return lines
 
 
-def _memory(node: "Node") -> str:
-    if node.engine is None:
+def _memory(base: Base) -> str:
+    if base.engine is None:
         return "none for layers: this node has no engine"
-    size = shown_size(node.capacity.memory_bytes)
+    size = shown_size(base.capacity.memory_bytes)
     programs = shown_size(PROGRAMS_MEMORY)
     return f"{size} for layers and answers (--memory), and about {programs} for the programs"
 
 
-def _cores(node: "Node") -> str:
-    cores = node.capacity.cores
-    return f"{node.config.threads or cores} of {cores} (--threads)"
+def _cores(base: Base) -> str:
+    cores = base.capacity.cores
+    return f"{base.config.threads or cores} of {cores} (--threads)"
 
 
-def _disk(node: "Node") -> str:
-    limit = node.quota.allowance.limit
+def _disk(allowance: Allowance) -> str:
+    limit = allowance.limit
     most = "no limit" if limit is None else f"at most {shown_size(limit)}"
     return f"{most} for models and blobs (--disk)"
 
 
-def _bandwidth(node: "Node") -> str:
-    config = node.config
+def _bandwidth(config: NodeConfig) -> str:
     up, down = (
         "no limit" if rate is None else shown_rate(rate) for rate in (config.up, config.down)
     )
     return f"up {up} (--up), down {down} (--down)"
 
 
-def _jobs(node: "Node") -> str:
-    if not node.working.does_jobs:
+def _jobs(works: bool, *, private: bool) -> str:
+    if not works:
         return "none of other nodes (--jobs)"
-    whose = "members of the group" if node.credentials.private else "any node of the swarm"
+    whose = "members of the group" if private else "any node of the swarm"
     return f"of {whose}, while no other request waits (--no-jobs)"
 
 
-def _relaying(node: "Node") -> str:
-    limits = node.dialer.relaying.book.limits
+def _relaying(limits: RelayLimits) -> str:
     if not limits.rate:
         return "none (--relay)"
     when = "" if limits.volunteer else " while others can reach this node"
     return f"up to {shown_rate(limits.rate)} for other nodes{when} (--relay)"
 
 
-def _router(node: "Node") -> str:
+def _router(config: NodeConfig) -> str:
     asks = "asked to open a port (--no-port-mapping)"
-    return asks if node.config.strategies.mapping else "not asked to open a port (--port-mapping)"
+    return asks if config.strategies.mapping else "not asked to open a port (--port-mapping)"

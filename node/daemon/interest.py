@@ -45,16 +45,19 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
 
 
 class Keeping:
-    """Keeps the interest of one node's state in line with what the node needs."""
+    """Keeps the interest of one node's state in line with what the node needs.
 
-    def __init__(self, library: Library, directory: Directory, state: State) -> None:
+    `chooses`: the node chooses for itself what to serve; `works`: it runs other nodes' jobs.
+    """
+
+    def __init__(
+        self, library: Library, directory: Directory, state: State, *, chooses: bool, works: bool
+    ) -> None:
         self._library = library
         self._directory = directory
         self._state = state
-        self.chooses = False
-        """Whether this node chooses for itself what to serve."""
-        self.works = False
-        """Whether it runs other nodes' jobs."""
+        self.chooses = chooses
+        self.works = works
 
     def needed(self) -> list[Plot]:
         """Return the kinds and parts that this node needs now."""

@@ -1,7 +1,7 @@
 """Runs a daemon's part in jobs: submits its own, does other nodes', and counts their usage."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
 
 import trio
 
@@ -9,73 +9,66 @@ from ...state.claims.rule import KIND
 from ...state.errors import FeedFull
 from ...state.group.facts import Role
 from ...state.views.members import JOBS
+from ...tasks.inference.gateway import Gateway
 from ...tasks.jobs.desk import Desk
+from ...tasks.jobs.local import IdleTime, LocalNode, Terms
 from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
-from ...tasks.jobs.shelf import Shelf
-from ...tasks.jobs.turn import IdleTime
+from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import Worker
+from ...tasks.serving.serving import Serving
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
 from ...transport.identity import PeerId
 from ..folder import disk_errors
-
-if TYPE_CHECKING:
-    from .daemon import Node
+from .base import Base
+from .content import Content
+from .network import Network
 
 
 class Working:
     """Jobs of one node. Created after the computing parts."""
 
-    def __init__(self, node: "Node") -> None:
-        host, state, own = node.host, node.state, node.identity.peer
+    def __init__(
+        self, base: Base, network: Network, content: Content, gateway: Gateway, serving: Serving
+    ) -> None:
+        host, state, own = base.host, network.state, base.identity.peer
         self._state = state
+        self._directory = network.directory
         self._own = own
-        self._folder = node.config.folder
-        shelf = Shelf(
-            host,
-            node.library,
-            node.exchange,
-            node.config.folder.shelf,
-            make_room=node.quota.evict_for,
-            linked=node.holdings.linked,
-            withdraw=node.holdings.evicted,
-        )
-        guard = node.endpoint.guard
-        self.desk = Desk(host, state, own, Results(host, node.config.folder.results), shelf, guard)
-        self._accounting = Accounting(state, own, node.stage.meter, self._payer)
-        turn = IdleTime(lambda: node.gateway.waited_for + node.stage.waited_for)
+        self._folder = base.config.folder
+        shelf = _shelf(base, content)
+        local, stage = LocalNode(host, state, own, network.endpoint.guard), network.stage
+        self.desk = Desk(local, Results(host, self._folder.results), shelf)
+        self._accounting = Accounting(state, own, stage.meter, self._payer)
+        turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
         prompts = Prompts(
-            node.gateway,
+            gateway,
             turn,
-            node.directory.members,
+            network.directory.members,
             host.now,
-            works_for=lambda root: node.serving.is_for(root) or node.library.is_named(root),
+            works_for=lambda root: serving.is_for(root) or base.library.is_named(root),
         )
-        wanted = node.config.jobs
+        self._wanted = base.config.jobs
         self.worker = Worker(
-            host,
-            state,
-            own,
+            local,
+            Terms(turn, self._is_ready, self._is_member),
             {prompts.kind: prompts},
-            turn,
             shelf,
-            live=node.directory.members,
-            ready=lambda: (
-                (wanted is True or bool(node.directory.own().shards)) and not self._is_client()
-            ),
-            asks=self._is_member,
-            guard=guard,
+            live=network.directory.members,
         )
-        self._does_jobs = wanted or (wanted is None and node.engine is not None)
-        self.worker.health = lambda trouble: (
-            node.health.clear("jobs") if trouble is None else node.health.report("jobs", trouble)
-        )
+        self._does_jobs = base.works
+        self.worker.health = partial(base.health.show, "jobs")
 
     @property
     def does_jobs(self) -> bool:
         """Whether this node does other nodes' jobs when it is idle."""
         return self._does_jobs and not self._is_client()
+
+    def _is_ready(self) -> bool:
+        """Whether this node may begin a job now."""
+        serves = bool(self._directory.own().shards)
+        return (self._wanted is True or serves) and not self._is_client()
 
     def _payer(self, use: Use) -> PeerId | None:
         """Return the author of the job that a gateway names, if that gateway has claimed it;
@@ -126,3 +119,13 @@ class Working:
                 self._state.set("member", JOBS, None)
             for job in begun:
                 self._state.set(KIND, job, None)
+
+
+def _shelf(base: Base, content: Content) -> Shelf:
+    return Shelf(
+        base.host,
+        Storage(base.library, content.quota.evict_for, content.holdings.evicted),
+        content.exchange,
+        base.config.folder.shelf,
+        linked=content.holdings.linked,
+    )

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
+from ...state.directory import Directory
 from ...state.views.usage import Count
+from ...tasks.inference.gateway import Gateway
+from ...tasks.inference.stage import Stage
 from ...transport.identity import PeerId
 from ..defaults import JOURNAL_NAMED, JOURNAL_PAUSE
-
-if TYPE_CHECKING:
-    from .daemon import Node
+from .base import Say
 
 LETTERS = 12  # last letters of a peer id; the first are the same for all peers
 
@@ -72,19 +72,12 @@ def _many(count: int, thing: str, tokens: int) -> str:
     return f"{count} {thing}{'' if count == 1 else 's'}, {tokens} tokens"
 
 
-async def keep_journal(node: "Node") -> None:
-    """Log changes to `node.say`, until cancelled."""
+async def keep_journal(say: Say, directory: Directory, gateway: Gateway, stage: Stage) -> None:
+    """Log changes to `say`, until cancelled."""
     journal = Journal()
     while True:
-        for line in journal.lines(_standing(node)):
-            node.say(line)
+        peers = frozenset(directory.members()) - {directory.own().peer}
+        now = Standing(peers, gateway.answers, gateway.answer_tokens, stage.meter.total)
+        for line in journal.lines(now):
+            say(line)
         await trio.sleep(JOURNAL_PAUSE)
-
-
-def _standing(node: "Node") -> Standing:
-    return Standing(
-        frozenset(node.directory.members()) - {node.identity.peer},
-        node.gateway.answers,
-        node.gateway.answer_tokens,
-        node.stage.meter.total,
-    )

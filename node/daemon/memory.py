@@ -1,41 +1,36 @@
 """Reports the memory of this node's processes, and warns if the offered memory does not fit."""
 
-from typing import TYPE_CHECKING, Any
-
+from ...tasks.inference.models import Models
 from ...transport.host.seam import Machine
+from ..control.messages.node import Memory, ProcessMemory
 from ..defaults import LAYER_MEMORY, PROGRAMS_MEMORY
 from ..health import Condition
+from .base import Base
 from .giving import shown_size
 
-if TYPE_CHECKING:
-    from .daemon import Node
+
+def memory_view(base: Base, models: Models, loaded: int) -> Memory:
+    """Return the resident bytes of every process; `loaded` of the offered bytes are in use."""
+    pids = {"daemon": base.host.pid()}
+    if base.engine is not None and base.engine.pid is not None:
+        pids["engine"] = base.engine.pid
+    pids |= {f"text of {name}": pid for name, pid in models.processes().items()}
+    processes = (
+        ProcessMemory(name, pid, resident)
+        for name, pid in pids.items()
+        if (resident := base.host.resident(pid)) is not None
+    )
+    return Memory(base.capacity.memory_bytes, loaded, tuple(processes))
 
 
-def memory_view(node: "Node") -> dict[str, Any]:
-    """Return the resident bytes of every process, and how many of the offered bytes are in use."""
-    pids = {"daemon": node.host.pid()}
-    if node.engine is not None and node.engine.pid is not None:
-        pids["engine"] = node.engine.pid
-    pids |= {f"text of {name}": pid for name, pid in node.models.processes().items()}
-    return {
-        "offered_bytes": node.capacity.memory_bytes,
-        "loaded_bytes": node.serving.loaded_bytes,
-        "processes": [
-            {"name": name, "pid": pid, "resident_bytes": resident}
-            for name, pid in pids.items()
-            if (resident := node.host.resident(pid)) is not None
-        ],
-    }
-
-
-def check_memory(node: "Node") -> None:
+def check_memory(base: Base) -> None:
     """Warn if the memory that the owner offers is too little, or more than is free."""
-    asked = node.settings.of("memory").value
-    if asked is None or node.engine is None:
+    asked = base.config.memory if "memory" in base.settings.given.given else None
+    if asked is None or base.engine is None:
         return
-    found = memory_condition(asked, node.host.machine())
+    found = memory_condition(asked, base.host.machine())
     if found is not None:
-        node.health.report(found.name, found.sentence, hint=found.hint)
+        base.health.report(found.name, found.sentence, hint=found.hint)
 
 
 def memory_condition(asked: int, machine: Machine) -> Condition | None:

@@ -4,59 +4,71 @@
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ...dht.content.library import Library
 from ...state.group.facts import Role
+from ...state.service import State
 from ...tasks.jobs.errors import BadSpec
 from ...tasks.jobs.prompt import root_of
 from ...tasks.placement.demand import Backing
 from ...transport.bytestream import PathKind
+from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.networks import Nearness, nearness_of, network
+from ...transport.strategies.dialer import Dialer
 from .. import defaults
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
+from ..swarm.remembering import Inviter
 
 _NEAR: Final = (PathKind.LAN, PathKind.LOOPBACK)
 
 
-def backing_of(node: "Node") -> Backing:
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """The parts of a node that have the evidence."""
+
+    endpoint: Endpoint
+    dialer: Dialer
+    library: Library
+    state: State
+    inviter: Inviter
+
+
+def backing_of(node: Witnesses) -> Backing:
     """Collect the current evidence."""
     links = {link.peer: link for link in node.endpoint.links()}
     return Backing(
         named=frozenset(node.library.names().values()),
         embedded=defaults.EMBEDDED_ROOT,
-        trusted=_neighbours(node, links) | _group(node) | _inviter(node),
+        trusted=_neighbours(node.dialer, links) | _group(node.state) | _inviter(node.inviter),
         networks={peer: met for peer, link in links.items() if (met := _met_at(link))},
-        asked=_asked(node, links),
+        asked=_asked(node.state, links),
     )
 
 
-def _inviter(node: "Node") -> dict[PeerId, str]:
-    peer = node.inviter
-    return {} if peer is None else {peer: "which invited this node"}
+def _inviter(inviter: Inviter) -> dict[PeerId, str]:
+    return {} if inviter.peer is None else {inviter.peer: "which invited this node"}
 
 
-def _group(node: "Node") -> dict[PeerId, str]:
+def _group(state: State) -> dict[PeerId, str]:
     """Return the members of this node's private group that may serve."""
-    upkeep = node.state.upkeep
+    upkeep = state.upkeep
     if upkeep is None:
         return {}
     members = (each for each in upkeep.group.order.members() if each.role is not Role.CLIENT)
     return {each.peer: "a member of this node's group" for each in members}
 
 
-def _neighbours(node: "Node", links: dict[PeerId, Link]) -> dict[PeerId, str]:
+def _neighbours(dialer: Dialer, links: dict[PeerId, Link]) -> dict[PeerId, str]:
     """Return the peers on this node's own network that it dialled there or found by multicast. An
     incoming connection is no proof: a router or a container can make a stranger look local."""
     return {
         peer: "on the same network"
         for peer, link in links.items()
-        if link.path_kind in _NEAR
-        and (_was_dialled_near(link) or node.dialer.knowledge.found_at(peer))
+        if link.path_kind in _NEAR and (_was_dialled_near(link) or dialer.knowledge.found_at(peer))
     }
 
 
@@ -76,9 +88,9 @@ def _met_at(link: Link) -> str:
     return network(ip, *defaults.DEMAND_BITS) if nearness_of(ip) is Nearness.PUBLIC else ""
 
 
-def _asked(node: "Node", links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:
+def _asked(state: State, links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:
     """Return the models that linked peers have jobs for, from a few jobs of each peer."""
-    jobs, found = node.state.views.jobs, dict[str, set[PeerId]]()
+    jobs, found = state.views.jobs, dict[str, set[PeerId]]()
     for peer in links:
         for job in islice(jobs.waiting.get(peer, ()), defaults.DEMAND_JOBS):
             standing = jobs.get(job)

@@ -9,7 +9,7 @@ from ...dht.exchange.exchange import Exchange
 from ...state.defaults import MODELS
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
-from ...tasks.inference.models import holders
+from ...tasks.inference.sources import holders
 from ...transport.dial.endpoint import Endpoint
 from ...transport.identity import PeerId
 from ..health import Health

@@ -1,18 +1,17 @@
 """Applies settings to the parts of the daemon: at its start and, for some keys, while it runs."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from ...dht.content.library import Library
-from ...dht.content.quota import Allowance, allowance_of
+from ...dht.content.quota import Allowance, Quota, allowance_of
+from ...state.membership.membership import Membership
 from ...transport.host.seam import Host
-from ...transport.lane.shaper import Cap, Caps
+from ...transport.lane.shaper import Cap, Caps, Shaper
 from ...transport.relay.defaults import RelayLimits
 from ..defaults import DISK_LEAST
 from .config import NodeConfig
-
-if TYPE_CHECKING:
-    from ..daemon.daemon import Node
+from .settings import Setting, Settings
 
 
 def relaying_of(config: NodeConfig) -> RelayLimits:
@@ -35,24 +34,50 @@ def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
     return allowance_of(free, library.store.used_bytes, DISK_LEAST)
 
 
-def _apply_caps(node: "Node") -> None:
-    node.shaper.change(caps_of(node.config), node.host.now())
+@dataclass(frozen=True, slots=True)
+class LiveParts:
+    """The parts of a running daemon that settings change."""
+
+    host: Host
+    library: Library
+    membership: Membership
+    quota: Quota
+    shaper: Shaper
 
 
-def _apply_disk(node: "Node") -> None:
+def _apply_caps(parts: LiveParts, config: NodeConfig) -> None:
+    parts.shaper.change(caps_of(config), parts.host.now())
+
+
+def _apply_disk(parts: LiveParts, config: NodeConfig) -> None:
     """Set the library's disk limit. The library evicts when it next needs space."""
-    node.quota.allow(disk_of(node.host, node.config, node.library))
+    parts.quota.allow(disk_of(parts.host, config, parts.library))
 
 
-def _apply_links(node: "Node") -> None:
+def _apply_links(parts: LiveParts, config: NodeConfig) -> None:
     """Set the number of links up to which members are dialled. Existing links stay."""
-    node.membership.most_links = node.config.links
+    parts.membership.most_links = config.links
 
 
-LIVE: dict[str, Callable[["Node"], None]] = {
+LIVE: dict[str, Callable[[LiveParts, NodeConfig], None]] = {
     "up": _apply_caps,
     "down": _apply_caps,
     "disk": _apply_disk,
     "links": _apply_links,
 }
-"""For every `live` key, the function that applies a new value in `Node.config` to the parts."""
+"""For every `live` key, the function that applies a new value to the parts."""
+
+
+class LiveSettings:
+    """The settings in force. A change makes new ones."""
+
+    def __init__(self, config: NodeConfig, given: Settings | None = None) -> None:
+        """`given` are applied to `config`, which alone counts without them."""
+        self.given = given or Settings()
+        self.config = self.given.applied(config)
+
+    def change(self, setting: Setting, parts: LiveParts) -> None:
+        """Apply a setting whose key is `live`."""
+        self.given = self.given.with_(setting)
+        self.config = setting.key.change(self.config, setting.value)
+        LIVE[setting.key.name](parts, self.config)

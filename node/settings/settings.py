@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...state.defaults import MEMBER_LINKS, MORE_LINKS
 from ...transport.address import Address
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from .. import defaults
+from ..control.messages.settings import Origin, SettingsView, SettingView
 from ..errors import BadSetting
 from ..folder import disk_errors
 from . import values
 from .config import DataFolder, NodeConfig
 
-Origin = Literal["default", "file", "option", "command"]
 Change = Callable[[NodeConfig, Any], NodeConfig]
 DEFAULT = "default"  # as a value: remove the setting
 HEAD = "# Settings of this node, kept by `shoal config` and by the options of `shoal node`.\n"
@@ -68,9 +68,11 @@ def _word(name: str, *words: str) -> Key:
     return Key(name, ", ".join(words), read, _field(name), words[0], words[0])
 
 
-def _count(name: str, least: int, most: int, usual: str, default: int | None, **more: Any) -> Key:
+def _count(
+    name: str, least: int, most: int, usual: str, default: int | None, *, live: bool = False
+) -> Key:
     read = partial(values.parse_count, least=least, most=most)
-    return Key(name, f"{least} to {most}", read, _field(name), usual, default, **more)
+    return Key(name, f"{least} to {most}", read, _field(name), usual, default, live)
 
 
 def _rate(name: str) -> Key:
@@ -280,26 +282,23 @@ def set_key(host: Host, folder: DataFolder, name: str, text: str | None) -> Sett
     return setting
 
 
-def view(host: Host, folder: DataFolder, now: Settings | None) -> dict[str, Any]:
+def view(host: Host, folder: DataFolder, now: Settings | None) -> SettingsView:
     """Describe every key for `shoal config show`; `now`: settings of a running daemon. Blocking."""
     file = read_file(host, folder).settings()
-    return {
-        "file": str(folder.settings),
-        "running": now is not None,
-        "settings": [_key_view(key, file.of(key.name), now) for key in KEYS.values()],
-    }
+    views = (_key_view(key, file.of(key.name), now) for key in KEYS.values())
+    return SettingsView(str(folder.settings), now is not None, tuple(views))
 
 
-def _key_view(key: Key, kept: Setting, now: Settings | None) -> dict[str, Any]:
-    """Describe a key. `text` is its value now or, without a daemon, at the next start; null: the
+def _key_view(key: Key, kept: Setting, now: Settings | None) -> SettingView:
+    """Describe a key. `text` is its value now or, without a daemon, at the next start; None: the
     default."""
     holds = kept if now is None else now.of(key.name)
-    return {
-        "key": key.name,
-        "text": holds.text,
-        "origin": holds.origin,
-        "unit": key.unit,
-        "default": key.usual,
-        "applies": "live" if key.live else "start",
-        "next": kept.text,
-    }
+    return SettingView(
+        key=key.name,
+        text=holds.text,
+        origin=holds.origin,
+        unit=key.unit,
+        default=key.usual,
+        applies="live" if key.live else "start",
+        next=kept.text,
+    )

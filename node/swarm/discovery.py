@@ -13,14 +13,14 @@ from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...transport.address import Address
 from ...transport.host.seam import Host
-from ...transport.identity import Identity, PeerId
+from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.strategies.dialer import Dialer
 from .. import defaults
 from ..folder import disk_error
 from ..health import Health
 from ..models.names import name_bodies
-from ..settings.config import NodeConfig
+from ..settings.config import DataFolder
 
 MEMBERS_TTL = 600  # seconds for which a lost member is remembered (state/defaults.py)
 
@@ -31,32 +31,32 @@ class Discovery:
     def __init__(
         self,
         host: Host,
-        identity: Identity,
         dialer: Dialer,
         directory: Directory,
         health: Health,
-        config: NodeConfig,
+        folder: DataFolder,
+        *,
+        speed: Callable[[], float],
     ) -> None:
-        self._host = host
         self._dialer = dialer
         self._directory = directory
         self._health = health
-        self._folder = config.folder
+        self._folder = folder
         self._said: dict[tuple[Key, str], Body] = {}
         self._speed = 0.0
-        self.speed: Callable[[], float] = lambda: 0.0
+        self.speed = speed
         """Measured tokens per second of the served shard; 0 before the first measurement."""
         self._leaving = False
         self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
             host,
             dialer.endpoint,
-            identity,
+            dialer.endpoint.identity,
             connect=self._connect,
             addresses=self._addresses,
             reachable=dialer.whereabouts.reachable,
             book=dialer.book,
-            settings=DhtSettings(folder=config.folder.dht, dial_pauses=defaults.DIAL_PAUSES),
+            settings=DhtSettings(folder=folder.dht, dial_pauses=defaults.DIAL_PAUSES),
             trouble=self._trouble,
         )
         self.dht.second_path = self.told_by_members

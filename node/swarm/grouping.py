@@ -38,6 +38,7 @@ class Grouping:
         endpoint: Endpoint,
         membership: Membership,
         health: Health,
+        serving: Serving | None = None,
     ) -> None:
         self._state = state
         self._credentials = credentials
@@ -46,7 +47,7 @@ class Grouping:
         self._health = health
         self._told: tuple[PeerId, str] | None = None  # peer that refused this node, and its words
         self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
-        self.serving: Serving | None = None
+        self._serving = serving
         endpoint.handle(JOIN, self._on_join)
         endpoint.on_refused(self._refused)
         endpoint.on_link(self._linked)
@@ -66,8 +67,8 @@ class Grouping:
             if upkeep.group.order is not seen:
                 seen = upkeep.group.order
                 self._membership.screen(upkeep.group.counts)
-                if self.serving is not None:
-                    self.serving.bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
+                if self._serving is not None:
+                    self._serving.bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
             self._report()
             if upkeep.trouble is None:
                 self._health.clear(_TROUBLE)

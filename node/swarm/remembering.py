@@ -1,4 +1,4 @@
-"""Stores the addresses of other members in the data folder for the next start."""
+"""Stores the inviter and the addresses of other members in the data folder for the next start."""
 
 import trio
 
@@ -7,11 +7,39 @@ from ...state.membership.reach import dialable
 from ...transport.address import Address
 from ...transport.dial.endpoint import Endpoint
 from ...transport.host.seam import Host
+from ...transport.identity import PeerId
 from ...transport.networks import nearness_at
 from .. import defaults
-from ..folder import disk_error, remember_peers, remembered_peers
+from ..folder import (
+    disk_error,
+    disk_errors,
+    remember_inviter,
+    remember_peers,
+    remembered_inviter,
+    remembered_peers,
+)
 from ..health import Health
 from ..settings.config import DataFolder
+
+
+class Inviter:
+    """Remembers the peer whose invitation this node used last."""
+
+    def __init__(self, host: Host, folder: DataFolder, peer: PeerId | None = None) -> None:
+        self._host = host
+        self._folder = folder
+        self.peer = peer
+
+    @classmethod
+    async def load(cls, host: Host, folder: DataFolder) -> "Inviter":
+        """Read the peer from the data folder."""
+        return cls(host, folder, await remembered_inviter(host, folder))
+
+    async def remember(self, peer: PeerId) -> None:
+        """Store another inviter. Raises NodeError `disk`."""
+        self.peer = peer
+        with disk_errors(self._folder):
+            await remember_inviter(self._host, self._folder, peer)
 
 
 class Remembering:

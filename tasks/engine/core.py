@@ -235,7 +235,8 @@ class Core:
             raise EngineError("no-shard", "no shard is loaded")
         return self._model
 
-    def _session(self, name: object) -> Session:
+    def session(self, name: object) -> Session:
+        """Return an open session. Raises EngineError `unknown-session`."""
         session = self._sessions.get(self._name(name))
         if session is None:
             raise EngineError("unknown-session", "the session is not open")
@@ -246,7 +247,7 @@ class Core:
         return name if isinstance(name, bytes) else b""
 
     def _idle(self, name: object) -> Session:
-        session = self._session(name)
+        session = self.session(name)
         if session.busy:
             raise EngineError("busy", "spans of the session run or wait")
         return session
@@ -261,7 +262,7 @@ class Core:
 
     def _submit(self, header: Header, payload: memoryview) -> None:
         try:
-            session = self._session(header[1] if len(header) > 1 else None)
+            session = self.session(header[1] if len(header) > 1 else None)
             span = parse_span(header, payload)
             self._check(session, span)
         except EngineError as error:

@@ -8,7 +8,12 @@ the simulator brings its own behind the same protocol.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
+
+from msgspec import Meta
+
+from ...transport.message import Natural, Row
+from ..defaults import MAX_LAYERS
 
 SessionId = bytes  # 16 random bytes, made by the gateway
 
@@ -16,18 +21,20 @@ DType = Literal["float32", "bfloat16"]
 Want = Literal["hidden", "logits", "token"]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Row, frozen=True):
     """Which pieces of a model a shard holds: the embedding, layers start:stop, the head."""
 
     embedding: bool
-    start: int
-    stop: int  # exclusive
+    start: Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
+    stop: Annotated[int, Meta(ge=0, le=MAX_LAYERS)]  # exclusive
     head: bool
 
+    def check(self) -> None:
+        if self.start > self.stop:
+            raise ValueError(f"`parts` has layers {self.start}:{self.stop}")
 
-@dataclass(frozen=True, slots=True)
-class TensorSource:
+
+class TensorSource(Row, frozen=True):
     """One tensor of the shard on disk: chunk files concatenated are its raw little-endian bytes.
 
     `roles` are Hugging Face parameter names (a tied tensor has two); `dtype` is a safetensors
@@ -63,14 +70,20 @@ class Loaded:
     features: frozenset[str]  # e.g. {"forward", "logits", "export"}
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(NamedTuple):
     """Parameters for choosing a token. Temperature 0 is greedy. Spec: docs/spec/sampling.md."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     seed: int = 0  # 64 bits; the noise depends on (seed, position, token id) only
+
+
+Temperature = Annotated[float, Meta(ge=0.0, le=100.0)]
+TopK = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+Sampled = tuple[Temperature, TopK, TopP, Natural]
+"""`Sampling` in a message: all four values, within their bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ hash of (seed, position, token id), so nothing is carried from token to token.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,7 @@ def _leading(scaled: Floats, count: int) -> Ids:
     return ids[np.argsort(-scaled[ids], kind="stable")][:count]
 
 
-def gumbel(seed: int, position: int, ids: NDArray[Any]) -> Floats:
+def gumbel(seed: int, position: int, ids: Ids) -> Floats:
     """Return the standard Gumbel noise of (seed, position, each id)."""
     stream = _mix_one(_mix_one(seed & _MASK) + (position + 1) * _GOLDEN)
     words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(stream)

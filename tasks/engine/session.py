@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
@@ -31,7 +31,7 @@ class State(Protocol):
         """Install an exported state. Return its length. Raises EngineError `bad-state`."""
         ...
 
-    def copy_from(self, other: Any) -> None:
+    def copy_from(self, other: Self) -> None:
         """Copy another state. Raises EngineError `bad-state` if it has more positions than fit."""
         ...
 

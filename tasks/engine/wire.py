@@ -150,7 +150,7 @@ class Channel:
             end = start + header_size + (size if kind == _INLINE else 0)
             if end > len(self._arrived):
                 break
-            header = _header(self._arrived[start : start + header_size])
+            header = parse_header(self._arrived[start : start + header_size])
             if kind == _INLINE:
                 payload = memoryview(self._arrived[start + header_size : end])
             else:
@@ -165,7 +165,7 @@ class Channel:
             raise WireError("a payload's descriptor is missing")
         descriptor = self._descriptors.popleft()
         try:
-            return _opened(descriptor, size)
+            return read_shared(descriptor, size)
         finally:
             os.close(descriptor)
 
@@ -180,7 +180,8 @@ def _check_prefix(header_size: int, kind: int, size: int) -> None:
         raise WireError(f"a frame of kind {kind} announces {header_size} and {size} bytes")
 
 
-def _header(data: bytearray) -> Header:
+def parse_header(data: bytes | bytearray) -> Header:
+    """Decode a frame's header. Raises WireError unless it is an array that starts with a word."""
     try:
         header = decode(data, limit=HEADER_BYTES, tuples=True)
     except Undecodable as error:
@@ -207,8 +208,9 @@ def _shared(payload: Buffer) -> int:
     return descriptor
 
 
-def _opened(descriptor: int, size: int) -> memoryview:
-    """Read a payload of exactly `size` bytes from a descriptor into memory of this process."""
+def read_shared(descriptor: int, size: int) -> memoryview:
+    """Read a payload of exactly `size` bytes from the descriptor of a file into memory of this
+    process. Raises WireError for another size, and for anything that is not a regular file."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         raise WireError("a payload has not the size its frame announces")

@@ -15,7 +15,7 @@ from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import Model, Run
-from .session import Close, Header, Open, parse_cached, parse_dtype, stage_code
+from .session import Close, Open, parse_cached, parse_dtype, stage_code
 
 
 class Refused(Exception):
@@ -95,7 +95,7 @@ class Chains:
             raise Refused(hop.peer, reason) from None
 
     async def _ask(
-        self, peer: PeerId, method: str, header: Header, timeout: float
+        self, peer: PeerId, method: str, header: Mapping[str, object], timeout: float
     ) -> Mapping[str, object]:
         """Return the header of the reply. Stop waiting when the peer is quiet or becomes quiet.
         Raises CallRefused, LinkClosed."""

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from inspect import isawaitable
-from typing import Any
 
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import CallRefused, DialFailed, LinkClosed
@@ -80,7 +79,7 @@ class Courier:
         self,
         peer: PeerId,
         method: str,
-        header: Mapping[str, Any],
+        header: Mapping[str, object],
         payload: bytes | memoryview = b"",
         *,
         priority: Priority = Priority.ACTIVATION,
@@ -95,7 +94,7 @@ class Courier:
             self._link(peer).post(method, header, payload, priority=priority)
 
     async def call(
-        self, peer: PeerId, method: str, header: Mapping[str, Any], *, timeout: float
+        self, peer: PeerId, method: str, header: Mapping[str, object], *, timeout: float
     ) -> Reply:
         """Call a method and return its reply. Raises CallRefused, LinkClosed."""
         if peer != self.peer:

@@ -43,7 +43,7 @@ from .generation import (
     Run,
     Summary,
 )
-from .routing import Hop, Members, find_route
+from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
@@ -138,6 +138,11 @@ class Gateway:
     def waited_for(self) -> int:
         """Number of interactive requests in progress. Requests for jobs do not count."""
         return self._waited_for
+
+    def avoided(self) -> Collection[PeerId]:
+        """Return the stages that requests use only as a last resort, because they recently failed
+        to open a session."""
+        return self._chains.avoided()
 
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
         """Answer one request. `emit` receives the chain and then the text as it is generated.
@@ -244,10 +249,8 @@ class Gateway:
             talk.model.root,
             talk.model.layers,
             len(talk.ids) + new,
+            Preference(self._courier.peer, session, self.avoided()),
             answer=new,
-            own=self._courier.peer,
-            session=session,
-            avoid=self._chains.avoided(),
         )
 
     async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
@@ -473,4 +476,4 @@ def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
     for first in range(run.start, run.prompt, step):
         count = min(step, run.prompt - first)
         last = first + count == run.prompt
-        yield SpanMessage(run.session, None, run.epoch, first, count, last)
+        yield SpanMessage(run.session, run.epoch, first, count, last, 0.0)

@@ -12,7 +12,8 @@ from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
-from ..text.process import Detokenizer, Message, TextDelta, TextInfo
+from ..text.frames import TextInfo
+from ..text.process import Detokenizer, Message, TextDelta
 from .routing import Hop
 from .session import Progress, Token
 
@@ -194,6 +195,11 @@ class Run:
             self.look()
         else:
             self._quiet.discard((sender, peer))
+
+    @property
+    def pending(self) -> int:
+        """Number of items that `heard` has yet to return."""
+        return self._inbox.statistics().current_buffer_used
 
     @property
     def missed(self) -> frozenset[PeerId]:

@@ -6,91 +6,23 @@ ones are cached if the memory that the owner offers allows it.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 from trio import TaskStatus
 
-from ...dht.content.library import Library
-from ...dht.content.manifest import Manifest
-from ...dht.errors import ChunkCorrupt, ModelError, model_mishap
-from ...dht.exchange.exchange import Exchange
-from ...dht.names import Meaning
-from ...state.directory import Directory
+from ...dht.errors import ChunkCorrupt
 from ...transport.errors import ShoalError
-from ...transport.guard import Guard
 from ...transport.host.seam import Host
-from ...transport.identity import PeerId
 from ..defaults import ASK_PATIENCE, TEXT_MEMORY, TEXT_PROCESSES
 from ..engine.families import Architecture, architecture
 from ..errors import SessionError
-from ..text.process import ModelFiles, TextInfo, TextProcess
+from ..text.frames import TextInfo
+from ..text.process import ModelFiles, TextProcess
 from .generation import Model
-
-Restore = Callable[[str, Sequence[str]], Awaitable[None]]
-"""Restore chunks (by digest) of a model (by root) from this machine, as far as possible."""
-
-
-Find = Callable[[str], Awaitable[Meaning]]
-"""Resolve a model name beyond what this node and its members know. Raises ModelError."""
-
-
-Pass = Callable[[str, int], Awaitable[None]]
-"""Reserve disk space, in bytes, for a model that is here only for prompts. Raises ModelError."""
-
-
-async def without_bound(_root: str, _needed: int) -> None:
-    """Accept any size: the `Pass` of a library without a disk limit."""
-
-
-async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
-    """Restore nothing: the `Restore` of a machine without other copies."""
-
-
-def resolve(text: str, library: Library, directory: Directory) -> str:
-    """Return the root that a name or a prefix of a root means on this node and among its members.
-
-    Raises ModelError `unknown-model` (with the nearest name) or `ambiguous-model`.
-    """
-    records = directory.members().values()
-    return library.resolve(text, [(m.name, m.root) for record in records for m in record.models])
-
-
-def holders(root: str, directory: Directory) -> list[PeerId]:
-    """Return the other members that name, serve, or hold parts of the model."""
-    own = directory.own().peer
-    return [
-        peer
-        for peer, record in directory.members().items()
-        if peer != own
-        and (
-            root in record.holdings
-            or any(root == model.root for model in record.models)
-            or any(root == shard.root for shard in record.shards)
-        )
-    ]
-
-
-async def manifest_of(
-    root: str,
-    library: Library,
-    exchange: Exchange,
-    directory: Directory,
-    *,
-    patience: float = ASK_PATIENCE,
-) -> Manifest:
-    """Return a model's manifest from this disk or from a member. Raises ModelError.
-
-    `patience`: seconds without progress before the fetch fails, because a user may be waiting.
-    """
-    if root in library.roots():
-        try:
-            return await library.manifest(root)
-        except ModelError as error:  # reading has deleted a damaged manifest
-            if error.code != "manifest-corrupt" or not holders(root, directory):
-                raise
-    return await exchange.fetch_manifest(root, lambda: holders(root, directory), patience=patience)
+from .sources import Sources
 
 
 class _Loaded:
@@ -123,33 +55,22 @@ class _Loaded:
 
 
 class Models:
-    """`ModelSource` over the library and the members' chunks. `run` must be running."""
+    """`ModelSource` over a node's sources. `run` must be running."""
 
     def __init__(
         self,
         host: Host,
-        library: Library,
-        exchange: Exchange,
-        directory: Directory,
+        sources: Sources,
         *,
         kept: int = TEXT_PROCESSES,
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
-        restore: Restore = no_other_copy,
-        find: Find | None = None,
-        guard: Guard | None = None,
-        pass_through: Pass = without_bound,
         memory: Callable[[], int] = lambda: TEXT_PROCESSES * TEXT_MEMORY,
     ) -> None:
-        """`memory`: bytes that all text processes may use now. One may always run."""
+        """`kept`: idle text processes that are cached. `memory`: bytes that all text processes may
+        use now. One may always run."""
         self._host = host
         self._memory = memory
-        self._pass_through = pass_through
-        self._restore = restore
-        self._find = find
-        self._guard = guard or Guard()
-        self._library = library
-        self._exchange = exchange
-        self._directory = directory
+        self._sources = sources
         self._kept = kept
         self._text_process = text_process
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()  # least recently used first
@@ -170,7 +91,7 @@ class Models:
     async def use(self, name: str) -> AsyncIterator[Model]:
         """Provide a model by name or root while the block lasts. Raises ModelError, TextError,
         SessionError."""
-        root = await self._root(name)
+        root = (await self._sources.find(name)).root
         loaded = self._loaded.get(root) or self._begin(root, name)
         self._loaded.move_to_end(root)
         loaded.users += 1
@@ -183,12 +104,6 @@ class Models:
         finally:
             loaded.users -= 1
             self._evict()
-
-    async def _root(self, name: str) -> str:
-        if self._find is not None:
-            return (await self._find(name)).root
-        await trio.lowlevel.checkpoint()
-        return resolve(name, self._library, self._directory)
 
     def _begin(self, root: str, name: str) -> _Loaded:
         if self._nursery is None:
@@ -232,7 +147,7 @@ class Models:
     async def _load(self, loaded: _Loaded) -> None:
         """Load a model in this object's own task, as the first request may be cancelled."""
         try:
-            with loaded.scope, self._guard.around(loaded.name, instead=model_mishap):
+            with loaded.scope, self._sources.reading(loaded.name):
                 files = await self._files(loaded)
                 loaded.text = self._text_process(self._host, files)
                 await loaded.text.run(task_status=loaded)
@@ -243,31 +158,23 @@ class Models:
         finally:
             loaded.ready.set()
 
-    async def _fetch(self, root: str, digests: Sequence[str]) -> None:
-        await self._restore(root, digests)
-        await self._exchange.fetch(
-            root,
-            digests,
-            lambda: holders(root, self._directory),
-            patience=ASK_PATIENCE,
-            asked=True,  # files that are here only for prompts have a disk limit of their own
-        )
-
     async def _files(self, loaded: _Loaded) -> ModelFiles:
-        root = loaded.root
-        known = root in self._library.roots()
-        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        sources, library, root = self._sources, self._sources.library, loaded.root
+        # Files that are here only for prompts have a disk limit of their own.
+        fetch = partial(sources.fetch, patience=ASK_PATIENCE, asked=True)
+        known = root in library.roots()
+        manifest = await sources.manifest(root)
         loaded.checked = architecture(manifest.config)
         digests = [digest for blob in manifest.files.values() for digest in blob.chunks]
         if not known:
-            await self._pass_through(root, sum(blob.size for blob in manifest.files.values()))
-        await self._fetch(root, digests)
+            await sources.reserve(root, sum(blob.size for blob in manifest.files.values()))
+        await fetch(root, digests)
         try:
-            blobs = {key: await self._library.blob(root, key) for key in manifest.files}
+            blobs = {key: await library.blob(root, key) for key in manifest.files}
         except ChunkCorrupt:  # reading has deleted the damaged chunk
-            await self._host.offload(self._library.store.drop_damaged, digests)
-            await self._fetch(root, digests)
-            blobs = {key: await self._library.blob(root, key) for key in manifest.files}
+            await self._host.offload(library.store.drop_damaged, digests)
+            await fetch(root, digests)
+            blobs = {key: await library.blob(root, key) for key in manifest.files}
         return ModelFiles(
             name=loaded.name,
             tokenizer=blobs["tokenizer"] or b"",

@@ -30,25 +30,35 @@ class Hop:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which one to take of several chains that can answer.
+
+    Chains with fewer peers to `avoid` come first, even if they are longer, then those with fewer
+    hops. Ties go to the peer `own`, then to an order that depends on `session`, so that sessions
+    spread over replicas.
+    """
+
+    own: PeerId | None = None
+    session: bytes = b""
+    avoid: Collection[PeerId] = ()
+
+
 def find_route(
     members: Members,
     root: str,
     layers: int,
     tokens: int,
+    prefer: Preference = Preference(),
     *,
-    own: PeerId | None = None,
-    session: bytes = b"",
-    avoid: Collection[PeerId] = (),
     answer: int = 0,
 ) -> tuple[Hop, ...]:
-    """Return the chain with the fewest hops whose stages have KV for `tokens` positions, of which
-    `answer` are for tokens still to be generated.
+    """Return the preferred chain whose stages have KV for `tokens` positions, of which `answer`
+    are for tokens still to be generated.
 
-    Chains with fewer peers to `avoid` are preferred, even if they are longer. Ties go to `own`,
-    then to an order that depends on `session`, so that sessions spread over replicas. All stages
-    compute in one dtype. Raises NoRoute, which says what is missing.
+    All stages compute in one dtype. Raises NoRoute, which says what is missing.
     """
-    chain = _best_chain(members, root, layers, tokens, own, session, avoid)
+    chain = _best_chain(members, root, layers, tokens, prefer)
     if chain is None:
         raise _no_route(members, root, layers, tokens, answer)
     return chain
@@ -91,19 +101,13 @@ def _widest(shards: list[ShardRecord], layers: int) -> int | None:
 
 
 def _best_chain(
-    members: Members,
-    root: str,
-    layers: int,
-    tokens: int,
-    own: PeerId | None = None,
-    session: bytes = b"",
-    avoid: Collection[PeerId] = (),
+    members: Members, root: str, layers: int, tokens: int, prefer: Preference
 ) -> tuple[Hop, ...] | None:
     shards = list(_shards(members, root, layers, tokens))
     chains = [
         chain
         for dtype in sorted({hop.dtype for hop in shards})
-        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, own, session, avoid))
+        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, prefer))
     ]
     return min(chains, key=lambda chain: chain[0])[1] if chains else None
 
@@ -121,7 +125,7 @@ def _parts(shard: ShardRecord) -> Parts:
 
 
 def _chain(
-    hops: list[Hop], layers: int, own: PeerId | None, session: bytes, avoid: Collection[PeerId]
+    hops: list[Hop], layers: int, prefer: Preference
 ) -> tuple[_Cost, tuple[Hop, ...]] | None:
     """Return the cheapest chain by shortest path over layer boundaries, as every hop moves forward.
 
@@ -137,10 +141,10 @@ def _chain(
             continue  # stages refuse longer chains, and chains with a peer twice
         (avoided, count, others, order), chain = before
         cost = (
-            avoided + (hop.peer in avoid),
+            avoided + (hop.peer in prefer.avoid),
             count + 1,
-            others + (hop.peer != own),
-            order + _order(session, hop.peer),
+            others + (hop.peer != prefer.own),
+            order + _order(prefer.session, hop.peer),
         )
         if hop.parts.stop == layers:
             if hop.parts.head:

@@ -1,30 +1,28 @@
 """Messages of a session. Spec: docs/spec/session.md. No I/O.
 
-Every message is a frozen dataclass with `header()` for the sender and a classmethod
-`parse(header)` for the receiver. Headers come from untrusted peers: `parse` checks the type and
-bounds of each value and raises `BadMessage` on the first invalid one.
+Every message has `header()` for the sender and a classmethod `parse(header)` for the receiver.
+Headers come from untrusted peers: `parse` checks the type and bounds of each value and raises
+`BadMessage` on the first invalid one.
 """
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Self
 
+from msgspec import Meta
+from msgspec.structs import astuple, replace
+
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
-from ..defaults import MAX_LAYERS, MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS
-from ..engine.interface import DType, Parts, Sampling, SessionId
+from ...transport.message import Message, Natural, Root
+from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS
+from ..engine.interface import DType, Parts, Sampled
 from ..errors import BadMessage
 
-Header = Mapping[str, Any]
-
 SESSION_BYTES = 16
-_UINT32 = 2**32 - 1
-_UINT64 = 2**64 - 1
-_MAX_PEER_ID = 64  # characters
 _MAX_CODE = 32
 _MAX_MESSAGE = 300
-_MAX_SECONDS = 1e6
 
 # Codes of the stage, of its engine (docs/spec/engine.md), and of the lane (docs/spec/lane.md).
 _STAGE_CODES = """
@@ -47,141 +45,79 @@ def stage_code(code: str) -> str:
     return code if code in STAGE_CODES else "stage-failed"
 
 
-def _int(header: Header, key: str, low: int, high: int) -> int:
-    return _bounded(header.get(key), key, low, high)
+_Whole = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+_Peer = Annotated[PeerId, Meta(min_length=1, max_length=64)]
+_Position = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
+_Before = Annotated[int, Meta(ge=0, le=MAX_POSITIONS - 1)]
+_Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
-def _bounded(value: object, key: str, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise BadMessage(f"`{key}` is not a number from {low} to {high}")
-    return value
+class SessionMessage(Message, frozen=True):
+    """What all messages of a session have in common."""
+
+    session: Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
+
+    def header(self) -> dict[str, object]:
+        """Return the message as the header of a call or post."""
+        return self.fields()
+
+    @classmethod
+    def parse(cls, header: Mapping[str, object]) -> Self:
+        """Read an untrusted header. Raises BadMessage."""
+        try:
+            return typed(cls, header)
+        except Undecodable as error:
+            raise BadMessage(str(error)) from None
 
 
-def _bool(header: Header, key: str) -> bool:
-    value = header.get(key)
-    if type(value) is not bool:
-        raise BadMessage(f"`{key}` is not true or false")
-    return value
+class EpochMessage(SessionMessage, frozen=True):
+    """A message that belongs to one epoch of its session."""
+
+    epoch: Annotated[int, Meta(ge=1, le=2**32 - 1)]
 
 
-def _float(value: object, key: str, low: float, high: float) -> float:
-    if type(value) not in (int, float) or not isinstance(value, int | float):
-        raise BadMessage(f"`{key}` is not a number")
-    if not math.isfinite(value) or not low <= value <= high:
-        raise BadMessage(f"`{key}` is not a number from {low:g} to {high:g}")
-    return float(value)
+class Open(EpochMessage, frozen=True):
+    """`session.open`: the gateway reserves one stage. See the specification for each field.
 
+    Only the head is told `steps`, `stop_ids` and `sampling`.
+    """
 
-def _text(header: Header, key: str, limit: int) -> str:
-    value = header.get(key)
-    if type(value) is not str or not len(value) <= limit:
-        raise BadMessage(f"`{key}` is not a text of at most {limit} characters")
-    return value
-
-
-def _list(header: Header, key: str, low: int, high: int) -> list[Any]:
-    value = header.get(key)
-    if not isinstance(value, list | tuple) or not low <= len(value) <= high:
-        raise BadMessage(f"`{key}` is not a list of {low} to {high}")
-    return list(value)
-
-
-def _session(header: Header) -> SessionId:
-    value = header.get("session")
-    if type(value) is not bytes or len(value) != SESSION_BYTES:
-        raise BadMessage(f"`session` is not {SESSION_BYTES} bytes")
-    return value
-
-
-def _epoch(header: Header) -> int:
-    return _int(header, "epoch", 1, _UINT32)
-
-
-def _gateway(header: Header) -> PeerId | None:
-    return PeerId(_text(header, "gateway", _MAX_PEER_ID)) if "gateway" in header else None
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """`session.open`: the gateway reserves one stage. See the specification for each field."""
-
-    session: SessionId
-    epoch: int
-    root: str
+    root: Root
     parts: Parts
     dtype: DType
-    stages: tuple[PeerId, ...]
-    index: int
-    tokens: int
-    steps: int = 0
-    stop_ids: tuple[int, ...] = ()
-    sampling: Sampling = field(default_factory=Sampling)
-    job: str = ""  # id of the job that the session is for, if any
+    stages: Annotated[tuple[_Peer, ...], Meta(min_length=1, max_length=MAX_STAGES)]
+    index: Annotated[int, Meta(ge=0)]
+    tokens: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
+    steps: _Position = 0
+    stop_ids: Annotated[tuple[_Whole, ...], Meta(max_length=MAX_STOP_IDS)] | None = None
+    sampling: Sampled | None = None
+    job: Root = ""  # id of the job that the session is for, if any
 
     @property
     def idle(self) -> bool:
         """Whether the session is for a job, so that interactive requests have priority."""
         return bool(self.job)
 
-    def header(self) -> dict[str, Any]:
-        parts, sampling = self.parts, self.sampling
-        header: dict[str, Any] = {
-            "session": self.session,
-            "epoch": self.epoch,
-            "root": self.root,
-            "parts": [parts.embedding, parts.start, parts.stop, parts.head],
-            "dtype": self.dtype,
-            "stages": list(self.stages),
-            "index": self.index,
-            "tokens": self.tokens,
-        }
-        if parts.head:
-            header["steps"] = self.steps
-            header["stop_ids"] = list(self.stop_ids)
-            header["sampling"] = [
-                sampling.temperature,
-                sampling.top_k,
-                sampling.top_p,
-                sampling.seed,
-            ]
-        if self.job:
-            header["job"] = self.job
-        return header
+    def check(self) -> None:
+        self.parts.check()
+        if len(set(self.stages)) != len(self.stages):
+            raise ValueError("`stages` names a peer twice")
+        if self.index >= len(self.stages):
+            raise ValueError(f"`index` is not below the {len(self.stages)} stages")
+        told = self.steps or None, self.stop_ids, self.sampling
+        if self.parts.head and None in told:
+            raise ValueError(f"`{_FOR_THE_HEAD[told.index(None)]}` is missing for the head")
+        if self.sampling is not None and self.sampling[3] >= 2**64:
+            raise ValueError("`sampling` has a seed of over 64 bits")
 
-    @classmethod
-    def parse(cls, header: Header) -> "Open":
-        stages = _stages(header)
-        parts = _parts(header)
-        return cls(
-            session=_session(header),
-            epoch=_epoch(header),
-            root=_digits(header, "root"),
-            parts=parts,
-            dtype=parse_dtype(header.get("dtype")),
-            stages=stages,
-            index=_int(header, "index", 0, len(stages) - 1),
-            tokens=_int(header, "tokens", 1, MAX_POSITIONS),
-            steps=_int(header, "steps", 1, MAX_POSITIONS) if parts.head else 0,
-            stop_ids=_stop_ids(header) if parts.head else (),
-            sampling=_sampling(header) if parts.head else Sampling(),
-            job=_digits(header, "job") if "job" in header else "",
-        )
+    def header(self) -> dict[str, object]:
+        header = self.fields() | {"parts": astuple(self.parts)}
+        if self.parts.head:
+            return header
+        return {name: value for name, value in header.items() if name not in _FOR_THE_HEAD}
 
 
-def _digits(header: Header, key: str) -> str:
-    """Return a hash of 64 hex digits. Raises BadMessage."""
-    value = _text(header, key, 64)
-    if len(value) != 64 or not all(digit in "0123456789abcdef" for digit in value):
-        raise BadMessage(f"`{key}` is not 64 hex digits")
-    return value
-
-
-def _parts(header: Header) -> Parts:
-    embedding, start, stop, head = _list(header, "parts", 4, 4)
-    if type(embedding) is not bool or type(head) is not bool:
-        raise BadMessage("`parts` has no true or false for embedding and head")
-    start = _bounded(start, "parts", 0, MAX_LAYERS)
-    return Parts(embedding, start, _bounded(stop, "parts", start, MAX_LAYERS), head)
+_FOR_THE_HEAD = ("steps", "stop_ids", "sampling")
 
 
 def parse_dtype(value: object) -> DType:
@@ -194,227 +130,87 @@ def parse_dtype(value: object) -> DType:
     raise BadMessage("`dtype` is neither `float32` nor `bfloat16`")
 
 
-def _stages(header: Header) -> tuple[PeerId, ...]:
-    stages = _list(header, "stages", 1, MAX_STAGES)
-    if not all(type(peer) is str and 0 < len(peer) <= _MAX_PEER_ID for peer in stages):
-        raise BadMessage("`stages` are not peer ids")
-    if len(set(stages)) != len(stages):
-        raise BadMessage("`stages` names a peer twice")
-    return tuple(PeerId(peer) for peer in stages)
-
-
-def _stop_ids(header: Header) -> tuple[int, ...]:
-    ids = _list(header, "stop_ids", 0, MAX_STOP_IDS)
-    return tuple(_bounded(item, "stop_ids", 0, _UINT32) for item in ids)
-
-
-def _sampling(header: Header) -> Sampling:
-    temperature, top_k, top_p, seed = _list(header, "sampling", 4, 4)
-    top_p = _float(top_p, "sampling", 0.0, 1.0)
-    if top_p == 0.0:
-        raise BadMessage("`sampling` has a top_p of 0")
-    return Sampling(
-        temperature=_float(temperature, "sampling", 0.0, 100.0),
-        top_k=_bounded(top_k, "sampling", 0, _UINT32),
-        top_p=top_p,
-        seed=_bounded(seed, "sampling", 0, _UINT64),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SpanMessage:
+class SpanMessage(EpochMessage, frozen=True):
     """`session.span`: input for one stage. The payload is sent beside the header.
 
-    `gateway` is None if the sender is the gateway. `seconds`: computing time so far.
+    `seconds`: computing time so far. `gateway` is None if the sender is the gateway.
     """
 
-    session: SessionId
-    gateway: PeerId | None
-    epoch: int
-    start: int
-    count: int
+    start: _Before
+    count: Annotated[int, Meta(ge=1, le=MAX_SPAN_TOKENS)]
     token: bool
-    seconds: float = 0.0
-
-    def header(self) -> dict[str, Any]:
-        header: dict[str, Any] = {
-            "session": self.session,
-            "epoch": self.epoch,
-            "start": self.start,
-            "count": self.count,
-            "token": self.token,
-            "seconds": self.seconds,
-        }
-        if self.gateway is not None:
-            header["gateway"] = self.gateway
-        return header
-
-    @classmethod
-    def parse(cls, header: Header) -> "SpanMessage":
-        return cls(
-            session=_session(header),
-            gateway=_gateway(header),
-            epoch=_epoch(header),
-            start=_int(header, "start", 0, MAX_POSITIONS - 1),
-            count=_int(header, "count", 1, MAX_SPAN_TOKENS),
-            token=_bool(header, "token"),
-            seconds=_float(header.get("seconds"), "seconds", 0.0, _MAX_SECONDS),
-        )
+    seconds: _Seconds
+    gateway: _Peer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(EpochMessage, frozen=True):
     """`session.feed`: the head sends the sampled token to the first stage."""
 
-    session: SessionId
-    gateway: PeerId | None
-    epoch: int
-    position: int
-    token: int
-
-    def header(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "gateway": self.gateway,
-            "epoch": self.epoch,
-            "position": self.position,
-            "token": self.token,
-        }
-
-    @classmethod
-    def parse(cls, header: Header) -> "Feed":
-        return cls(
-            session=_session(header),
-            gateway=_gateway(header),
-            epoch=_epoch(header),
-            position=_int(header, "position", 0, MAX_POSITIONS - 1),
-            token=_int(header, "token", 0, _UINT32),
-        )
+    position: _Before
+    token: _Whole
+    gateway: _Peer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(EpochMessage, frozen=True):
     """`session.token`: the head sends the sampled token to the gateway."""
 
-    session: SessionId
-    epoch: int
-    position: int
-    token: int
-    logprob: float
+    position: _Position
+    token: _Whole
+    logprob: Annotated[float, Meta(ge=-1e9, le=1e-3)]
     final: bool
-    seconds: float
-
-    def header(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "epoch": self.epoch,
-            "position": self.position,
-            "token": self.token,
-            "logprob": self.logprob,
-            "final": self.final,
-            "seconds": self.seconds,
-        }
-
-    @classmethod
-    def parse(cls, header: Header) -> "Token":
-        return cls(
-            session=_session(header),
-            epoch=_epoch(header),
-            position=_int(header, "position", 0, MAX_POSITIONS),
-            token=_int(header, "token", 0, _UINT32),
-            logprob=_float(header.get("logprob"), "logprob", -1e9, 1e-3),
-            final=_bool(header, "final"),
-            seconds=_float(header.get("seconds"), "seconds", 0.0, _MAX_SECONDS),
-        )
+    seconds: _Seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(EpochMessage, frozen=True):
     """`session.progress`: every stage has computed all positions below `position`."""
 
-    session: SessionId
-    epoch: int
-    position: int
-
-    def header(self) -> dict[str, Any]:
-        return {"session": self.session, "epoch": self.epoch, "position": self.position}
-
-    @classmethod
-    def parse(cls, header: Header) -> "Progress":
-        position = _int(header, "position", 0, MAX_POSITIONS)
-        return cls(_session(header), _epoch(header), position)
+    position: _Position
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(EpochMessage, frozen=True):
     """`session.failed`: a stage cannot continue, perhaps because it `lost` a neighbour."""
 
-    session: SessionId
-    epoch: int
-    code: str
-    message: str
-    lost: PeerId | None = None
+    code: Annotated[str, Meta(max_length=_MAX_CODE)]
+    message: Annotated[str, Meta(max_length=_MAX_MESSAGE)]
+    lost: _Peer | None = None
 
-    def header(self) -> dict[str, Any]:
-        header: dict[str, Any] = {
-            "session": self.session,
-            "epoch": self.epoch,
-            "code": self.code[:_MAX_CODE],
-            "message": self.message[:_MAX_MESSAGE],
-        }
-        if self.lost is not None:
-            header["lost"] = self.lost
-        return header
+    def header(self) -> dict[str, object]:
+        cut = {"code": self.code[:_MAX_CODE], "message": self.message[:_MAX_MESSAGE]}
+        return self.fields() | cut
 
     @classmethod
-    def parse(cls, header: Header) -> "Failed":
-        code = _text(header, "code", _MAX_CODE)
-        message = _text(header, "message", _MAX_MESSAGE)
-        lost = PeerId(_text(header, "lost", _MAX_PEER_ID)) if "lost" in header else None
-        return cls(_session(header), _epoch(header), stage_code(code), printable(message), lost)
+    def parse(cls, header: Mapping[str, object]) -> Self:
+        said = super().parse(header)
+        return replace(said, code=stage_code(said.code), message=printable(said.message))
 
 
-@dataclass(frozen=True, slots=True)
-class Quiet:
+class Quiet(EpochMessage, frozen=True):
     """`session.quiet`: a stage no longer hears its neighbour `peer`, or hears it again (`quiet`
     False)."""
 
-    session: SessionId
-    epoch: int
-    peer: PeerId
+    peer: _Peer
     quiet: bool
 
-    def header(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "epoch": self.epoch,
-            "peer": self.peer,
-            "quiet": self.quiet,
-        }
 
-    @classmethod
-    def parse(cls, header: Header) -> "Quiet":
-        peer = PeerId(_text(header, "peer", _MAX_PEER_ID))
-        return cls(_session(header), _epoch(header), peer, _bool(header, "quiet"))
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(SessionMessage, frozen=True):
     """`session.close`: free everything of a session."""
 
-    session: SessionId
 
-    def header(self) -> dict[str, Any]:
-        return {"session": self.session}
+class Opened(Message, frozen=True):
+    """The reply to `session.open`. `cached`: positions that the stage has already."""
 
-    @classmethod
-    def parse(cls, header: Header) -> "Close":
-        return cls(_session(header))
+    cached: Natural
 
 
-def parse_cached(header: Header, tokens: int) -> int:
+def parse_cached(header: Mapping[str, object], tokens: int) -> int:
     """Return the cached prefix, at most `tokens`, from a reply to `session.open`."""
-    return _int(header, "cached", 0, tokens)
+    try:
+        cached = typed(Opened, header).cached
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
+    if cached > tokens:
+        raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
+    return cached
 
 
 def printable(text: str) -> str:

@@ -34,12 +34,13 @@ from ..engine.interface import (
     EngineEvent,
     FailedEvent,
     HiddenEvent,
+    Sampling,
     SessionId,
     Span,
     TokenEvent,
 )
 from ..errors import SessionError
-from ..placement.decodespeed import DecodeSpeed
+from ..placement.probe import DecodeSpeed
 from ..placement.shard import Held
 from ..usage.metering import Meter, Use
 from .courier import Courier
@@ -49,6 +50,7 @@ from .session import (
     Failed,
     Feed,
     Open,
+    Opened,
     Progress,
     Quiet,
     SpanMessage,
@@ -143,6 +145,11 @@ class Stage:
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
         courier.handle("session.feed", _coded(self._on_feed))
+
+    @property
+    def logged_bytes(self) -> int:
+        """Bytes of inputs that all sessions together keep for a replay."""
+        return self._budget.used
 
     @property
     def _engine(self) -> Engine:
@@ -326,7 +333,7 @@ class Stage:
         if not opened:
             raise SessionError("session-closed", "the session was closed")
         self.meter.opened(session.use)
-        return Reply({"cached": cached})
+        return Reply(Opened(cached).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
@@ -388,7 +395,7 @@ class Stage:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
         if message.position >= session.open.tokens:
             raise SessionError("bad-message", "the position is beyond the session's `tokens`")
-        span = SpanMessage(message.session, None, message.epoch, message.position, 1, True)
+        span = SpanMessage(message.session, message.epoch, message.position, 1, True, 0.0)
         self._submit(session, span, tokens=_known((message.token,), self._current()))
         return Reply()
 
@@ -431,9 +438,9 @@ class Stage:
             tokens=tokens,
             hidden=hidden,
             want="token" if head and message.token else "hidden",
-            sampling=order.sampling,
+            sampling=Sampling(*order.sampling or ()),
             steps=order.steps if session.single and message.token else 1,
-            stop_ids=order.stop_ids,
+            stop_ids=order.stop_ids or (),
         )
         try:
             self._engine.submit(span)
@@ -492,7 +499,7 @@ class Stage:
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
         if not final and not session.single:  # the first stage continues before the gateway is told
-            feed = Feed(order.session, session.gateway, order.epoch, event.position, event.token)
+            feed = Feed(order.session, order.epoch, event.position, event.token, session.gateway)
             self._courier.post(session.next, "session.feed", feed.header())
         token = Token(
             session=order.session,
@@ -509,7 +516,7 @@ class Stage:
     def _is_final(session: _Session, event: TokenEvent) -> bool:
         order = session.open
         return (
-            event.token in order.stop_ids
+            event.token in (order.stop_ids or ())
             or session.made >= order.steps
             or event.position >= order.tokens
         )

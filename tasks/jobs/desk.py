@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import trio
@@ -18,18 +17,17 @@ from ...dht.errors import ModelError
 from ...state import defaults as state_defaults
 from ...state.claims.rule import Claim
 from ...state.errors import FeedFull
-from ...state.service import State
 from ...state.views.jobs import Job, Standing, job_fact, job_id
 from ...state.views.jobs import State as Stand
-from ...transport.guard import Guard
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
+from .local import LocalNode
 from .outcome import Outcome, failed, read_outcome
 from .prompt import KIND, PromptSpec, pack_spec, read_spec
 from .results import Result, Results
+from .shelf import Shelves
 
 _NONCE_BYTES = 8
 """Random bytes of a job's nonce. They follow 8 bytes with the microsecond of submission, by which
@@ -40,31 +38,15 @@ _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
 """Codes of errors that are not the claimant's fault, however often they prevent a fetch."""
 
 
-class Shelves(Protocol):
-    """Store of large results, implemented in `shelf.py`."""
-
-    async def get(self, root: str, size: int) -> bytes: ...
-
-
 class Desk:
-    """Jobs of one node's owner. `State.run` must be running."""
+    """Jobs of one node's owner."""
 
-    def __init__(
-        self,
-        host: Host,
-        state: State,
-        own: PeerId,
-        results: Results,
-        shelf: Shelves,
-        guard: Guard | None = None,
-    ) -> None:
-        self._guard = guard or Guard()
+    def __init__(self, node: LocalNode, results: Results, shelf: Shelves) -> None:
         self.results = results
-        self._host = host
-        self._state = state
-        self._own = own
+        self._host, self._state, self._own = node.host, node.state, node.peer
+        self._guard = node.guard
         self._shelf = shelf
-        self._jobs = state.views.jobs
+        self._jobs = node.state.views.jobs
         self._settled: dict[str, float] = {}  # when a stored result becomes final
         self._later: dict[str, float] = {}  # until when a finished job is not checked again
         self._tries: Counter[tuple[str, PeerId]] = Counter()  # failed fetches by job and claimant
@@ -300,7 +282,7 @@ class Desk:
             return failed(
                 "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
             )
-        fact: dict[str, Any] = dict(self._state.get("jobs", job.id) or {})
+        fact: dict[str, object] = dict(self._state.get("jobs", job.id) or {})
         fact["refused"] = sorted({*job.refused, claim.claimant})
         try:
             self._state.set("jobs", job.id, fact)

@@ -3,13 +3,16 @@
 Spec: docs/spec/jobs.md.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
-import msgpack
+from msgspec import Meta, structs
 
 from ...state.errors import BadFact
-from ...state.views.fact import read_bytes, read_fields, read_root, read_text, read_whole
+from ...state.views.fact import read_fields
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
+from ...transport.message import Message, Root, check_text, pack
 from . import defaults
 from .errors import BadOutcome
 
@@ -31,18 +34,33 @@ class Outcome:
     message: str = ""
 
 
+class _Told(Message, frozen=True):
+    """An outcome on the wire. Those with an error have nothing else."""
+
+    error: str | None = None
+    message: str = ""
+    tokens: int = 0
+    reason: str = ""
+    blob: Root | None = None
+    size: int | None = None
+    text: Annotated[bytes, Meta(max_length=defaults.RESULT_BYTES)] | None = None
+
+    def check(self) -> None:
+        check_text(self.error or "", _CODE_BYTES)
+        check_text(self.message, _MESSAGE_BYTES)
+        check_text(self.reason, _CODE_BYTES)
+        if self.error is None and (self.text if self.blob is None else self.size) is None:
+            raise ValueError("expected an error, a text, or a blob with its size")
+
+
 def pack_outcome(outcome: Outcome) -> bytes:
     """Encode an outcome as the result of a claim."""
     if outcome.error:
-        fields: dict[str, Any] = {"error": outcome.error, "message": outcome.message}
-    else:
-        fields = {"tokens": outcome.tokens, "reason": outcome.reason}
-        if outcome.blob:
-            fields |= {"blob": outcome.blob, "size": outcome.size}
-        else:
-            fields["text"] = outcome.text.encode(errors="replace")
-    packed: bytes = msgpack.packb(fields)
-    return packed
+        return pack(_Told(error=outcome.error, message=outcome.message))
+    told = _Told(tokens=outcome.tokens, reason=outcome.reason)
+    if outcome.blob:
+        return pack(structs.replace(told, blob=outcome.blob, size=outcome.size))
+    return pack(structs.replace(told, text=outcome.text.encode(errors="replace")))
 
 
 def failed(code: str, message: str) -> Outcome:
@@ -55,25 +73,16 @@ def failed(code: str, message: str) -> Outcome:
 def read_outcome(result: bytes) -> Outcome:
     """Decode the result of another node's claim. Raises BadOutcome."""
     try:
-        return _read(read_fields(result))
-    except (BadFact, UnicodeDecodeError):
+        told = typed(_Told, read_fields(result))
+        text = (told.text or b"").decode()
+    except (BadFact, Undecodable, UnicodeDecodeError):
         raise BadOutcome("the result of a job is malformed") from None
-
-
-def _read(fields: Any) -> Outcome:
-    if "error" in fields:
-        code = read_text(fields["error"], _CODE_BYTES)
-        return Outcome(
-            error=code or "failed", message=read_text(fields.get("message", ""), _MESSAGE_BYTES)
-        )
-    said = Outcome(
-        tokens=read_whole(fields.get("tokens", 0), _MOST_TOKENS),
-        reason=read_text(fields.get("reason", ""), _CODE_BYTES),
-    )
-    if "blob" in fields:
-        size = read_whole(fields.get("size"), defaults.RESULT_BYTES + 1)
-        if size > defaults.RESULT_BYTES:
-            raise BadOutcome("the result of a job is too large")
-        return replace(said, blob=read_root(fields["blob"]), size=size)
-    text = read_bytes(fields.get("text"), defaults.RESULT_BYTES)
-    return replace(said, text=text.decode(), size=len(text))
+    if told.error is not None:
+        return Outcome(error=told.error or "failed", message=told.message)
+    tokens = min(max(told.tokens, 0), _MOST_TOKENS)
+    if told.blob is None:
+        return Outcome(text, size=len(told.text or b""), tokens=tokens, reason=told.reason)
+    size = max(told.size or 0, 0)
+    if size > defaults.RESULT_BYTES:
+        raise BadOutcome("the result of a job is too large")
+    return Outcome(blob=told.blob, size=size, tokens=tokens, reason=told.reason)

@@ -10,18 +10,22 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
-import msgpack
+from msgspec import Meta
 
 from ...state.errors import BadFact
 from ...state.membership.record import ShardRecord
-from ...state.views.fact import read_bytes, read_each, read_fields, read_root, read_text, read_whole
+from ...state.views.fact import read_fields
 from ...state.views.jobs import Job
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
+from ...transport.message import Message as Declared
+from ...transport.message import Root, Row, check_text, pack
 from ..defaults import MAX_STAGES, STOP_STRING_CHARACTERS, STOP_STRINGS
 from ..engine.families import DTYPE_BYTES
-from ..engine.interface import Sampling
+from ..engine.interface import Sampled, Sampling
 from ..errors import NoRoute, SessionError, TextError
 from ..inference.generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
 from ..inference.routing import Members
@@ -66,23 +70,51 @@ class PromptSpec:
         return self.asked[: defaults.ABSTRACT]
 
 
+class _Turn(Row, frozen=True):
+    role: str
+    content: Annotated[bytes, Meta(max_length=_TEXT_BYTES)]
+
+
+class _Spec(Declared, frozen=True):
+    """A request on the wire. `root_of` needs the root first."""
+
+    root: Root
+    tokens: int = defaults.PROMPT_TOKENS
+    messages: (
+        Annotated[tuple[_Turn, ...], Meta(min_length=1, max_length=defaults.PROMPT_MESSAGES)] | None
+    ) = None
+    prompt: Annotated[bytes, Meta(min_length=1, max_length=_TEXT_BYTES)] | None = None
+    name: str = ""
+    raw: bool = False
+    stop: Annotated[tuple[bytes, ...], Meta(max_length=STOP_STRINGS)] = ()
+    sampling: Sampled = Sampling()
+
+    def check(self) -> None:
+        check_text(self.name, _NAME_BYTES)
+        for turn in self.messages or ():
+            check_text(turn.role, _ROLE_BYTES)
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either a prompt or messages")
+        if not all(0 < len(text.decode()) <= STOP_STRING_CHARACTERS for text in self.stop):
+            raise ValueError(f"expected stop strings of 1 to {STOP_STRING_CHARACTERS} characters")
+
+
 def pack_spec(spec: PromptSpec) -> bytes:
     """Encode a request as the spec of a job."""
-    fields: dict[str, Any] = {"root": spec.root, "tokens": spec.max_tokens}
-    if spec.messages is not None:
-        fields["messages"] = [[said.role, said.content.encode()] for said in spec.messages]
-    else:
-        fields["prompt"] = (spec.prompt or "").encode()
-    if spec.name:
-        fields["name"] = spec.name
-    if spec.raw:
-        fields["raw"] = True
-    if spec.stop:
-        fields["stop"] = [text.encode() for text in spec.stop]
-    how = spec.sampling
-    fields["sampling"] = [how.temperature, how.top_k, how.top_p, how.seed]
-    packed: bytes = msgpack.packb(fields)
-    return packed
+    return pack(
+        _Spec(
+            root=spec.root,
+            tokens=spec.max_tokens,
+            messages=None
+            if spec.messages is None
+            else tuple(_Turn(said.role, said.content.encode()) for said in spec.messages),
+            prompt=None if spec.messages is not None else (spec.prompt or "").encode(),
+            name=spec.name,
+            raw=spec.raw,
+            stop=tuple(text.encode() for text in spec.stop),
+            sampling=spec.sampling,
+        )
+    )
 
 
 def root_of(data: bytes) -> str:
@@ -98,63 +130,21 @@ def read_spec(data: bytes) -> PromptSpec:
     """Decode the spec of another node's job. Raises BadSpec."""
     root_of(data)  # keys cannot repeat, so the first root is the one that is read below
     try:
-        return _read(read_fields(data))
-    except (BadFact, UnicodeDecodeError) as error:
+        said = typed(_Spec, read_fields(data))
+        return PromptSpec(
+            root=said.root,
+            prompt=None if said.prompt is None else said.prompt.decode(),
+            messages=None
+            if said.messages is None
+            else tuple(Message(turn.role, turn.content.decode()) for turn in said.messages),
+            name=said.name,
+            raw=said.raw,
+            max_tokens=min(max(said.tokens, 1), defaults.PROMPT_TOKENS),
+            sampling=Sampling(*said.sampling),
+            stop=tuple(text.decode() for text in said.stop),
+        )
+    except (BadFact, Undecodable, UnicodeDecodeError) as error:
         raise BadSpec(f"invalid prompt: {error}") from None
-
-
-def _read(fields: Any) -> PromptSpec:
-    asked, said = fields.get("prompt"), fields.get("messages")
-    if (asked is None) == (said is None):
-        raise BadFact("expected either a prompt or messages")
-    messages = None if said is None else read_each(said, defaults.PROMPT_MESSAGES, _message)
-    if messages == () or asked == b"":
-        raise BadFact("the prompt is empty")
-    return PromptSpec(
-        root=read_root(fields.get("root")),
-        prompt=None if asked is None else read_bytes(asked, _TEXT_BYTES).decode(),
-        messages=messages,
-        name=read_text(fields.get("name", ""), _NAME_BYTES),
-        raw=fields.get("raw") is True,
-        max_tokens=read_whole(
-            fields.get("tokens", defaults.PROMPT_TOKENS), defaults.PROMPT_TOKENS, 1
-        ),
-        sampling=_sampling(fields.get("sampling", [0.0, 0, 1.0, 0])),
-        stop=read_each(fields.get("stop", []), STOP_STRINGS, _stop),
-    )
-
-
-def _message(value: object) -> Message:
-    if type(value) is not list or len(value) != 2:
-        raise BadFact("a message is not a role and a text")
-    return Message(read_text(value[0], _ROLE_BYTES), read_bytes(value[1], _TEXT_BYTES).decode())
-
-
-def _stop(value: object) -> str:
-    text = read_bytes(value, 4 * STOP_STRING_CHARACTERS).decode()
-    if not 0 < len(text) <= STOP_STRING_CHARACTERS:
-        raise BadFact(f"a stop string has not 1 to {STOP_STRING_CHARACTERS} characters")
-    return text
-
-
-def _sampling(value: object) -> Sampling:
-    if type(value) is not list or len(value) != 4:
-        raise BadFact("the sampling is not four numbers")
-    temperature, top_k, top_p, seed = value
-    if type(top_k) is not int or not 0 <= top_k < 2**32:
-        raise BadFact("top_k is out of bounds")
-    if type(seed) is not int or not 0 <= seed < 2**64:
-        raise BadFact("the seed is out of bounds")
-    return Sampling(_between(temperature, 0.0, 100.0), top_k, _between(top_p, 1e-9, 1.0), seed)
-
-
-def _between(value: object, least: float, most: float) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
-        raise BadFact("a number of the sampling is not finite")
-    number = float(value)  # type: ignore[arg-type]
-    if not least <= number <= most:
-        raise BadFact("a number of the sampling is out of bounds")
-    return number
 
 
 class Generator(Protocol):

@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import msgpack
+from msgspec import Meta
 
-from ...state.errors import BadFact
-from ...state.views.fact import read_bytes, read_fields, read_rate, read_text, read_whole
+from ...transport.decoding import read
+from ...transport.errors import Undecodable
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
+from ...transport.message import Message, Natural, check_text, pack
 from . import defaults
 from .errors import JobError
 from .outcome import Outcome
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _FILE_BYTES = defaults.RESULT_BYTES + 64 * 2**10
-_PROMPT_BYTES = 32 * 2**10
+_WORD_BYTES = 1024  # of each text that is shown
 _NEVER = 0.0
+_Time = Annotated[float, Meta(ge=0.0, le=1e12)]  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,8 @@ class Results:
     def _read(self, job: str) -> Result | None:
         try:
             data = self._host.files.read(self._folder / job, limit=_FILE_BYTES)
-            return _unpacked(job, read_fields(data))
-        except (OSError, BadFact, UnicodeDecodeError):
+            return _unpacked(job, read(_File, data, limit=_FILE_BYTES))
+        except (OSError, Undecodable, UnicodeDecodeError):
             return None
 
     def _write(self, result: Result) -> None:
@@ -132,48 +134,69 @@ def _light(result: Result) -> Result:
     return replace(result, prompt="", outcome=replace(result.outcome, text=""))
 
 
+class _File(Message, frozen=True):
+    """A result on disk. Texts are bytes, because they may have any characters."""
+
+    kind: str
+    model: bytes
+    abstract: bytes
+    claimant: str
+    attempt: Natural
+    came: _Time
+    read: _Time
+    text: Annotated[bytes, Meta(max_length=defaults.RESULT_BYTES)]
+    tokens: Natural
+    reason: str
+    error: str
+    message: str
+    made: Natural = 0
+    prompt: bytes = b""
+
+    def check(self) -> None:
+        for text in (self.kind, self.claimant, self.reason, self.error, self.message):
+            check_text(text, _WORD_BYTES)
+
+
 def _packed(result: Result) -> bytes:
     came = result.outcome
-    packed: bytes = msgpack.packb(
-        {
-            "kind": result.kind,
-            "model": result.model.encode(),
-            "abstract": result.abstract.encode(),
-            "claimant": result.claimant,
-            "attempt": result.attempt,
-            "came": result.came,
-            "read": result.read,
-            "made": result.made,
-            "prompt": result.prompt.encode(),
-            "text": came.text.encode(),
-            "tokens": came.tokens,
-            "reason": came.reason,
-            "error": came.error,
-            "message": came.message,
-        }
+    return pack(
+        _File(
+            kind=result.kind,
+            model=result.model.encode(),
+            abstract=result.abstract.encode(),
+            claimant=result.claimant,
+            attempt=result.attempt,
+            came=result.came,
+            read=result.read,
+            text=came.text.encode(),
+            tokens=came.tokens,
+            reason=came.reason,
+            error=came.error,
+            message=came.message,
+            made=result.made,
+            prompt=result.prompt.encode(),
+        )
     )
-    return packed
 
 
-def _unpacked(job: str, fields: Any) -> Result:
-    text = read_bytes(fields.get("text"), defaults.RESULT_BYTES)
+def _unpacked(job: str, file: _File) -> Result:
     return Result(
         job=job,
-        kind=read_text(fields.get("kind"), 64),
-        model=read_bytes(fields.get("model"), 1024).decode(),
-        abstract=read_bytes(fields.get("abstract"), 8 * defaults.ABSTRACT).decode(),
-        claimant=PeerId(read_text(fields.get("claimant"), 64)),
-        attempt=read_whole(fields.get("attempt"), 2**32),
-        came=read_rate(fields.get("came"), 1e12),
-        read=read_rate(fields.get("read"), 1e12),
-        made=read_whole(fields.get("made", 0), 2**63),
-        prompt=read_bytes(fields.get("prompt", b""), _PROMPT_BYTES).decode(),
+        kind=file.kind,
+        model=file.model.decode(),
+        abstract=file.abstract.decode(),
+        claimant=PeerId(file.claimant),
+        attempt=file.attempt,
+        came=file.came,
+        read=file.read,
+        made=file.made,
+        prompt=file.prompt.decode(),
         outcome=Outcome(
-            text=text.decode(),
-            size=len(text),
-            tokens=read_whole(fields.get("tokens"), 2**32),
-            reason=read_text(fields.get("reason"), 64),
-            error=read_text(fields.get("error"), 64),
-            message=read_text(fields.get("message"), 1024),
+            text=file.text.decode(),
+            size=len(file.text),
+            tokens=file.tokens,
+            reason=file.reason,
+            error=file.error,
+            message=file.message,
         ),
     )

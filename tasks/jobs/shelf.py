@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -17,40 +19,65 @@ from ...transport.identity import PeerId
 from . import defaults
 from .errors import BadOutcome
 
-Room = Callable[[int], Awaitable[object]]
-"""Free this many bytes on the disk. Raises ModelError."""
+
+class Shelves(Protocol):
+    """Where results are stored that are too large for a claim. `Shelf` implements it."""
+
+    async def put(self, data: bytes) -> str:
+        """Store a result as a blob, announce it, and return its root. Raises ModelError."""
+        ...
+
+    async def get(self, root: str, size: int) -> bytes:
+        """Fetch a result of `size` bytes from any provider. Raises ModelError if the fetch fails,
+        BadOutcome if the blob has another size."""
+        ...
+
+    async def drop(self, root: str) -> None:
+        """Drop a result. A blob that is stored for another reason stays."""
+        ...
+
+    async def tidy(self, wanted: Collection[str]) -> None:
+        """Drop all other results, such as those of a run that was killed early."""
+        ...
 
 
-class Shelf:
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The library that holds the blobs, and its place on the disk and in the DHT."""
+
+    library: Library
+    make_room: Callable[[int], Awaitable[object]]
+    """Free this many bytes on the disk. Raises ModelError."""
+    withdraw: Callable[[str], None]
+    """Stop announcing a blob, given by its root."""
+
+
+class Shelf(Shelves):
     """Result blobs of one node. `folder` has temporary files, and a marker for each blob that is
     stored only because it is a result. `linked` returns the peers to ask."""
 
     def __init__(
         self,
         host: Host,
-        library: Library,
+        storage: Storage,
         exchange: Exchange,
         folder: Path,
         *,
-        make_room: Room,
         linked: Callable[[], list[PeerId]],
-        withdraw: Callable[[str], None],
     ) -> None:
         self._host = host
-        self._library = library
+        self._library = storage.library
+        self._storage = storage
         self._exchange = exchange
         self._folder = folder
-        self._make_room = make_room
         self._linked = linked
-        self._withdraw = withdraw
         self._one = trio.Lock()  # the temporary file is shared
 
     async def put(self, data: bytes) -> str:
-        """Store a result as a blob, announce it, and return its root. Raises ModelError."""
         path = self._folder / "result"
         async with self._one:
             before = self._library.blobs.roots()
-            await self._make_room(len(data))
+            await self._storage.make_room(len(data))
             try:
                 await self._host.offload(self._write, path, data)
                 root = await self._library.add_blob(path)
@@ -62,8 +89,6 @@ class Shelf:
         return root
 
     async def get(self, root: str, size: int) -> bytes:
-        """Fetch a result of this size from any provider. Raises ModelError if the fetch fails,
-        BadOutcome if the blob has another size."""
         async with self._one:
             here = root in self._library.blobs.roots()
         patience = defaults.FETCH_PATIENCE
@@ -89,7 +114,6 @@ class Shelf:
             raise
 
     async def drop(self, root: str) -> None:
-        """Drop a result. A blob that is stored for another reason stays."""
         path = self._folder / root
         with suppress(OSError):
             if await self._host.offload(self._host.files.size, path) is not None:
@@ -97,7 +121,6 @@ class Shelf:
                 await self._remove_file(path)
 
     async def tidy(self, wanted: Collection[str]) -> None:
-        """Drop all other results, such as those of a run that was killed early."""
         with suppress(OSError):
             for entry in await self._host.offload(self._host.files.list, self._folder):
                 if is_digest(entry.name) and entry.name not in wanted:
@@ -122,7 +145,7 @@ class Shelf:
             for other in self._library.everything() - {root}:
                 with suppress(ModelError):  # a damaged blob has no parts to preserve
                     own -= await self._library.parts(other)
-            self._withdraw(root)
+            self._storage.withdraw(root)
             await self._library.forget(root)
             await self._host.offload(self._remove, own)
 

@@ -17,19 +17,17 @@ from ...state.claims.claimant import Claimant
 from ...state.claims.rule import KIND, Claim, claim_fact
 from ...state.errors import FeedFull
 from ...state.feeds.kinds import KINDS
-from ...state.service import State
 from ...state.views.jobs import Job, Standing
 from ...state.views.members import JOBS, Member, Members, jobs_fact
 from ...state.views.view import Watch
 from ...transport.errors import ShoalError
-from ...transport.guard import Guard
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
-from ..inference.generation import Turn
 from . import defaults
 from .crew import Crew
 from .errors import BadOutcome
+from .local import LocalNode, Terms
 from .outcome import Outcome, failed, pack_outcome, read_outcome
+from .shelf import Shelves
 
 Item = TypeVar("Item")
 ROOM = KINDS[KIND].live_bytes  # for all own claims together
@@ -53,16 +51,6 @@ class Runner(Protocol):
         ...
 
 
-class Shelves(Protocol):
-    """Store of large results, implemented in `shelf.py`."""
-
-    async def put(self, data: bytes) -> str: ...
-
-    async def drop(self, root: str) -> None: ...
-
-    async def tidy(self, wanted: Collection[str]) -> None: ...
-
-
 @dataclass(slots=True)
 class _Work:
     """The job that this node is working on."""
@@ -75,43 +63,36 @@ class _Work:
 
 
 class Worker:
-    """Does jobs in one node, while it is `ready`. `State.run` must be running."""
+    """Does jobs in one node, on its terms."""
 
     def __init__(
         self,
-        host: Host,
-        state: State,
-        own: PeerId,
+        node: LocalNode,
+        terms: Terms,
         runners: Mapping[str, Runner],
-        turn: Turn,
         shelf: Shelves,
         *,
         live: Callable[[], Collection[PeerId]],
-        ready: Callable[[], bool],
-        asks: Callable[[PeerId], bool] = lambda author: True,
-        guard: Guard | None = None,
     ) -> None:
-        """`asks`: whether this node does jobs of this author."""
+        """`runners`: by the kind of the jobs that they do. `live`: peers that are reachable now."""
         self.done = 0  # jobs, in this run
         self.health: Callable[[str | None], None] = lambda _: None
-        self._host = host
-        self._state = state
-        self._own = own
+        """Receives a sentence about what prevents jobs here, or None if nothing does."""
+        self._host, self._state, self._own = node.host, node.state, node.peer
+        self._guard = node.guard
+        self._terms = terms
         self._runners = runners
-        self._turn = turn
-        self._ready = ready
-        self._asks = asks
-        self._guard = guard or Guard()
         self._shelf = shelf
-        self._jobs = state.views.jobs
-        self._crew = Crew(state.views.members, runners, live=live, now=host.now)
+        self._jobs = node.state.views.jobs
+        self.crew = Crew(node.state.views.members, runners, live=live, now=node.host.now)
+        """The members that do jobs of these kinds."""
         self._claimant = Claimant(
-            own,
+            self._own,
             self._jobs,
-            self._crew.shares,
+            self.crew.shares,
             willing=self._willing,
-            silent=self._crew.silent,
-            patience=self._crew.patience,
+            silent=self.crew.silent,
+            patience=self.crew.patience,
         )
         self._work: _Work | None = None
         self._failures: OrderedDict[str, int] = OrderedDict()
@@ -133,7 +114,7 @@ class Worker:
             nursery.start_soon(self._watch_crew)
             nursery.start_soon(self._tidy)
             while True:
-                free = self._offers() and not self._turn.is_over()
+                free = self._offers() and not self._terms.turn.is_over()
                 found = free and await self._next()
                 await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
 
@@ -141,7 +122,7 @@ class Worker:
         """Take no more jobs and abandon the current one, so that another node begins it at once."""
         self._leaving = True
         work, members = self._work, self._state.views.members
-        if self._own not in self._crew.shares:
+        if self._own not in self.crew.shares:
             return
         with suppress(FeedFull):
             self._state.set("member", JOBS, None)
@@ -162,14 +143,14 @@ class Worker:
     async def _begin(self) -> None:
         """Wait until the claims of earlier runs are known."""
         await self._state.shown.wait()
-        await in_turns(self._crew.known(), self._crew.changed)
+        await in_turns(self.crew.known(), self.crew.changed)
         await in_turns(self._claimant.known(), self._notice)
 
     def _offers(self) -> bool:
         """Publish whether this node does jobs now, because jobs fall first to nodes that say so.
         Return whether it does and the fact is on disk, which shows that claims can be stored."""
         says = does_jobs(self._state.views.members, self._own)
-        does = not self._leaving and self._ready()
+        does = not self._leaving and self._terms.ready()
         if says != does:
             with suppress(FeedFull):
                 self._state.set("member", JOBS, jobs_fact(sorted(self._runners)) if does else None)
@@ -188,15 +169,15 @@ class Worker:
     async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
         async for change in watch:
             if change.subject is None:
-                await in_turns(self._crew.known(), self._crew.changed)
+                await in_turns(self.crew.known(), self.crew.changed)
             else:
                 with self._guard.around(change.subject):
-                    self._crew.changed(change.subject)
+                    self.crew.changed(change.subject)
 
     async def _watch_crew(self) -> None:
         """Track live members, also during a job, because silence counts from the last sighting."""
         while True:
-            self._crew.look()
+            self.crew.look()
             await trio.sleep(defaults.LOOK)
 
     def _notice(self, job: str) -> None:
@@ -212,7 +193,7 @@ class Worker:
     def _willing(self, job: Job) -> bool:
         runner = self._runners.get(job.kind)
         left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
-        if runner is None or self._spent[job.author] > left or not self._asks(job.author):
+        if runner is None or self._spent[job.author] > left or not self._terms.accepts(job.author):
             return False
         return runner.able(job)
 
@@ -245,7 +226,7 @@ class Worker:
             return
         while self._claimed(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
             await trio.sleep(defaults.PAUSE / 5)
-        if next(self._crew.shares.heirs(work.job.id), self._own) != self._own:
+        if next(self.crew.shares.heirs(work.job.id), self._own) != self._own:
             await trio.sleep(defaults.HESITATION)
         outcome = await self._outcome(work)
         if outcome is None:
@@ -285,7 +266,7 @@ class Worker:
                 work.claim = self._claimant.step(work.job.id, max(step, work.claim.step + 1))
                 self._write(work.claim)
 
-        await self._turn.come()
+        await self._terms.turn.come()
         with trio.move_on_after(defaults.RUN_TIME):
             return await self._runners[work.job.kind].run(work.job, progress)
         return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")

@@ -1,8 +1,8 @@
-"""Measures the hardware of this machine: cores, memory, flop/s and bytes/s.
+"""Measures this machine: its cores, memory, flop/s and bytes/s, and how fast its shard decodes.
 
-The figures only compare machines. They come from a float32 matrix product and a copy larger than
-most caches, the fastest of a few rounds each, about 0.3 s in all. They are stored in the data
-folder, and measured again only if the machine has changed.
+The figures of the hardware only compare machines. They come from a float32 matrix product and a
+copy larger than most caches, the fastest of a few rounds each, about 0.3 s in all. They are stored
+in the data folder, and measured again only if the machine has changed.
 """
 
 import json
@@ -22,6 +22,8 @@ from ..defaults import (
     PROBE_FILE_BYTES,
     PROBE_MATRIX,
     PROBE_ROUNDS,
+    SPEED_MEMORY,
+    SPEED_STEPS,
 )
 
 
@@ -118,3 +120,25 @@ def _workloads() -> tuple[Callable[[], None], Callable[[], None]]:
         numpy.copyto(target, source)
 
     return multiply, copy
+
+
+class DecodeSpeed:
+    """Moving mean of the tokens per second that the shard computes for one session, without
+    waiting times."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._steps = 0
+
+    def note(self, seconds: float) -> None:
+        """Record the computing time of one token. Times that are not positive are ignored."""
+        if seconds <= 0.0:
+            return
+        self._steps += 1
+        weight = max(1.0 / self._steps, 1.0 - SPEED_MEMORY)
+        self._seconds += weight * (seconds - self._seconds)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second, or 0 until SPEED_STEPS tokens were measured."""
+        return 1.0 / self._seconds if self._steps >= SPEED_STEPS else 0.0

@@ -11,7 +11,7 @@ from ...dht.names import Meaning
 from ...state.directory import Directory
 from ...transport.host.seam import Host
 from ..defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
-from ..inference.models import Find
+from ..inference.sources import Find
 from ..placement.demand import Backing, Choice, choose_model, choose_other, waiting_sentence
 
 

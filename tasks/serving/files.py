@@ -3,19 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
-from ...dht.exchange.exchange import Exchange
 from ...dht.names import Meaning
 from ...state.defaults import MODELS
-from ...state.directory import Directory
 from ...state.membership.record import ModelName
 from ...transport import naming
 from ...transport.host.seam import Host
 from ..engine.families import Architecture
 from ..engine.interface import DType, Parts
 from ..errors import ServingError
-from ..inference.models import Restore, holders
+from ..inference.sources import Sources
 from ..placement.coverage import Sizes, Span
 from ..placement.holes import parts_of
 
@@ -47,21 +44,13 @@ class Plan:
 
 
 class ShardFiles:
-    """Fetches and drops chunks for one node. `restore` brings chunks back from this machine."""
+    """Fetches and drops chunks for one node."""
 
-    def __init__(
-        self,
-        host: Host,
-        library: Library,
-        exchange: Exchange,
-        directory: Directory,
-        restore: Restore,
-    ) -> None:
+    def __init__(self, host: Host, sources: Sources) -> None:
         self._host = host
-        self._library = library
-        self._exchange = exchange
-        self._directory = directory
-        self._restore = restore
+        self._sources = sources
+        self._library = sources.library
+        self._directory = sources.directory
 
     async def fetch(
         self, plan: Plan, progress: Callable[[int, int], None], *, named: bool, asked: bool
@@ -69,12 +58,9 @@ class ShardFiles:
         """Fetch missing chunks. `named`: the owner named the model. `asked`: it may exceed the
         default disk limit. `progress` gets the bytes done and the total. Raises ModelError."""
         root, digests = plan.root, await self._digests(plan)
-        await self._restore(root, digests)
         if named:
             self._library.usage.note_asked(root)
-        await self._exchange.fetch(
-            root, digests, lambda: holders(root, self._directory), progress, asked=asked
-        )
+        await self._sources.fetch(root, digests, progress, asked=asked)
         if root not in (holdings := self._directory.own().holdings):
             self._directory.publish(holdings=(*holdings, root))
 

@@ -2,27 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Literal, NoReturn, Protocol
 
 import trio
 from trio import TaskStatus
 
-from ...dht.content.library import Library
-from ...dht.errors import model_mishap
-from ...dht.exchange.exchange import Exchange
-from ...dht.names import Meaning
-from ...state.directory import Directory
 from ...state.membership.record import Rank, ShardRecord
 from ...transport import naming
 from ...transport.errors import ShoalError
-from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from ..defaults import DEMAND_TIME, SERVE_RETRY
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import Engine
 from ..errors import ServingError
-from ..inference.models import Find, Restore, manifest_of, no_other_copy, resolve
+from ..inference.sources import Sources
 from ..inference.stage import Stage
 from ..placement.coverage import Span
 from ..placement.demand import Backing
@@ -48,6 +42,18 @@ class RestartingEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """What computes a shard: an engine, and the stage that runs the sessions of all gateways on it.
+
+    Without an engine, `lacks` says why there is none.
+    """
+
+    stage: Stage
+    engine: RestartingEngine | None
+    lacks: str = NO_TORCH
+
+
+@dataclass(frozen=True, slots=True)
 class ServingSettings:
     """The owner's settings; None lets the node decide. `memory`: bytes for weights and KV."""
 
@@ -58,54 +64,44 @@ class ServingSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class ServingStatus:
+    """The progress of a node towards serving. `why`: the reason for the chosen model."""
+
     phase: Phase
     text: str
-    done: int = 0  # bytes fetched, of `total`
-    total: int = 0
+    done_bytes: int = 0  # fetched, of `total_bytes`
+    total_bytes: int = 0
     hint: str | None = None  # what the owner can do about it, if known
+    why: str | None = None
 
 
 class Serving:
-    """Serves one shard on one engine. Without an engine the node is still a member.
-
-    `no_engine` is then the reason why it has none. `find` resolves a model name beyond what this
-    node and its members know. `backing` is the evidence for models that the owner did not name.
-    """
+    """Serves one shard on one device. Without an engine the node is still a member."""
 
     def __init__(
         self,
         host: Host,
-        engine: RestartingEngine | None,
-        stage: Stage,
-        library: Library,
-        exchange: Exchange,
-        directory: Directory,
+        device: Device,
+        sources: Sources,
         settings: ServingSettings,
         *,
         backing: Callable[[], Backing],
-        no_engine: str = NO_TORCH,
-        restore: Restore = no_other_copy,
-        find: Find | None = None,
-        guard: Guard | None = None,
     ) -> None:
+        """`backing` returns the evidence for models that the owner did not name."""
         self._host = host
-        self._files = ShardFiles(host, library, exchange, directory, restore)
-        self._standing = Standing(host, directory, settings.memory)
+        self._files = ShardFiles(host, sources)
+        self._standing = Standing(host, sources.directory, settings.memory)
         self._choosing = Choosing(
             host,
-            directory,
+            sources.directory,
             settings.model,
             backing=backing,
-            find=find or self._find_near,
+            find=sources.find,
             say=lambda text: self._say("choosing", text),
         )
-        self._engine = engine
-        self._stage = stage
-        self._library = library
-        self._exchange = exchange
-        self._directory = directory
-        self._guard = guard or Guard()
+        self._device = device
+        self._sources = sources
+        self._directory = sources.directory
         self._settings = settings
         self._backing = backing
         self._why = ""
@@ -116,18 +112,18 @@ class Serving:
         self._barred: str | None = None
         self._bar_changed = trio.Event()
         self._news = trio.Event()
-        self._state = _State("choosing", "choosing what to serve")
-        if engine is None:
-            self._state = _State("no-engine", no_engine)
+        self._state = ServingStatus("choosing", "choosing what to serve")
+        if device.engine is None:
+            self._state = ServingStatus("no-engine", device.lacks)
         else:
-            engine.on_restart(self._on_restart)
+            device.engine.on_restart(self._on_restart)
 
     @property
-    def _state(self) -> _State:
+    def _state(self) -> ServingStatus:
         return self._told
 
     @_state.setter
-    def _state(self, state: _State) -> None:
+    def _state(self, state: ServingStatus) -> None:
         self._told = state
         self._news.set()
         self._news = trio.Event()
@@ -150,36 +146,27 @@ class Serving:
         plan, meant = self._plan, self._choosing.meant
         return root in (plan and plan.manifest.root, meant and meant.root)
 
-    def status(self) -> dict[str, Any]:
-        """Return the fields for `shoal status`: phase, a sentence and the bytes fetched. The shard
-        is in the member record."""
-        state = self._state
-        return {
-            "phase": state.phase,
-            "text": state.text,
-            "hint": state.hint,
-            "why": self._why or None,
-            "done_bytes": state.done,
-            "total_bytes": state.total,
-        }
+    def status(self) -> ServingStatus:
+        """Return what this node does towards serving. The shard is in the member record."""
+        return replace(self._state, why=self._why or None)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. A failure is shown by `status` and retried later."""
         task_status.started()
-        if self._engine is None:
+        if (engine := self._device.engine) is None:
             await self._choosing.learn()
             await trio.sleep_forever()
         pause, longest = SERVE_RETRY
         while True:
             await self._until_allowed()
             try:
-                if await self._serve_while_allowed(self._engine):
+                if await self._serve_while_allowed(engine):
                     pause = SERVE_RETRY[0]
             except ShoalError as error:
                 self._plan = None
                 self._standing.say(None)
                 self._withdraw()
-                self._state = _State("failed", error.message, hint=error.hint)
+                self._state = ServingStatus("failed", error.message, hint=error.hint)
                 version = self._directory.version
                 await trio.sleep(SERVE_RETRY[0])  # frequent changes must not cause constant retries
                 with trio.move_on_after(pause):
@@ -205,7 +192,7 @@ class Serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
             try:
-                with self._guard.around("a model", instead=model_mishap):
+                with self._sources.reading("a model"):
                     await self._serve(engine)
             except ShoalError as error:
                 failure: ShoalError | None = error
@@ -245,10 +232,6 @@ class Serving:
         self._why = f"{self._name(choice.root)}: {choice.why}"
         return await self._place(choice.root)
 
-    async def _find_near(self, name: str) -> Meaning:
-        await trio.lowlevel.checkpoint()
-        return Meaning("", resolve(name, self._library, self._directory))
-
     def _fixed(self, arch: Architecture) -> Span | None:
         """Return the layers that the owner named. Raises ServingError."""
         if self._settings.layers is None:
@@ -277,7 +260,7 @@ class Serving:
 
     async def _read(self, root: str) -> Plan:
         """Return a plan for a model, before its layers are chosen."""
-        manifest = await manifest_of(root, self._library, self._exchange, self._directory)
+        manifest = await self._sources.manifest(root)
         arch = architecture(manifest.config)
         dtype = choose_dtype(manifest, self._settings.dtype)
         return Plan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
@@ -296,12 +279,14 @@ class Serving:
         """Fetch the next layers to serve while the loaded ones are still served."""
         while True:
             try:
-                with self._guard.around("a model", instead=model_mishap):
+                with self._sources.reading("a model"):
                     following = await self._next(plan)
                     await self._fetch(following)
             except ShoalError as error:
                 self._hold(plan)
-                self._state = _State("serving", f"{error.message}; still {self._serves(plan)}")
+                self._state = ServingStatus(
+                    "serving", f"{error.message}; still {self._serves(plan)}"
+                )
                 await trio.sleep(SERVE_RETRY[1])
             else:
                 self._plan = following
@@ -348,7 +333,7 @@ class Serving:
         self._say("fetching", f"fetching {self._describe(plan)}")
 
         def progress(done: int, total: int) -> None:
-            self._state = replace(self._state, done=done, total=total)
+            self._state = replace(self._state, done_bytes=done, total_bytes=total)
 
         named = self._settings.model is not None
         asked = named or plan.root == self._backing().embedded
@@ -364,15 +349,15 @@ class Serving:
             plan.parts,
             plan.dtype,
             self._settings.memory,
-            self._library.store.path,
+            self._sources.library.store.path,
         )
         weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
         await engine.load(shard)
-        self._stage.serve(held_of(shard, plan.arch))
+        self._device.stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
-        self._state = _State("serving", self._serves(plan))
+        self._state = ServingStatus("serving", self._serves(plan))
 
     def _publish(self, plan: Plan, tokens: int) -> None:
         parts = plan.parts
@@ -389,7 +374,7 @@ class Serving:
 
     def _withdraw(self) -> None:
         self.loaded_bytes = 0
-        self._stage.withdraw()
+        self._device.stage.withdraw()
         if self._directory.own().shards:
             self._directory.publish(shards=())
 
@@ -403,7 +388,7 @@ class Serving:
     # Sentences for a person.
 
     def _say(self, phase: Phase, text: str) -> None:
-        self._state = _State(phase, text)
+        self._state = ServingStatus(phase, text)
 
     def _serves(self, plan: Plan) -> str:
         return f"serving {self._describe(plan)}"
@@ -413,7 +398,7 @@ class Serving:
         return f"layers {parts.start}:{parts.stop} of {self._name(plan.manifest.root)}"
 
     def _name(self, root: str) -> str:
-        names = {other: name for name, other in self._library.names().items()}
+        names = {other: name for name, other in self._sources.library.names().items()}
         for record in self._directory.members().values():
             names |= {model.root: model.name for model in record.models if model.root not in names}
         return naming.shown(names.get(root, root[:12]))

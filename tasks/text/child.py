@@ -13,17 +13,32 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from ...transport.decoding import typed
+from ...transport.message import Message
 from ..defaults import TEXT_MEMORY, TEXT_REPLY_BYTES, TEXT_REQUEST_BYTES
 from ..errors import TextError
-from .frames import pack_frame, unpack_body
+from .frames import (
+    Decode,
+    Decoded,
+    Encode,
+    EncodeChat,
+    Ids,
+    Load,
+    Reply,
+    Request,
+    TextInfo,
+    pack_frame,
+    unpack_body,
+)
 from .sandbox import confine
 from .template import ChatTemplate
 from .tokens import Tokens
 
+Fields = Mapping[str, object]  # of a request
 ALARM_GRACE = 1.0  # seconds after the daemon's own deadline
 
 
@@ -60,18 +75,20 @@ class Server:
 
     def __init__(self) -> None:
         self._tokens: Tokens | None = None
-        self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._operations: dict[str, Callable[[Fields], Message]] = {
             "load": self._load,
             "encode": self._encode,
             "encode_chat": self._encode_chat,
             "decode": self._decode,
         }
 
-    def answer(self, request: dict[str, Any]) -> bytes:
-        number = request["id"]
+    def answer(self, fields: Fields) -> bytes:
+        """Return the frame that answers a request."""
+        request = typed(Request, fields)
+        number = request.id
         try:
-            reply = self._operations[request["op"]](request)
-            return pack_frame({"id": number, **reply}, limit=TEXT_REPLY_BYTES)
+            reply = self._operations[request.op](fields)
+            return pack_frame({"id": number, **reply.fields()}, limit=TEXT_REPLY_BYTES)
         except TextError as error:
             return _refusal(number, error.code, error.message)
         except MemoryError:
@@ -85,33 +102,35 @@ class Server:
             raise TextError("text-protocol", "no tokenizer is loaded")
         return self._tokens
 
-    def _load(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._tokens = Tokens(request["files"])
+    def _load(self, fields: Fields) -> TextInfo:
+        self._tokens = Tokens(typed(Load, fields).files)
         return self._tokens.info
 
-    def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
-        ids = self.tokens.encode(request["text"], add_special=request["add_special"])
-        return {"ids": pack_ids(ids)}
+    def _encode(self, fields: Fields) -> Ids:
+        request = typed(Encode, fields)
+        ids = self.tokens.encode(request.text, add_special=request.add_special)
+        return Ids(pack_ids(ids))
 
-    def _encode_chat(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _encode_chat(self, fields: Fields) -> Ids:
+        request = typed(EncodeChat, fields)
         ids = self.tokens.encode_chat(
-            request["messages"],
-            add_generation_prompt=request["add_generation_prompt"],
-            now=request["now"],
+            request.messages,
+            add_generation_prompt=request.add_generation_prompt,
+            now=request.now,
         )
-        return {"ids": pack_ids(ids)}
+        return Ids(pack_ids(ids))
 
-    def _decode(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the text of a window of ids, and the text of its ids from `cut` on."""
-        ids = unpack_ids(request["ids"])
-        cut = request["cut"]
+    def _decode(self, fields: Fields) -> Decoded:
+        request = typed(Decode, fields)
+        ids = unpack_ids(request.ids)
         window = self.tokens.decode(ids)
-        return {"window": window, "fresh": self.tokens.decode(ids[cut:]) if cut else window}
+        fresh = self.tokens.decode(ids[request.cut :]) if request.cut else window
+        return Decoded(window, fresh)
 
 
 def _refusal(number: int, code: str, message: str) -> bytes:
     printable = "".join(c if c.isprintable() else " " for c in message[:300])
-    return pack_frame({"id": number, "code": code, "message": printable})
+    return pack_frame(Reply(number, code, printable).fields())
 
 
 def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
@@ -122,7 +141,7 @@ def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
         if length > TEXT_REQUEST_BYTES:
             return
         request = unpack_body(stream.read(length))
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_GRACE)
+        signal.setitimer(signal.ITIMER_REAL, typed(Request, request).seconds + ALARM_GRACE)
         answer = server.answer(request)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(answer)

@@ -10,11 +10,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import TypeVar
 
 import trio
 
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.host.seam import Child, Host
+from ...transport.message import Message as Declared
 from ..defaults import (
     TEXT_BYTES,
     TEXT_FILE_BYTES,
@@ -30,9 +33,23 @@ from ..defaults import (
 )
 from ..errors import TextError
 from .detokenizer import StopFilter, TextWindow
-from .frames import FrameReader, pack_frame
+from .frames import (
+    Decode,
+    Decoded,
+    Encode,
+    EncodeChat,
+    Files,
+    FrameReader,
+    Ids,
+    Load,
+    Reply,
+    Request,
+    TextInfo,
+    pack_frame,
+)
 from .special import token_ids
 
+M = TypeVar("M", bound=Declared)
 CHILD = "shoal.tasks.text.child"
 # One thread and one heap: RLIMIT_AS counts reserved address space, 64 MiB a glibc arena.
 ENVIRONMENT = {
@@ -64,17 +81,6 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class TextInfo:
-    """Summary of the text files: token counts and ids; `chat`: whether there is a template."""
-
-    vocabulary: int
-    bos: int | None
-    eos: int | None
-    stop_ids: tuple[int, ...]
-    chat: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TextDelta:
     """New text, possibly empty. `stopped`: a stop string was found (it is not in the text)."""
 
@@ -91,10 +97,10 @@ class _Request:
         self.frame = frame
         self.seconds = seconds
         self.done = trio.Event()
-        self.reply: dict[str, Any] = {}
+        self.reply: Mapping[str, object] = {}
         self.error: TextError | None = None
 
-    def resolve(self, reply: dict[str, Any]) -> None:
+    def resolve(self, reply: Mapping[str, object]) -> None:
         self.reply = reply
         self.done.set()
 
@@ -161,7 +167,7 @@ class TextProcess:
     async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Return the token ids of plain text, with the special tokens that the tokenizer adds."""
         _check_size(text)
-        return await self._ids("encode", text=text, add_special=add_special)
+        return await self._ids("encode", Encode(text, add_special))
 
     async def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
@@ -170,13 +176,9 @@ class TextProcess:
         if len(messages) > TEXT_MESSAGES:
             raise TextError("text-too-large", f"{len(messages)} messages, {TEXT_MESSAGES} may be")
         _check_size("".join(message.content + message.role for message in messages))
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        return await self._ids(
-            "encode_chat",
-            messages=turns,
-            add_generation_prompt=add_generation_prompt,
-            now=self._host.wall(),
-        )
+        turns = tuple({"role": said.role, "content": said.content} for said in messages)
+        request = EncodeChat(turns, add_generation_prompt, self._host.wall())
+        return await self._ids("encode_chat", request)
 
     async def detokenizer(self, stop: Sequence[str] = ()) -> "Detokenizer":
         """Create a detokenizer for one generation, which ends at the `stop` strings."""
@@ -190,24 +192,20 @@ class TextProcess:
             packed = array.array("I", ids).tobytes()
         except OverflowError:
             raise TextError("bad-token", "a token id is not a 32-bit number") from None
-        reply = await self._ask("decode", ids=packed, cut=cut)
-        window, fresh = reply.get("window"), reply.get("fresh")
-        if not isinstance(window, str) or not isinstance(fresh, str):
-            raise _nonsense()
-        return window, fresh
+        reply = await self._ask(Decoded, "decode", Decode(packed, cut))
+        return reply.window, reply.fresh
 
-    async def _ids(self, operation: str, **fields: object) -> list[int]:
-        ids = (await self._ask(operation, **fields)).get("ids")
-        if not isinstance(ids, bytes) or len(ids) % 4:
-            raise _nonsense()
-        return array.array("I", ids).tolist()
+    async def _ids(self, operation: str, message: Declared) -> list[int]:
+        reply = await self._ask(Ids, operation, message)
+        return array.array("I", reply.ids).tolist()
 
-    async def _ask(self, operation: str, **fields: object) -> dict[str, Any]:
+    async def _ask(self, kind: type[M], operation: str, message: Declared) -> M:
+        """Return the reply, of this kind, to a request."""
         if self._broken is not None:
             raise self._broken
         if len(self._queue) >= TEXT_IN_FLIGHT:
             raise TextError("text-busy", f"{TEXT_IN_FLIGHT} texts are waiting already")
-        request = self._new(operation, TEXT_TIMEOUT, fields)
+        request = self._new(operation, TEXT_TIMEOUT, message)
         self._queue.append(request)
         if len(self._queue) == 1:
             self._rearm()
@@ -215,27 +213,25 @@ class TextProcess:
         await request.done.wait()
         if request.error is not None:
             raise request.error
-        return request.reply
+        return _read(kind, request.reply)
 
-    def _new(self, operation: str, seconds: float, fields: Mapping[str, object]) -> _Request:
+    def _new(self, operation: str, seconds: float, message: Declared) -> _Request:
         number = next(self._numbers)
-        head = {"id": number, "op": operation, "seconds": seconds}
-        return _Request(number, operation, pack_frame({**head, **fields}), seconds)
+        head = Request(number, operation, seconds).fields()
+        return _Request(number, operation, pack_frame(head | message.fields()), seconds)
 
     def _request_load(self) -> _Request:
         files = self._files
-        known = {
-            name: list(token_ids(files.config.get(name)))
-            for name in ("bos_token_id", "eos_token_id")
-        }
-        blobs = {
-            "tokenizer": files.tokenizer,
-            "tokenizer_config": files.tokenizer_config,
-            "special_tokens": files.special_tokens,
-            "generation_config": files.generation_config,
-            "chat_template": files.chat_template,
-        }
-        return self._new("load", TEXT_LOAD_TIMEOUT, {"files": {**blobs, **known}})
+        told = Files(
+            files.tokenizer,
+            files.tokenizer_config,
+            files.special_tokens,
+            files.generation_config,
+            files.chat_template,
+            bos_token_id=tuple(token_ids(files.config.get("bos_token_id"))),
+            eos_token_id=tuple(token_ids(files.config.get("eos_token_id"))),
+        )
+        return self._new("load", TEXT_LOAD_TIMEOUT, Load(told))
 
     async def _run_child(self, loading: _Request) -> None:
         """Run one child: load, then process the queue until the child ends or is too slow."""
@@ -263,9 +259,8 @@ class TextProcess:
                 self._rearm()
                 try:
                     while data := await child.socket.recv(65536):
-                        for reply in reader.feed(data):
-                            self._answer(reply)
-                            if reply.get("code") == "text-memory":
+                        for fields in reader.feed(data):
+                            if self._answer(fields).code == "text-memory":
                                 return None  # restart the child rather than let its heap fill up
                 except TextError as error:
                     return error
@@ -297,21 +292,24 @@ class TextProcess:
         seconds = self._queue[0].seconds if self._queue else inf
         self._clock.deadline = trio.current_time() + seconds
 
-    def _answer(self, reply: dict[str, Any]) -> None:
-        if not self._queue or reply.get("id") != self._queue[0].number:
+    def _answer(self, fields: Mapping[str, object]) -> Reply:
+        """Take the reply to the request that the child has worked on."""
+        reply = _read(Reply, fields)
+        if not self._queue or reply.id != self._queue[0].number:
             raise _nonsense()
-        code, message = str(reply.get("code", ""))[:64], str(reply.get("message", ""))[:300]
+        code, message = reply.code, reply.message
         if code and self._queue[0].operation == "load":
             raise TextError(code, message)  # a child that breaks the protocol is treated as dead
         request = self._queue.popleft()
         self._rearm()
         if code:
             request.fail(self._name(code, message, request.operation))
-            return
+            return reply
         if request.operation == "load" and self._info is None:
-            self._info = _info(reply)
+            self._info = _read(TextInfo, fields)
             self._status.started(self._info)
-        request.resolve(reply)
+        request.resolve(fields)
+        return reply
 
     def _name(self, code: str, message: str, operation: str) -> TextError:
         """Return the error for a person: which model, which part of it, and what to do."""
@@ -359,21 +357,11 @@ class Detokenizer:
         return text + self._filter.finish()
 
 
-def _info(reply: Mapping[str, Any]) -> TextInfo:
-    stop_ids = reply.get("stop_ids")
-    if not isinstance(stop_ids, list) or not isinstance(reply.get("vocabulary"), int):
-        raise _nonsense()
-    return TextInfo(
-        vocabulary=reply["vocabulary"],
-        bos=_optional_id(reply.get("bos")),
-        eos=_optional_id(reply.get("eos")),
-        stop_ids=tuple(number for number in stop_ids if isinstance(number, int)),
-        chat=reply.get("chat") is True,
-    )
-
-
-def _optional_id(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+def _read(kind: type[M], reply: Mapping[str, object]) -> M:
+    try:
+        return typed(kind, reply)
+    except Undecodable:
+        raise _nonsense() from None
 
 
 def _nonsense() -> TextError:

@@ -1,7 +1,6 @@
 """Special tokens and stop ids from a model's files, all of them untrusted JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from ..defaults import MAX_STOP_IDS
 
@@ -13,6 +12,9 @@ END_OF_TURN = frozenset(
     {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endofturn|>"}
 )
 
+Special = dict[str, str | list[str]]
+"""Texts of special tokens by the names that a chat template uses."""
+
 TokenId = Callable[[str], int | None]
 
 
@@ -23,9 +25,9 @@ def token_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def special_tokens(*files: Mapping[str, Any]) -> dict[str, Any]:
+def special_tokens(*files: Mapping[str, object]) -> Special:
     """Return the names that a chat template may use. Earlier files win."""
-    found: dict[str, Any] = {}
+    found: Special = {}
     for file in files:
         for name in NAMED:
             text = token_text(file.get(name))
@@ -38,7 +40,9 @@ def special_tokens(*files: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stop_ids(
-    id_files: Iterable[Mapping[str, Any]], token_files: Iterable[Mapping[str, Any]], find: TokenId
+    id_files: Iterable[Mapping[str, object]],
+    token_files: Iterable[Mapping[str, object]],
+    find: TokenId,
 ) -> list[int]:
     """Return the union of every file's end tokens, in ascending order.
 

@@ -8,7 +8,6 @@ child, under that process's limits. The names a template may expect are those of
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import jinja2
 import jinja2.debug  # imported by jinja2 only at a template's first error; files are closed then
@@ -43,7 +42,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 def _to_json(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,
@@ -62,7 +61,7 @@ def _raise_exception(message: object) -> None:
 class ChatTemplate:
     """A compiled template. `special` are the names it may use, such as `bos_token`."""
 
-    def __init__(self, source: str, special: Mapping[str, Any]) -> None:
+    def __init__(self, source: str, special: Mapping[str, object]) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -77,7 +76,7 @@ class ChatTemplate:
             raise _failed(error) from None
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, now: float
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool, now: float
     ) -> str:
         """Render the conversation as one text. `now`: seconds since 1970, for `strftime_now`.
 

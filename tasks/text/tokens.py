@@ -2,46 +2,51 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from ..defaults import TEXT_BYTES
 from ..errors import TextError
-from .special import special_tokens, stop_ids, token_ids
+from .frames import Files, TextInfo
+from .special import Special, special_tokens, stop_ids
 from .template import ChatTemplate
 
 
 class Tokens:
     """Converts text to token ids and back. Runs only in the sandbox, as the files are untrusted."""
 
-    def __init__(self, files: Mapping[str, Any]) -> None:
-        self._tokenizer = _tokenizer(files["tokenizer"])
-        config = _json_map(files, "tokenizer_config")
-        special_map = _json_map(files, "special_tokens")
-        generation = _json_map(files, "generation_config")
-        model = {name: files.get(name) for name in ("bos_token_id", "eos_token_id")}
+    def __init__(self, files: Files) -> None:
+        self._tokenizer = _tokenizer(files.tokenizer)
+        config = _json_map("tokenizer_config", files.tokenizer_config)
+        special_map = _json_map("special_tokens", files.special_tokens)
+        generation = _json_map("generation_config", files.generation_config)
         find = self._tokenizer.token_to_id
         special = special_tokens(config, special_map)
-        for name in ("bos", "eos"):
-            self._name_by_id(special, name, model)
-        self.info: dict[str, Any] = {
-            "vocabulary": self._tokenizer.get_vocab_size(),
-            "bos": find(special["bos_token"]) if "bos_token" in special else None,
-            "eos": find(special["eos_token"]) if "eos_token" in special else None,
-            "stop_ids": stop_ids((model, generation), (config, special_map), find),
-        }
-        source = _template_source(files.get("chat_template"), config.get("chat_template"))
-        self.info["chat"] = source is not None
+        self._name_by_id(special, "bos_token", files.bos_token_id)
+        self._name_by_id(special, "eos_token", files.eos_token_id)
+        model = {"eos_token_id": list(files.eos_token_id)}
+        source = _template_source(files.chat_template, config.get("chat_template"))
+        self.info = TextInfo(
+            vocabulary=self._tokenizer.get_vocab_size(),
+            bos=self._id_of(special.get("bos_token")),
+            eos=self._id_of(special.get("eos_token")),
+            stop_ids=tuple(stop_ids((model, generation), (config, special_map), find)),
+            chat=source is not None,
+        )
         self._source, self._special = source, special
         self._template: ChatTemplate | None = None
 
-    def _name_by_id(self, special: dict[str, Any], name: str, model: Mapping[str, Any]) -> None:
-        for number in token_ids(model[f"{name}_token_id"]):
-            text = self._tokenizer.id_to_token(number)
-            if text is not None:
-                special.setdefault(f"{name}_token", text)
-                return
+    def _id_of(self, token: str | list[str] | None) -> int | None:
+        found: int | None = None
+        if isinstance(token, str):
+            found = self._tokenizer.token_to_id(token)
+        return found
+
+    def _name_by_id(self, special: Special, name: str, ids: Sequence[int]) -> None:
+        """Name a special token by the first id that the tokenizer knows, if it has no name yet."""
+        texts = (self._tokenizer.id_to_token(number) for number in ids)
+        if (text := next((text for text in texts if text is not None), None)) is not None:
+            special.setdefault(name, text)
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
         """Encode text. `add_special` adds the tokens of the tokenizer's post-processor."""
@@ -49,7 +54,7 @@ class Tokens:
         return ids
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, now: float
+        self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool, now: float
     ) -> list[int]:
         """Encode a conversation with the template, which writes its special tokens itself."""
         if self._source is None:
@@ -79,8 +84,7 @@ def _tokenizer(data: bytes) -> Tokenizer:
     return tokenizer
 
 
-def _json_map(files: Mapping[str, Any], name: str) -> dict[str, Any]:
-    data = files.get(name)
+def _json_map(name: str, data: bytes | None) -> dict[str, object]:
     if not data:
         return {}
     try:

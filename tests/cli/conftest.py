@@ -67,6 +67,25 @@ def fake_daemon(tmp_path: Path) -> FakeDaemon:
     return lambda answers: _daemon(tmp_path, {op: operation(a) for op, a in answers.items()})
 
 
+Converse = Callable[..., Any]
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> Callable[[Converse], None]:
+    """Return a function that replaces the control socket by a function, which gets the operation,
+    `on_event` and the fields of the request, and returns the reply."""
+
+    def replace(fake: Converse) -> None:
+        def converse(
+            _data: Path, message: dict[str, Any], on_event: Any = None, *, wait: bool = False
+        ) -> Any:
+            return fake(message["op"], on_event, {k: v for k, v in message.items() if k != "op"})
+
+        monkeypatch.setattr("shoal.cli.client.converse", converse)
+
+    return replace
+
+
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Make commands of a test use the test's folder and no colours."""
@@ -80,8 +99,8 @@ STATUS: dict[str, Any] = {
     "group": None, "peers": 1,
     "reach": {"code": "relayed", "sentence": "through 1 relay", "hint": None},
     "relays": [{"peer": "12D3KooWRelay", "rtt_ms": 12.34, "expires_s": 1800.0}],
-    "relaying": {"on": True, "rate": 1_000_000, "places": 2, "circuits": 1, "strangers": 0,
-                 "bytes": 3 << 20, "refused": {"full": 1}},
+    "relaying": {"on": True, "allowed": True, "rate": 1_000_000, "places": 2,
+                 "circuits": 1, "strangers": 0, "bytes": 3 << 20, "refused": {"full": 1}},
     "serving": {
         "phase": "serving", "state": "serving layers 0:2 of tiny",
         "done_bytes": 0, "total_bytes": 0,
@@ -95,6 +114,8 @@ STATUS: dict[str, Any] = {
         {"name": "daemon", "pid": 1, "resident_bytes": 80 << 20},
         {"name": "text of tiny", "pid": 2, "resident_bytes": 30 << 20}]},
     "disk": {"used_bytes": 5 << 20, "limit_bytes": 50 << 30, "set": False},
+    "sessions": {"stage": 0, "gateway": 0},
+    "stalls": {"count": 0, "worst_ms": None, "task": None},
     "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "flops": 1e11,
                  "bandwidth": 1e10},
     "health": [{"name": "no-engine", "sentence": "torch is not installed",
@@ -130,17 +151,19 @@ FIND: dict[str, Any] = {
         "about": "nodes that serve layers of tiny", "key": "cd" * 32, "took_ms": 12.3,
         "records": [
             {"kind": "shard", "author": "12D3KooWNode", "age_s": 3.0, "by": "12D3KooWKeeper",
-             "source": "dht", "says": {"root": "ab" * 32, "start": 0, "stop": 2,
-                                       "precision": "float32", "speed": 7.5}},
+             "source": "dht", "made": 1, "ttl_s": 7200,
+             "says": {"root": "ab" * 32, "start": 0, "stop": 2, "precision": "float32",
+                      "speed": 7.5}},
             {"kind": "shard", "author": "12D3KooWFar", "age_s": 75.0, "by": None,
-             "source": "members", "says": {"root": "ab" * 32, "start": 2, "stop": 6,
-                                           "precision": "float32", "speed": 0.0}},
+             "source": "members", "made": 1, "ttl_s": 600,
+             "says": {"root": "ab" * 32, "start": 2, "stop": 6, "precision": "float32",
+                      "speed": 0.0}},
         ],
         "path": [
-            {"peer": "12D3KooWDead", "shared": 0, "path": 0, "at_ms": 0.0,
-             "took_ms": None, "answer": "timeout"},
-            {"peer": "12D3KooWKeeper", "shared": 7, "path": 1, "at_ms": 0.1,
-             "took_ms": 2.5, "answer": "2 records, 20 contacts"},
+            {"peer": "12D3KooWDead", "shared": 0, "hop": 1, "path": 0, "at_ms": 0.0,
+             "took_ms": None, "answer": "timeout", "records": 0, "contacts": 0},
+            {"peer": "12D3KooWKeeper", "shared": 7, "hop": 1, "path": 1, "at_ms": 0.1,
+             "took_ms": 2.5, "answer": "2 records, 20 contacts", "records": 2, "contacts": 20},
         ],
     }],
 }  # fmt: skip
@@ -159,7 +182,8 @@ DHT: dict[str, Any] = {
 }  # fmt: skip
 ANSWER: dict[str, Any] = {
     "text": "hello", "reason": "length", "prompt_tokens": 3, "tokens": 1, "ttft_ms": 12.0,
-    "tokens_per_s": 88.0, "hop_ms": 0.5, "nodes": [{"peer": "12D3KooWNode", "layers": "0:6"}],
+    "tokens_per_s": 88.0, "hop_ms": 0.5, "seed": 7,
+    "nodes": [{"peer": "12D3KooWNode", "layers": "0:6"}],
 }  # fmt: skip
 
 
@@ -167,7 +191,7 @@ ANSWER: dict[str, Any] = {
 def answers() -> dict[str, Any]:
     """Return the replies of a healthy daemon."""
     return {
-        "ping": {"pid": 1},
+        "ping": {"pid": 1, "version": "0.1.0"},
         "status": STATUS,
         "peers": {"peers": [PEER]},
         "links": {"links": [LINK], "span_s": 1.0},
@@ -177,6 +201,7 @@ def answers() -> dict[str, Any]:
             "code": "ABCDE-FGHJK",
             "expires": 1.0,
             "uses": 1,
+            "role": None,
             "address": "5.5.5.5:4001",
             "near": "public",
         },

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.client import request
+from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 
 START = 60.0  # seconds a daemon may take on a busy machine
@@ -39,7 +39,8 @@ class Daemon:
             )  # fmt: skip
 
     def ask(self, op: str, **more: Any) -> dict[str, Any]:
-        return request(self.data, op, **more)
+        wait = bool(more.pop("wait", False))
+        return converse(self.data, {"op": op, **more}, wait=wait)
 
     def wait_until(self, true: Callable[[dict[str, Any]], bool], limit: float = START) -> float:
         """Poll `status` until `true` accepts it; return the seconds it took."""

@@ -8,6 +8,8 @@ import pytest
 
 from shoal.cli import render
 from shoal.cli.main import invoke
+from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.node import Status
 
 from .conftest import ANSWER, DHT, DOCTOR, FIND, LINK, PEER, STATUS
 
@@ -86,8 +88,8 @@ USED = {
 }  # fmt: skip
 VOUCHER = {"peer": "x", "source": "dht", "age_s": 1.0}
 MEMBER = {"peer": "x", "role": "x", "by": "x", "since": 0.0, "founder": False, "live": True}
-NAMED = {"kind": "name", "author": "x", "age_s": 3.0, "by": "x", "source": "x",
-         "says": {"name": "x", "root": "x", "layers": 6, "size": 1}}  # fmt: skip
+NAMED = {"kind": "name", "author": "x", "age_s": 3.0, "by": "x", "source": "x", "made": 1,
+         "ttl_s": 60, "says": {"name": "x", "root": "x", "layers": 6, "size": 1}}  # fmt: skip
 SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "status": (["status"], said(**STATUS)),
     "links": (["status", "--links"], said(**STATUS, links=[LINK], span_s=1.0)),
@@ -101,24 +103,26 @@ SHOWN: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "find": (["find", "x", "--path"], said(searches=[
         FIND["searches"][0] | {"records": [*FIND["searches"][0]["records"], NAMED]}])),
     "dht": (["dht"], said(**DHT)),
-    "feeds": (["state", "show"], said(FEED, own="x", feeds=1, keeps=None, alone=None)),
+    "feeds": (["state", "show"], said(FEED, own="x", feeds=1, members=1, unreadable=0,
+        keeps=None, alone=None)),
     "log": (["state", "log"], said(SAID, changes=1)),
     "verify": (["state", "verify"], said(feeds=2, entries=1, bytes=1, damaged=[])),
     "export": (["state", "export"], said(FEED, own="x", feeds=1)),
     "usage": (["usage"], said(usage=[USED], more=3, own="x", kept=True)),
-    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x", totals={"done": 6})),
+    "jobs": (["job", "list"], said(jobs=[ITEM], more=5, own="x", totals={"done": 6},
+        does_jobs=True)),
     "job": (["job", "show", "x"], said(**ITEM, own="x")),
     "result": (["job", "result", "x"], said(**ITEM)),
     "rm": (["model", "rm", "x", "--yes"], said(kind="x", root="x", names=["x"], shared=2, freed=1,
-        copies=1, partial=1, linked=True, embedded=False, removed=True)),
+        fetched=False, copies=1, partial=1, linked=True, embedded=False, removed=True)),
     "group": (["group"], said(group="x", founder="x", own="x", key=3, key_known=True,
         members=[MEMBER], revoked=[{"peer": "x", "by": "x", "since": 1.0}],
         invitations=[{"ident": "x", "role": "x", "uses": 2, "expires": 1.0}])),
     "blobs": (["blob", "list"], said(blobs=[
         {"root": "x", "size": 1, "chunks": 1, "missing": 0, "added": 1.0, "own": True}])),
     "pull": (["model", "pull", "x"], said({"event": "resolved", "name": "x", "root": "x",
-        "vouchers": [VOUCHER]}, name="x", root="x", layers=6, weight_bytes=1, size=1, fetched=1,
-        peers=1, seconds=0.5, liars=["x"], vouchers=[VOUCHER])),
+        "vouchers": [VOUCHER]}, name="x", root="x", layers=6, weight_bytes=1, size=1, local=True,
+        fetched=1, peers=1, seconds=0.5, liars=["x"], vouchers=[VOUCHER])),
 }  # fmt: skip
 KEPT = {"event", "state", "kind", "source", "phase", "code"}  # fixed words of our own
 
@@ -136,23 +140,19 @@ def poisoned_all(value: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_every_command(
-    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command(name: str, replaced: Any, capfd: pytest.CaptureFixture[str]) -> None:
     line, told = SHOWN[name]
     for text in [*NASTY, "t\u0456ny"]:
         *events, answer = poisoned_all(told, text)
 
-        def request(
-            data: Any, op: str, on_event: Any = None, *, events: Any = events,
-            answer: Any = answer, **more: Any
-        ) -> Any:  # fmt: skip
+        def converse(
+            _op: str, on_event: Any, _asked: Any, events: Any = events, answer: Any = answer
+        ) -> Any:
             for event in events:
-                if on_event is not None:
-                    on_event(event)
+                on_event(event)
             return answer
 
-        monkeypatch.setattr("shoal.cli.client.request", request)
+        replaced(converse)
         assert invoke(line) == 0, name
         out, err = capfd.readouterr()
         for shown in (out, err):
@@ -168,12 +168,15 @@ FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines f
 
 @pytest.mark.parametrize("name", sorted(SHOWN.keys() - FREE))
 def test_every_table_fits_80_columns(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    replaced: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     line, told = SHOWN[name]
     peer = "12D3KooW" + "a" * 44
     *_, answer = poisoned_all(told, peer)
-    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    replaced(lambda *_: answer)
     monkeypatch.delenv("COLUMNS", raising=False)
     assert invoke(line) == 0
     shown = capsys.readouterr().out
@@ -185,17 +188,20 @@ SHOW_NAMES = ("models", "model", "find", "feeds", "log", "usage", "jobs", "job",
 
 @pytest.mark.parametrize("command", SHOW_NAMES)
 def test_a_name_that_looks_like_another_says_so(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    replaced: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     line, told = SHOWN[command]
     *events, answer = poisoned_all(told, "t\u0456ny")
 
-    def request(data: Any, op: str, *, on_event: Any = None, **more: Any) -> Any:
+    def converse(_op: str, on_event: Any, _asked: Any) -> Any:
         for event in events:
             on_event(event)
         return answer
 
-    monkeypatch.setattr("shoal.cli.client.request", request)
+    replaced(converse)
     monkeypatch.setenv("COLUMNS", "200")
     assert invoke(line) == 0
     assert r't\u0456ny (looks like "tiny")' in capsys.readouterr().out
@@ -216,9 +222,7 @@ def test_commands_write_json_with_one_function() -> None:
     found = {
         path.name
         for path in folder.rglob("*.py")
-        if "json.dumps" in path.read_text()
-        and path.parent.name != "simulator"
-        and path.stem != "sim"
+        if "json.dumps" in path.read_text() and path.stem != "sim"
     }
     assert found <= free
     assert (folder / "commands" / "jobsubmit.py").read_text().count(
@@ -265,10 +269,10 @@ def test_rates() -> None:
 def test_status_shows_conditions() -> None:
     from shoal.cli.commands.status import status_rows
 
-    rows = dict(status_rows(STATUS))
+    rows = dict(status_rows(decode(Status, STATUS)))
     assert rows["health"] == "torch is not installed (pip install torch)"
     assert rows["serving"] == "tiny layers 0:2 (float32), room for 100 tokens"
-    assert dict(status_rows({**STATUS, "health": []}))["health"] == "ok"
+    assert dict(status_rows(decode(Status, {**STATUS, "health": []})))["health"] == "ok"
 
 
 @pytest.mark.parametrize(("columns", "stacked"), [(25, True), (26, False)])

@@ -92,8 +92,9 @@ async def test_many_keys_at_once(nursery: trio.Nursery) -> None:
     await nodes[0].dht.flushed(20)
     found = await nodes[5].dht.find_many([body.key for body in bodies])
     assert [found[body.key].records[0].record.body for body in bodies] == bodies
-    last = nodes[0].dht.view()["walk"]
-    assert last["keys"] == 50 and last["messages"] <= 3 * 5, "one message per node, not per key"
+    last = nodes[0].dht.view().walk
+    assert last is not None
+    assert last.keys == 50 and last.messages <= 3 * 5, "one message per node, not per key"
     await stop(*nodes)
 
 

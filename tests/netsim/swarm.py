@@ -10,7 +10,6 @@ from typing import Any
 
 import trio
 
-from shoal.netsim.daemons.asking import answer_time
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.faults import Faults
@@ -110,7 +109,7 @@ class Swarm:
         took = None
         with trio.move_on_after(6):
             prompt = f"Once upon {number} times"
-            took = await answer_time(self.handles[name], prompt, model="tiny", max_tokens=12)
+            took = await self.handles[name].answer_time(prompt, model="tiny", max_tokens=12)
         return took is not None
 
     def deeds(self) -> list[Callable[[], object]]:

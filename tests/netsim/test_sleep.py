@@ -47,8 +47,9 @@ def test_held_tasks_resume_in_order_with_their_results() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            for function, *args in ((take,), (wait, "late", 3.0), (wait, "early", 1.0)):
-                host.start_soon(nursery, function, *args)
+            host.start_soon(nursery, take)
+            host.start_soon(nursery, wait, "late", 3.0)
+            host.start_soon(nursery, wait, "early", 1.0)
             other.start_soon(nursery, wait, "other", 2.0)
             await trio.sleep(0.5)
             dormitory.hold(host)

@@ -27,7 +27,7 @@ from shoal.tasks.inference.gateway import Gateway, Message, Model, TextDelta
 from shoal.tasks.inference.generation import Text
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.shard import Held
-from shoal.tasks.text.process import TextInfo
+from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
 from shoal.transport.host.seam import Host
@@ -76,6 +76,7 @@ class Wire:
         self.endpoints: dict[PeerId, FakeEndpoint] = {}
         self._send, self._receive = trio.open_memory_channel[Callable[[], object]](10_000)
         self.posts: list[tuple[PeerId, PeerId, str, dict[str, Any]]] = []
+        self.calls: list[tuple[PeerId, PeerId, str]] = []
         self.refusals: list[Refusal] = []
         self.steps = 0  # things delivered
         self.freeze_at: int | None = None
@@ -112,9 +113,10 @@ class FakeLink:
     ) -> None:
         self._target()
         self._wire.posts.append((self._own, self.peer, method, dict(header)))
-        self._wire.later(lambda: self._deliver(method, dict(header), bytes(payload)))
+        self._wire.later(lambda: self.deliver(method, dict(header), bytes(payload)))
 
-    def _deliver(self, method: str, header: dict[str, Any], payload: bytes) -> None:
+    def deliver(self, method: str, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Hand a message to the peer at once, even while the wire is frozen."""
         if (target := self._wire.endpoints.get(self.peer)) is not None:
             answer = target.handlers[method](Call(self._own, header, payload))
             if isinstance(answer, Refusal):
@@ -133,6 +135,7 @@ class FakeLink:
         timeout: float,
     ) -> Reply:
         await trio.lowlevel.checkpoint()
+        self._wire.calls.append((self._own, self.peer, method))
         answer = self._target().handlers[method](Call(self._own, dict(header), payload))
         if not isinstance(answer, Reply | Refusal):
             with trio.fail_after(timeout):
@@ -374,14 +377,16 @@ class FakeModels:
 class Node:
     """One node of the fake swarm: stage and gateway on one courier."""
 
-    def __init__(self, swarm: "FakeSwarm", number: int, parts: Parts | None) -> None:
+    def __init__(
+        self, swarm: "FakeSwarm", number: int, parts: Parts | None, *, computes: bool = True
+    ) -> None:
         self.peer = peer_of(number)
         self.endpoint = FakeEndpoint(swarm.wire, self.peer)
         self.parts = parts
         self._swarm = swarm
         courier = self.courier = Courier(cast(Endpoint, self.endpoint), self._meet)
         self.engine = FakeEngine(swarm.wire, parts or Parts(False, 0, 0, False))
-        self.stage = Stage(swarm.host, courier, cast(Engine, self.engine))
+        self.stage = Stage(swarm.host, courier, cast(Engine, self.engine) if computes else None)
         self.gateway = Gateway(
             swarm.host,
             courier,
@@ -390,7 +395,11 @@ class Node:
             seek=swarm.seek,
         )
         if parts is not None:
-            self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV))
+            self.serve(parts)
+
+    def serve(self, parts: Parts, kv_tokens: int = KV) -> None:
+        self.engine.kv_tokens = kv_tokens
+        self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens))
 
     async def _meet(self, peer: PeerId) -> None:
         """A link to a member that was cut off, where the swarm allows it."""
@@ -486,12 +495,25 @@ class FakeSwarm:
             await body(self)
             nursery.cancel_scope.cancel()
 
+    @property
+    def session(self) -> SessionId:
+        """The session of the last span that was sent."""
+        sent = (post for post in reversed(self.wire.posts) if post[2] == "session.span")
+        return next(
+            bytes(header["session"]) for peer, _, _, header in sent if peer == self.client.peer
+        )
+
+    def opens(self, nodes: "Sequence[Node]") -> int:
+        """Return how often these nodes were asked to open a session."""
+        asked = [peer for _, peer, method in self.wire.calls if method == "session.open"]
+        return sum(asked.count(node.peer) for node in nodes)
+
     def assert_free(self) -> None:
         for node in self.nodes:
             assert node.stage.sessions == 0
             assert node.gateway.sessions == 0
             assert node.engine.states == {}
-            assert node.stage._budget.used == 0
+            assert node.stage.logged_bytes == 0
 
     def expected(self, prompt: Sequence[int], count: int) -> list[int]:
         """Return the answer of one engine with all layers, computed without any session."""

@@ -1,1 +1,1 @@
-"""Browsers as peers: lanes over WebRTC data channels. It uses real sockets."""
+"""Browsers as peers, over WebRTC data channels. This room opens real sockets."""

@@ -1,10 +1,11 @@
-"""The only module that uses asyncio: it wraps aiortc's DTLS and SCTP, under trio-asyncio, in a
-`ByteStream`.
+"""Adapter from aiortc's DTLS and SCTP, which need asyncio, to a `ByteStream`. This is the only
+module that uses asyncio; it runs under trio-asyncio.
 
-aiortc gets neither SDP nor sockets: this module connects its parts as in ORTC, over a session of
-the node's own ICE agent (ice.py), with a packet filter between DTLS and SCTP (screen.py). aiortc
-runs in the same thread and the same trio run as the rest of the node. This module is imported only
-when a gate starts, because importing trio-asyncio replaces functions of asyncio.
+aiortc gets neither SDP nor sockets. This module connects the parts of aiortc directly, in the
+manner of ORTC, over a session of the node's own ICE agent (ice.py), with a packet filter between
+DTLS and SCTP (screen.py). aiortc runs in the same thread and in the same trio run as the rest of
+the node. This module is imported only when a gate starts, because importing trio-asyncio replaces
+functions of asyncio.
 """
 
 import asyncio
@@ -36,23 +37,24 @@ _ALERT: Final = 21  # DTLS content type
 
 
 class Bridge:
-    """An asyncio loop inside the trio run, and the certificate of this side's DTLS."""
+    """The asyncio event loop that runs inside trio, and this node's DTLS certificate."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.certificate = RTCCertificate.generateCertificate()
         self.fingerprint = _sha256_of(self.certificate)
-        self.faults = 0  # tasks of aiortc that ended with an exception, which closes their channels
+        self.faults = 0  # tasks of aiortc that raised an exception, which closed their channels
         loop.set_exception_handler(self._on_fault)
 
     def _on_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Count an exception of one channel; trio-asyncio would end the whole program."""
+        """Count an exception of one channel. Without this handler, trio-asyncio would end the whole
+        program."""
         self.faults += 1
 
 
 @asynccontextmanager
 async def open_bridge() -> AsyncIterator[Bridge]:
-    """Run an asyncio loop inside trio for as long as the block runs, and yield its bridge."""
+    """Yield a bridge whose asyncio event loop runs inside trio until the end of the block."""
     async with trio_asyncio.open_loop() as loop:
         yield Bridge(loop)
 
@@ -71,12 +73,13 @@ class FarEnd:
 
 
 class Carrier:
-    """One data channel. Pass received datagrams to `take`; `send` is called with those to send.
+    """One data channel with a browser. Received datagrams must be passed to `take`. Datagrams to be
+    sent are passed to the callback `send`.
 
-    `server` is the DTLS role. `pipe` carries bytes once `opened` is set; `settled` is called when
-    the browser has proven in the DTLS handshake that it has the certificate of the `far` end.
-    `breach` is the browser's violation of the protocol, if one closed the
-    channel.
+    `server` is True if this side is the DTLS server. `pipe` is the byte stream, which may be used
+    once `opened` is set. `settled` is called when the DTLS handshake has proven that the browser
+    has the certificate of the `far` end. `breach` describes the browser's violation of the
+    protocol if one has closed the channel, otherwise it is None.
     """
 
     def __init__(
@@ -108,17 +111,19 @@ class Carrier:
         self._sctp: Any = None
         self._channel: Any = None
         self._handshake_left = defaults.HANDSHAKE_DATAGRAMS
-        self._spoken = False  # application data has arrived: both ends completed the handshake
-        self._pinched = False  # the browser sees a small receive window
-        self._pumping = False
-        self._telling: asyncio.Future[None] | None = None  # kept: else it may be collected
+        # Whether application data has arrived, so that both ends have completed the handshake.
+        self._spoken = False
+        self._pinched = False  # whether the receive window last sent to the browser may be small
+        self._pumping = False  # whether a call of `_pump` is scheduled
+        # Referenced here, because asyncio's own reference is weak.
+        self._telling: asyncio.Future[None] | None = None
 
     def locate(self, place: Place) -> None:
-        """Set the current address of the other end."""
+        """Set the present address of the browser."""
         self.pipe.remote = place
 
     def take(self, datagram: bytes) -> None:
-        """Take a received DTLS datagram; drop one that is not allowed in this state."""
+        """Process a received DTLS datagram. Drop it if it is not allowed in the present state."""
         if self._spoken or is_application_data(datagram):
             if not is_one_record(datagram):
                 return
@@ -144,17 +149,17 @@ class Carrier:
     # Methods that run in asyncio's context.
 
     def _on_connected(self, connecting: "asyncio.Task[None]") -> None:
-        """Close the channel if aiortc raised an exception while connecting."""
+        """Close the channel if aiortc has raised an exception while connecting."""
         if not connecting.cancelled() and connecting.exception() is not None:
             self._bridge.faults += 1
             self._lost()
 
     async def _end_all(self, connecting: "asyncio.Task[None]") -> None:
         if not connecting.done():
-            self._wire.close()  # aiortc's handshake may swallow a cancellation (asyncio.wait_for)
+            self._wire.close()  # aiortc's handshake may ignore a cancellation (asyncio.wait_for)
             connecting.cancel()
             await asyncio.wait([connecting])
-        await asyncio.wait([asyncio.ensure_future(self._stop())])  # ignores exceptions
+        await asyncio.wait([asyncio.ensure_future(self._stop())])  # `wait` ignores exceptions
         self._wire.close()
 
     async def _connect(self) -> None:
@@ -184,7 +189,8 @@ class Carrier:
             await self._dtls.stop()
 
     def _admits(self, packet: bytes) -> bool:
-        """Return whether aiortc's SCTP may get a packet; close the channel on a breach."""
+        """Return whether an SCTP packet may be passed to aiortc. Close the channel if the packet
+        violates the protocol."""
         if self._sctp.state == "closed" or self.breach is not None:
             return False
         self._spoken = True
@@ -201,7 +207,7 @@ class Carrier:
             self._lost()
             return False
         if not admitted:
-            self._tell_window()  # without a reply the browser would take this node for dead
+            self._tell_window()  # without a reply the browser would consider this node dead
         return admitted
 
     def _on_dtls(self) -> None:
@@ -237,7 +243,8 @@ class Carrier:
             self._channel.send(message)
 
     def _tell_window(self) -> None:
-        """Send the current window: aiortc sends none itself unless it accepts a packet."""
+        """Send the present receive window to the browser. aiortc itself sends it only when it
+        accepts a packet."""
         if self._sctp is not None and self._sctp.state == "connected":
             self._telling = asyncio.ensure_future(self._sctp._send_sack())
 
@@ -263,8 +270,8 @@ class Carrier:
 
 
 class _Wire:
-    """A replacement for the ICE transport of aiortc's DTLS, which derives its own role from the
-    ICE role as in ORTC."""
+    """Replacement for the ICE transport below aiortc's DTLS. As in ORTC, aiortc derives the DTLS
+    role from the ICE role."""
 
     def __init__(self, send: Callable[[bytes], None], *, server: bool) -> None:
         self.role = "controlling" if server else "controlled"
@@ -277,7 +284,7 @@ class _Wire:
             self._queue.put_nowait(datagram)
 
     def close(self) -> None:
-        """Stop receiving: aiortc gets a ConnectionError."""
+        """Stop receiving. aiortc's pending or next read raises ConnectionError."""
         if not self._closed:
             self._closed = True
             self._queue.put_nowait(None)
@@ -299,7 +306,8 @@ class Receives(Protocol):
 
 
 class _Screened:
-    """A replacement for the DTLS transport of aiortc's SCTP: the real one behind a filter."""
+    """Replacement for the DTLS transport below aiortc's SCTP: the real transport, with a filter for
+    received packets."""
 
     def __init__(self, dtls: RTCDtlsTransport, admits: Callable[[bytes], bool]) -> None:
         self._dtls = dtls

@@ -1,7 +1,8 @@
-"""A data channel as a `ByteStream`: it turns messages into a byte stream, with bounded buffers.
+"""A data channel as a `ByteStream`: converts between messages and a stream of bytes, with bounded
+buffers.
 
-The bridge (bridge.py) passes in the messages that arrive and takes the messages to send, so this
-module needs neither aiortc nor asyncio. Both sides run in one thread.
+The bridge (bridge.py) passes in the messages that arrive, and fetches the messages to send. This
+module therefore needs neither aiortc nor asyncio. Both run in the same thread.
 """
 
 from collections import deque
@@ -14,16 +15,16 @@ from ..host.datagrams import Place
 from . import defaults
 
 _OPEN: Final = "open"
-_ENDED: Final = "ended"  # the peer closed the channel; bytes that arrived before can still be read
+_ENDED: Final = "ended"  # closed by the peer; bytes that arrived before can still be read
 _LOST: Final = "lost"
 
 
 class ChannelByteStream:
     """A byte stream over the messages of one data channel.
 
-    `on_output` is called when `next_message` has something to send, `on_read` with the number of
-    bytes that the reader has taken, `on_end` when everything was sent after `end`, and `on_close`
-    at `close`.
+    `on_output` is called when `next_message` may have something to send, and `on_read` with the
+    number of bytes that the reader has consumed. `on_end` is called when everything is sent after a
+    call of `end`, and `on_close` when `close` is called.
     """
 
     medium = "webrtc"
@@ -48,14 +49,15 @@ class ChannelByteStream:
         self._in: deque[bytes] = deque()
         self._in_bytes = 0
         self._out = bytearray()
-        self._ahead = 0  # bytes that the channel below has taken but not sent
+        self._ahead = 0  # bytes that the channel below has accepted but not sent
         self._readable = trio.lowlevel.ParkingLot()
         self._writable = trio.lowlevel.ParkingLot()
 
     # The interface of `ByteStream`.
 
     def read_ready(self, size: int) -> bytes:
-        """Return up to `size` received bytes, b"" at the end. Raises BlockingIOError, OSError."""
+        """Return 1 to `size` received bytes, or b"" once the peer has closed the channel. Raises
+        BlockingIOError if no bytes have arrived yet, and OSError if the channel is lost."""
         if not self._in:
             self._check()
             if self._state == _ENDED:
@@ -70,7 +72,8 @@ class ChannelByteStream:
         return data
 
     def write_ready(self, data: memoryview) -> int:
-        """Take bytes to send; return their number. Raises BlockingIOError, OSError."""
+        """Accept bytes for sending and return how many were accepted. Raises BlockingIOError if the
+        buffer is full, and OSError if the channel is closed or lost."""
         self._check()
         if self._state == _ENDED or self._finishing:
             raise BrokenPipeError("the data channel is closed")
@@ -83,7 +86,7 @@ class ChannelByteStream:
         return taken
 
     async def wait_readable(self) -> None:
-        """Wait until there are bytes to read, or the end of the stream."""
+        """Wait until there are bytes to read, or the peer has closed the channel."""
         self._check()
         if self._in or self._state == _ENDED:
             await trio.lowlevel.checkpoint()
@@ -101,14 +104,14 @@ class ChannelByteStream:
         self._check()
 
     def end(self) -> None:
-        """Close the channel once everything was sent."""
+        """Close the channel once all accepted bytes are sent."""
         self._check()
         if not self._finishing:
             self._finishing = True
             self._finish_if_sent()
 
     def close(self) -> None:
-        """Close the channel at once and drop everything unsent and unread."""
+        """Close the channel at once, and discard everything unsent and unread."""
         if not self._closed:
             self._closed = True
             self._forget()
@@ -118,20 +121,20 @@ class ChannelByteStream:
 
     @property
     def unread(self) -> int:
-        """Number of bytes that wait for the reader."""
+        """Number of received bytes that the reader has not consumed."""
         return self._in_bytes
 
     def arrived(self, message: bytes) -> None:
-        """Take a message that arrived from the peer."""
+        """Append a message from the peer to the received bytes."""
         if message and not self._closed and self._state == _OPEN:
             self._in.append(message)
             self._in_bytes += len(message)
             self._readable.unpark_all()
 
     def next_message(self, ahead: int) -> bytes | None:
-        """Return the next message for the channel, which has `ahead` unsent bytes already.
+        """Return the next message to send on the channel, which already has `ahead` unsent bytes.
 
-        Return None if that is enough for now, or if there is nothing to send.
+        Return None if the channel has enough unsent bytes, or if there is nothing to send.
         """
         self._ahead = ahead
         if not self._out or ahead >= defaults.SEND_AHEAD_BYTES:
@@ -144,13 +147,14 @@ class ChannelByteStream:
         return message
 
     def ended(self) -> None:
-        """Take note that the peer closed the channel."""
+        """Record that the peer has closed the channel, and wake waiting tasks."""
         if self._state == _OPEN:
             self._state = _ENDED
             self._wake()
 
     def lost(self) -> None:
-        """Take note that the connection below broke; after the peer's close nothing changes."""
+        """Record that the connection below is lost, and wake waiting tasks. If the peer has closed
+        the channel before, reads still report the regular end."""
         if self._state == _OPEN:
             self._state = _LOST
         self._forget()

@@ -1,7 +1,7 @@
-"""A pass-through with the methods of `tls.Tls`, for paths over data channels.
+"""A replacement for `tls.Tls` that passes bytes through, for paths over data channels.
 
-A data channel is encrypted already (DTLS), and both ends have proven their peer ids (proof.py)
-before a path uses the channel, so no TLS is needed.
+These paths need no TLS. A data channel is already encrypted (DTLS), and both ends have proven their
+peer ids (proof.py) before a path uses the channel.
 """
 
 import hmac
@@ -14,12 +14,13 @@ from ..handshake.secured import SecureStream
 from ..identity import PeerId
 from ..lane.frame import Bytes
 
-_MOST_EXPORTED: Final = 32
+_MOST_EXPORTED: Final = 32  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """An authenticated data channel: its byte stream, its peer, and 32 bytes that identify it."""
+    """An authenticated data channel: its byte stream, its peer, and 32 bytes that identify this
+    channel."""
 
     pipe: ByteStream
     peer: PeerId
@@ -31,48 +32,49 @@ class BrowserSession:
 
 
 class Clear:
-    """Replacement for `tls.Tls` that passes bytes through, because DTLS encrypts them already."""
+    """Replacement for `tls.Tls` that passes bytes through unchanged, because DTLS already encrypts
+    them."""
 
     established = True
     server = True  # the roles never change: the browser always dials
 
     def __init__(self, session: BrowserSession) -> None:
         self.peer = session.peer
-        self.closed = False  # there is no close message as in TLS: the path ends with the pipe
+        self.closed = False  # always, because there is no close message: the byte stream just ends
         self._exporter = session.exporter
         self._in: list[Bytes] = []
         self._out: list[bytes | memoryview] = []
 
     def feed(self, ciphertext: Bytes) -> None:
-        """Accept bytes from the peer; `read` returns them."""
+        """Append bytes from the peer, which `read` returns."""
         if ciphertext:
             self._in.append(ciphertext)
 
     def read(self) -> Bytes:
-        """Return all bytes that have arrived, b"" if none."""
+        """Return all bytes that have arrived since the last call, or b"" if there are none."""
         found, self._in = self._in, []
         return found[0] if len(found) == 1 else b"".join(found)
 
     def write(self, plaintext: bytes | memoryview) -> None:
-        """Accept bytes for the peer; `outgoing` returns them."""
+        """Append bytes for the peer, which `outgoing` returns."""
         if plaintext:
             self._out.append(plaintext)
 
     def outgoing(self) -> bytes:
-        """Return the bytes to send to the peer, b"" if none."""
+        """Return the bytes to send to the peer, or b"" if there are none."""
         found, self._out = self._out, []
         return bytes(found[0]) if len(found) == 1 else b"".join(found)
 
     def release(self) -> None:
-        """Do nothing: there are no resources to release."""
+        """Do nothing, because there are no resources to release."""
 
     def close(self) -> None:
-        """Do nothing: there is no close message."""
+        """Do nothing, because there is no close message."""
 
     def exporter(self, label: bytes, size: int) -> bytes:
-        """Derive up to 32 bytes that both ends know and that differ for each label.
+        """Return `size` bytes that both ends can compute and that differ for each label.
 
-        Raises TransportError for more than 32 bytes.
+        Raises TransportError with code `tls-failed` if `size` exceeds 32 bytes.
         """
         if size > _MOST_EXPORTED:
             raise TransportError("tls-failed", f"at most {_MOST_EXPORTED} bytes are exported")

@@ -1,6 +1,7 @@
-"""One HTTP/1.1 request and its response (RFC 9112), parsed by h11 within our bounds. No I/O.
+"""One HTTP/1.1 request and its response (RFC 9112), parsed by h11 within the bounds of this
+project. No I/O.
 
-A connection carries one request; a browser that joins sends three requests.
+A connection carries only one request. A browser that joins sends three requests.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +28,8 @@ _REASONS: Final = {
 
 
 class Refusal(Exception):
-    """A refusal of a request: an HTTP status, and `words` as a hint for the page's author."""
+    """Raised to refuse a request. `status` is the HTTP status, and `words` explain the reason to
+    the author of the page."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -37,8 +39,8 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete request. Header names are in lower case; the last one counts if a name repeats,
-    but a second Host is refused."""
+    """A complete request. Header names are in lower case. If a header occurs several times, the
+    last one counts, but a second Host header is refused."""
 
     method: str
     target: str
@@ -48,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response to a request."""
+    """An HTTP response: its status, body and headers."""
 
     status: int
     body: bytes = b""
@@ -56,7 +58,7 @@ class Response:
 
 
 class Exchange:
-    """The server's side of one connection."""
+    """The server's side of one HTTP connection."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(
@@ -66,9 +68,10 @@ class Exchange:
         self._body = b""
 
     def receive(self, data: bytes) -> Request | None:
-        """Take received bytes, b"" at their end; return the request once it is complete.
+        """Process received bytes (b"" at their end), and return the request once it is complete;
+        return None before that.
 
-        Raises Refusal.
+        Raises Refusal if the request is malformed, too large or incomplete at the end.
         """
         try:
             self._http.receive_data(data)
@@ -89,7 +92,8 @@ class Exchange:
             raise Refusal(status, "the request is malformed") from None
 
     def respond(self, response: Response) -> bytes:
-        """Encode the response, the last one on this connection; b"" if none is possible."""
+        """Return the encoded response, which is the last one on this connection. Return b"" if no
+        response can be sent any more."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return b""
         headers = {
@@ -110,8 +114,8 @@ class Exchange:
 
     @property
     def _asked_for_the_head(self) -> bool:
-        """Whether the response must not have a body: a response to HEAD states only the length
-        (RFC 9110, 9.3.2)."""
+        """Whether the request is HEAD. The response to it must not have a body and states only the
+        body's length (RFC 9110, section 9.3.2)."""
         return self._head is not None and self._head.method == b"HEAD"
 
     def _take_head(self, head: h11.Request) -> None:

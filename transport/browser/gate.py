@@ -1,11 +1,13 @@
-"""The gate for browsers: a small HTTP server for pages and offers, and a UDP port for channels.
+"""The gate for browsers: a small HTTP server for pages and offers, and a UDP port for data
+channels.
 
-The gate is off by default. A browser fetches the page, posts an offer, receives
-the answer and opens a data channel. Once the browser has proven its peer id there (proof.py), the
-gate calls `deliver` with a `BrowserSession`, over which a lane runs as over any other pipe.
+The gate is off by default. A browser fetches the page, posts an offer, receives the answer, and
+opens a data channel. Once the browser has proven its peer id on that channel (proof.py), the gate
+passes a `BrowserSession` to `deliver`. A lane runs over this session as over any other byte stream.
 
-Names and origins: docs/spec/browser.md, section 1. A page may use WebCrypto, and so join, only
-where the browser trusts its origin: over https, or from this machine (`localhost`).
+For host names and origins see docs/spec/browser.md, section 1. A page may use WebCrypto, which
+joining requires, only if the browser trusts the page's origin. It does so for pages fetched over
+https and for pages from its own machine (`localhost`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -39,14 +41,15 @@ _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 @dataclass(frozen=True, slots=True)
 class GateStatus:
-    """Figures for the user: `browsers` and `joining` now, the others since the start."""
+    """Figures for the user. `browsers` and `joining` are present numbers; the others count since
+    the start."""
 
-    browsers: int
-    joining: int
-    proven: int
-    bad_proofs: int
-    breaches: int
-    refused: int
+    browsers: int  # have proven their peer ids
+    joining: int  # have received an answer but not proven their peer ids yet
+    proven: int  # successful attempts to join
+    bad_proofs: int  # attempts with a proof that was not valid
+    breaches: int  # channels closed because the browser violated the protocol
+    refused: int  # HTTP requests answered with an error status
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,10 @@ class Exposure:
 
 
 class Gate:
-    """A server for browsers on an IP address and a port, TCP and UDP.
+    """A server for browsers on one IP address and one port number, for TCP and UDP.
 
-    `deliver` is called with every proven session, must not block, and owns the pipe from then on.
+    `deliver` is called with each session whose browser has proven its peer id. It must not block,
+    and owns the byte stream from then on.
     """
 
     def __init__(
@@ -90,13 +94,13 @@ class Gate:
         self._limits = limits or BrowserLimits()
         self._refused = 0
         self._visits: Visits | None = None
-        # Subnets are counted in the same way as for connections to the node's own port.
+        # Connections are counted by subnet in the same way as those to the node's own port.
         each = self._limits.connections_per_subnet
         self._open = Crowd(self._limits.connections, each, each, apart=True)
 
     @property
     def status(self) -> GateStatus:
-        """The number of browsers, and the results of their attempts to join."""
+        """The present number of browsers, and the results of their attempts to join."""
         if self._visits is None:
             return GateStatus(0, 0, 0, 0, 0, self._refused)
         counts, joining = self._visits.counts, self._visits.joining
@@ -116,9 +120,10 @@ class Gate:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; report the port as started.
+        """Serve until cancelled. Reports the port number through `task_status`.
 
-        Raises AddressInUse, and HostError for other faults, also if aiortc is not installed.
+        Raises AddressInUse if the port is in use, and HostError if aiortc is not installed or the
+        port cannot be opened for another reason.
         """
         try:
             from .bridge import open_bridge
@@ -151,8 +156,8 @@ class Gate:
             listener.socket.close()
 
     async def _udp(self, listen: str) -> Datagrams:
-        """Open the UDP port: the same number as for HTTP if free, so that the owner has to open
-        only one number in a firewall."""
+        """Open the UDP port. It has the same number as the HTTP port if that is free, so that the
+        owner has to open only one port number in a firewall."""
         try:
             datagrams = await self._host.datagrams(listen, self.port)
         except AddressInUse:
@@ -161,7 +166,7 @@ class Gate:
         return datagrams
 
     def _hosts(self, listen: str) -> set[str]:
-        """Return the values of the Host header that this gate serves."""
+        """Return the values of the Host header that this gate accepts."""
         ip = ip_address(listen)
         local = {"127.0.0.1", "[::1]", "localhost"}
         if not ip.is_unspecified:
@@ -185,7 +190,7 @@ class Gate:
                     stream = await listener.accept()
                     source = _plain(stream.socket.getpeername()[0])
                     local = _plain(stream.socket.getsockname()[0])
-                except OSError:  # no file descriptor left, or the browser has left already
+                except OSError:  # out of file descriptors, or the browser has disconnected already
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
                 entry = self._open.enter(source, self._host.now())
@@ -198,7 +203,7 @@ class Gate:
                 )
 
     async def _converse(self, stream: trio.SocketStream, front: "_Front", entry: Entry) -> None:
-        """Read one request and send one response, each within `request_s` seconds."""
+        """Read one request and send one response, each with a timeout of `request_s` seconds."""
         exchange = Exchange()
         response = Response(408)
         try:
@@ -218,20 +223,22 @@ class Gate:
             stream.socket.close()
 
     def client(self, request: Request, source: str) -> str:
-        """Return the browser's IP address: the last of X-Forwarded-For behind a trusted proxy."""
+        """Return the browser's IP address. If the request came from a trusted proxy, this is the
+        last address in X-Forwarded-For."""
         if source not in self._exposure.proxies:
             return source
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         return plain_ip(said) or source
 
     def candidates(self, local: str) -> list[Place]:
-        """Return addresses of the UDP port for a browser, first the one that it used for HTTP."""
+        """Return addresses of the UDP port to offer to a browser. The first one is the address at
+        which the browser has reached the HTTP server."""
         return [(local, self.udp_port), *self._exposure.places()]
 
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """The gate with the context of one HTTP connection."""
+    """The gate together with the state of one HTTP connection."""
 
     gate: Gate
     site: Site
@@ -252,7 +259,8 @@ class _Front:
 
 
 async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
-    """Read a complete request. Raises Refusal, and trio's errors if the browser leaves."""
+    """Read a complete request. Raises Refusal if it is not acceptable, and trio's errors if the
+    browser disconnects."""
     while True:
         request = exchange.receive(await stream.receive_some(defaults.REQUEST_HEAD_BYTES))
         if request is not None:
@@ -260,8 +268,8 @@ async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
 
 
 async def _hang_up(stream: trio.SocketStream) -> None:
-    """Read the rest of the request, so that the browser gets the response: closing a socket with
-    unread bytes resets the connection."""
+    """Close the sending side and read the rest of the request. If the socket were closed with
+    unread bytes, the connection would be reset and the browser might not get the response."""
     await stream.send_eof()
     left = defaults.IGNORED_BYTES
     while left > 0 and (data := await stream.receive_some(defaults.REQUEST_HEAD_BYTES)):
@@ -269,7 +277,7 @@ async def _hang_up(stream: trio.SocketStream) -> None:
 
 
 def _plain(address: str) -> str:
-    """Return a socket's IP address without its zone and in canonical form."""
+    """Return the IP address of a socket in canonical spelling and without its zone."""
     return plain_ip(address.partition("%")[0]) or address
 
 

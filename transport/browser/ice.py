@@ -1,10 +1,12 @@
-"""An ICE-lite agent (RFC 8445, 2.5) that serves all browsers on one UDP port. No I/O.
+"""An ICE-lite agent (RFC 8445, section 2.5) that serves all browsers on one UDP port. No I/O.
 
-A lite agent replies to checks and never sends one. So the node sends only to addresses from which
-a check with a secret of the session has arrived, and no offer can make it send to a third party.
-Once the DTLS handshake has completed, the session keeps that IP address, and only its port may
-change (a NAT with a new mapping): the handshake proves that the browser receives at that address,
-while a check alone may have a forged source.
+A lite agent replies to connectivity checks and never sends one. The node therefore sends only to
+addresses from which a check with a secret of the session has arrived, and no offer can make it send
+to a third party.
+
+Once the DTLS handshake is complete, the IP address of the session no longer changes, because the
+handshake has proven that the browser receives at that address. A check alone may have a forged
+source. Only the port may still change, as it does when a NAT makes a new mapping.
 """
 
 from collections.abc import Callable
@@ -21,22 +23,24 @@ _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The ICE session of one browser. `take` is called with each DTLS datagram."""
+    """The ICE session of one browser. `take` is called with each DTLS datagram that arrives."""
 
     ufrag: str
     password: str
     peer_ufrag: str
     take: Callable[[bytes], None]
     bucket: Bucket
-    place: Place | None = None  # where the browser is, once it has nominated a pair
-    settled: bool = False  # DTLS has proven that the browser receives at `place`
-    dropped: int = field(default=0)  # datagrams beyond the rate
+    place: Place | None = None  # the browser's address, once it has nominated a candidate pair
+    settled: bool = False  # whether DTLS has proven that the browser receives at `place`
+    dropped: int = field(default=0)  # datagrams dropped by the rate limiter
 
 
 class LiteAgent:
-    """The sessions on one port. Pass datagrams to `receive`, and send its reply to their source."""
+    """The ICE sessions on one UDP port. Received datagrams must be passed to `receive`, whose reply
+    must be sent to their source."""
 
     def __init__(self, rate: float, now: float) -> None:
+        """`rate` is the number of datagrams that are accepted per second from one browser."""
         self._rate = rate
         self._strangers = Bucket(Rate(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE), now)
         self._by_ufrag: dict[str, Session] = {}
@@ -51,20 +55,22 @@ class LiteAgent:
         take: Callable[[bytes], None],
         now: float,
     ) -> Session:
-        """Create a session for an offer; `ufrag` and `password` are ours, new and random."""
+        """Create and return a session for an offer. `ufrag` and `password` are this node's ICE
+        credentials, which must be new and random. `peer_ufrag` is from the offer."""
         bucket = Bucket(Rate(self._rate / 4, self._rate), now)
         session = Session(ufrag, password, peer_ufrag, take, bucket)
         self._by_ufrag[ufrag] = session
         return session
 
     def close(self, session: Session) -> None:
-        """Remove a session; later datagrams for it are dropped."""
+        """Remove a session. Datagrams that arrive for it later are dropped."""
         self._by_ufrag.pop(session.ufrag, None)
         if session.place is not None:
             self._by_place.pop(session.place, None)
 
     def receive(self, data: bytes, source: Place, now: float) -> bytes | None:
-        """Take one datagram; return the reply to send back, None if there is none."""
+        """Process one datagram and return the reply to send to its source, or None if there is
+        none."""
         session = self._by_place.get(source)
         bucket = self._strangers if session is None else session.bucket
         if not bucket.take(now):
@@ -78,8 +84,8 @@ class LiteAgent:
         return None
 
     def _check(self, data: bytes, source: Place) -> bytes | None:
-        """Reply to a valid check; return None for an invalid one, so that a scanner learns nothing
-        about the port."""
+        """Return the reply to a valid connectivity check. Return None for an invalid one, so that a
+        scanner learns nothing about the port."""
         request = decode(data)
         if request is None or request.kind != Kind.REQUEST or request.username is None:
             return None
@@ -95,12 +101,13 @@ class LiteAgent:
         return encode(answer, session.password.encode(), sha256=False)
 
     def _nominate(self, session: Session, source: Place) -> bool:
-        """Move a session to the address that its browser chose; return False if not allowed."""
+        """Set the address of a session to the one that its browser has nominated. Return False if
+        this is not allowed."""
         if session.place == source:
             return True
         if session.settled and session.place is not None and session.place[0] != source[0]:
             return False
-        if source in self._by_place:  # taken by another session: one browser per address
+        if source in self._by_place:  # another session uses this address
             return False
         if session.place is not None:
             del self._by_place[session.place]

@@ -1,10 +1,10 @@
-"""Proof of the peer ids of both ends of a data channel: one signed message in each direction.
+"""Proof of the peer ids of both ends of a data channel, by one signed message in each direction.
 
 A browser cannot use the lane's TLS, whose certificates contain peer ids. DTLS uses certificates
-without peer ids, and the ends exchange their fingerprints over HTTP. So each end signs both
-fingerprints, both nonces and both keys with the key of its peer id (docs/spec/browser.md,
-section 3). A man in the middle has another fingerprint, so the proof fails; and a proof of one
-connection is not valid on another one.
+without peer ids, whose fingerprints the ends exchange over HTTP. Each end therefore signs both
+fingerprints, both nonces and both public keys with the key of its peer id (docs/spec/browser.md,
+section 3). A man in the middle would have another fingerprint, so that the proof would fail.
+Because of the nonces, the proof for one connection is not valid for another.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ PROOF_BYTES: Final = 1 + KEY_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """The facts that both ends of a channel know; the dialler is the browser. Nonces and
-    fingerprints have 32 bytes."""
+    """The values that both ends of a channel know. The dialler is the browser, the listener this
+    node. Nonces and fingerprints have 32 bytes."""
 
     dialler_nonce: bytes
     listener_nonce: bytes
@@ -31,9 +31,9 @@ class Meeting:
     listener_fingerprint: bytes
 
     def transcript(self, dialler_key: bytes, listener_key: bytes) -> bytes:
-        """Return the bytes to sign: 192 bytes, six parts of 32 bytes each.
+        """Return the bytes to sign: 192 bytes, which are six parts of 32 bytes each.
 
-        Raises ValueError for a part of another size.
+        Raises ValueError if a part has another size.
         """
         parts = (
             self.dialler_nonce,
@@ -48,19 +48,20 @@ class Meeting:
         return b"".join(parts)
 
     def exporter(self, dialler_key: bytes, listener_key: bytes) -> bytes:
-        """Return 32 bytes that identify this channel. Unlike TLS exporters they are not secret,
-        and their users do not need a secret."""
+        """Return 32 bytes that identify this channel. Unlike the exporter of TLS they are not
+        secret, and their users do not rely on secrecy."""
         return sha256(_EXPORTER + self.transcript(dialler_key, listener_key)).digest()
 
 
 def prove(identity: Identity, role: str, transcript: bytes) -> bytes:
-    """Return the message of one end: the version, its key, its signature."""
+    """Return the message by which one end proves its peer id: the version, its public key, and its
+    signature. `role` is `DIALLER` or `LISTENER`."""
     signature = identity.sign(role, transcript)
     return bytes([defaults.VERSION]) + identity.public_key + signature
 
 
 def dialler_of(message: bytes, meeting: Meeting, listener_key: bytes) -> PeerId | None:
-    """Return the browser's peer id that the message proves, None if the proof is not valid."""
+    """Return the browser's peer id that a message proves, or None if the proof is not valid."""
     key = _key_in(message)
     if key is None or key == listener_key:
         return None
@@ -68,7 +69,7 @@ def dialler_of(message: bytes, meeting: Meeting, listener_key: bytes) -> PeerId 
 
 
 def listener_of(message: bytes, meeting: Meeting, dialler_key: bytes) -> PeerId | None:
-    """Return the node's peer id that the message proves, None if the proof is not valid."""
+    """Return the node's peer id that a message proves, or None if the proof is not valid."""
     key = _key_in(message)
     if key is None or key == dialler_key:
         return None

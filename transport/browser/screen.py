@@ -1,12 +1,15 @@
-"""A filter between a browser and aiortc: checks DTLS records, then SCTP packets. No I/O.
+"""A filter between a browser and aiortc, which checks first DTLS records and then SCTP packets. No
+I/O.
 
-aiortc 1.16 trusts every peer that completes DTLS, but any browser can do that. Its source shows
-these faults: a parameter of length 0 causes an endless loop, a selective acknowledgement of 1 kB
-causes 19 million steps, chunks beyond the advertised window are buffered without a bound, a second
-INIT resets the association, an extra half record in each datagram is never freed, and a packet that
-does not parse ends a task with an exception. So each packet is checked against the needs of a data
-channel (RFC 9260, RFC 8831) before aiortc gets it. DTLS authenticates the packets, so a breach was
-sent by the browser itself, and closes its channel.
+aiortc 1.16 trusts every peer that completes the DTLS handshake, but any browser can do that. Its
+source code has these faults: a parameter of length 0 causes an endless loop. A selective
+acknowledgement of 1 kB causes 19 million steps. Chunks beyond the advertised window are buffered
+without a bound. A second INIT resets the association. An additional incomplete record in each
+datagram is never freed. A packet that cannot be parsed ends a task with an exception.
+
+Therefore each packet is checked before it is passed to aiortc: it must be one that a data channel
+needs (RFC 9260, RFC 8831). Because DTLS authenticates the packets, a packet that violates the
+protocol was sent by the browser itself, and closes its channel.
 """
 
 import struct
@@ -15,18 +18,18 @@ from typing import Final
 from ..defaults import KIB
 from . import defaults
 
-_RECORD_HEADER: Final = 13  # RFC 6347, 4.1
-_APPLICATION_DATA: Final = 23
-_COMMON_HEADER: Final = 12  # RFC 9260, 3
+_RECORD_HEADER: Final = 13  # bytes (RFC 6347, section 4.1)
+_APPLICATION_DATA: Final = 23  # DTLS content type
+_COMMON_HEADER: Final = 12  # bytes (RFC 9260, section 3)
 _CHUNK: Final = struct.Struct(">BBH")
 _DATA: Final = struct.Struct(">IHHI")  # TSN, stream, sequence number, payload protocol
 _SACK: Final = struct.Struct(">IIHH")
 _PAIR: Final = struct.Struct(">HH")
-_BINARY: Final = (53, 57)  # RFC 8831, 8: binary, and an empty one
-_UNORDERED: Final = 0x04
-_WINDOW_SLACK: Final = 16 * KIB
+_BINARY: Final = (53, 57)  # binary messages, and empty binary messages (RFC 8831, section 8)
+_UNORDERED: Final = 0x04  # flag of a DATA chunk
+_WINDOW_SLACK: Final = 16 * KIB  # bytes that a browser may send beyond the advertised window
 
-# Chunk types (RFC 9260, 3.2; RFC 6525; RFC 3758).
+# Chunk types (RFC 9260, section 3.2; RFC 6525; RFC 3758).
 _TYPE_DATA: Final = 0
 _TYPE_INIT: Final = 1
 _TYPE_INIT_ACK: Final = 2
@@ -34,7 +37,7 @@ _TYPE_SACK: Final = 3
 _TYPE_SHUTDOWN: Final = 7
 _TYPE_RECONFIG: Final = 130
 _TYPE_FORWARD_TSN: Final = 192
-_WITH_PARAMETERS: Final = {  # the size of the fields before the parameters
+_WITH_PARAMETERS: Final = {  # chunk type: size of the fields before the parameters, in bytes
     _TYPE_INIT: 16,
     _TYPE_INIT_ACK: 16,
     4: 0,  # HEARTBEAT
@@ -43,20 +46,20 @@ _WITH_PARAMETERS: Final = {  # the size of the fields before the parameters
     9: 0,  # ERROR
     _TYPE_RECONFIG: 0,
 }
-_ONCE: Final = frozenset({_TYPE_SACK, *_WITH_PARAMETERS})  # in one packet
-_PARAMETERS: Final = 16
-_RECONFIG_BYTES: Final = {13: 12, 16: 8, 17: 8}  # parameter: least bytes that aiortc can parse
-_INITS: Final = 16
+_ONCE: Final = frozenset({_TYPE_SACK, *_WITH_PARAMETERS})  # at most once in a packet
+_PARAMETERS: Final = 16  # most parameters of a chunk
+_RECONFIG_BYTES: Final = {13: 12, 16: 8, 17: 8}  # parameter: fewest bytes that aiortc can parse
+_INITS: Final = 16  # most INIT chunks of an association, including retransmissions
 
 
 class Breach(Exception):
-    """A packet that no correct browser sends; the text names the fault."""
+    """Raised for a packet that no correct browser sends. The text names the fault."""
 
 
 def is_one_record(datagram: bytes) -> bool:
-    """Return whether a datagram of an established DTLS connection is one complete record.
+    """Return whether a datagram of an established DTLS connection is exactly one complete record.
 
-    aiortc reads one record per datagram, so a second one would stay in OpenSSL's memory.
+    aiortc reads one record per datagram. A second one would stay in OpenSSL's memory.
     """
     if len(datagram) < _RECORD_HEADER:
         return False
@@ -65,25 +68,30 @@ def is_one_record(datagram: bytes) -> bool:
 
 
 def is_application_data(datagram: bytes) -> bool:
-    """Return whether the record carries application data, not an alert or a handshake."""
+    """Return whether a DTLS record carries application data, and not an alert or a part of a
+    handshake."""
     return datagram[:1] == bytes([_APPLICATION_DATA])
 
 
 class Screen:
-    """A filter for the SCTP packets of one association, in the order of their arrival."""
+    """A filter for the SCTP packets of one association. The packets must be passed in the order of
+    their arrival."""
 
     def __init__(self) -> None:
-        self.dropped = 0  # valid packets that were not accepted at that moment
+        self.dropped = 0  # valid packets that could not be accepted when they arrived
         self._inits = 0
 
     def admits(
         self, packet: bytes, *, established: bool, received: int | None, room: int, unread: int
     ) -> bool:
-        """Return whether aiortc may get this packet; a dropped one is retransmitted by SCTP.
+        """Return whether a packet may be passed to aiortc. If a valid packet is dropped, SCTP
+        retransmits it.
 
-        `received` is the last TSN without a gap before it, None before the first. `room` is the
-        number of bytes that the window still allows, `unread` the number of bytes that wait for
-        the reader and not for a gap to be filled. Raises Breach.
+        `established` is True if the association is established. `received` is the highest TSN up to
+        which all chunks have arrived, or None before the first one. `room` is the number of bytes
+        that the receive window still allows. `unread` is the number of bytes that wait for the
+        reader, without those that wait for a gap to be filled. Raises Breach if no correct browser
+        sends this packet.
         """
         chunks = _cut(packet)
         seen: set[int] = set()
@@ -118,11 +126,12 @@ class Screen:
         self._inits += 1
         if chunks != 1 or self._inits > _INITS:
             raise Breach("an INIT among others, or too many")
-        return not established  # a late copy of the first one
+        return not established  # otherwise it is a late copy of the first INIT
 
 
 def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
-    """Split a packet into chunks: type, flags, body. Raises Breach."""
+    """Split a packet into its chunks, each as (type, flags, body). Raises Breach if the packet is
+    malformed."""
     if not _COMMON_HEADER < len(packet) <= defaults.PACKET_BYTES:
         raise Breach("a packet of a wrong size")
     chunks: list[tuple[int, int, bytes]] = []
@@ -139,7 +148,8 @@ def _cut(packet: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread: int) -> bool:
-    """Return whether a DATA chunk fits into the window, in bytes and in chunks. Raises Breach."""
+    """Return whether a DATA chunk fits into the receive window, in bytes and in chunks. Raises
+    Breach if the chunk is malformed or not for our channel."""
     if len(body) <= _DATA.size:
         raise Breach("data without any")
     tsn, stream, _, protocol = _DATA.unpack_from(body)
@@ -148,9 +158,9 @@ def _is_wanted(flags: int, body: bytes, received: int | None, room: int, unread:
     if received is None:
         return False
     ahead = (tsn - received) % (1 << 32)
-    if ahead > 1 << 31 or not ahead:  # known already
+    if ahead > 1 << 31 or not ahead:  # a duplicate
         return True
-    if ahead == 1:  # the next chunk, which may close the gap that others wait for
+    if ahead == 1:  # the next chunk, which may fill the gap before chunks that arrived earlier
         return unread < defaults.WINDOW_BYTES
     return ahead <= defaults.TSN_WINDOW and room + _WINDOW_SLACK >= len(body)
 
@@ -172,7 +182,8 @@ def _check_sack(body: bytes) -> None:
 
 
 def _check_parameters(kind: int, body: bytes) -> None:
-    """Check the lengths of type-length-value fields (RFC 9260, 3.2.1). Raises Breach."""
+    """Check the lengths of the type-length-value parameters of a chunk (RFC 9260, section 3.2.1).
+    Raises Breach if they are not consistent."""
     at = _WITH_PARAMETERS[kind]
     if len(body) < at:
         raise Breach("a chunk too short for its fields")

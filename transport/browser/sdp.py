@@ -1,9 +1,9 @@
 """The few lines of SDP that a data channel needs (RFC 8866, 8839, 8841, 8842). No I/O.
 
-Offers are untrusted, so nothing of them reaches aiortc's own parser. This module reads the ICE
-credentials, the DTLS fingerprint, the SCTP port and the section's name. It ignores the browser's
-candidates: this side is ICE-lite and sends only to addresses that have sent to it, so an offer
-cannot make it send to a third party.
+Offers are untrusted, so aiortc's parser does not get to see them. This module reads the ICE
+credentials, the DTLS fingerprint, the SCTP port, and the name of the media section. It ignores the
+browser's candidates. As an ICE-lite agent, this side sends only to addresses that have sent to it,
+so an offer cannot make it send to a third party.
 """
 
 import re
@@ -21,26 +21,29 @@ _FINGERPRINT = re.compile(r"sha-256 ((?:[0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})", re
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _NAME = re.compile(r"[A-Za-z0-9]{1,16}")
 _DATA_SECTION = re.compile(r"m=application [0-9]{1,5} UDP/DTLS/SCTP webrtc-datachannel")
-_HOST_PRIORITY: Final = 0x7EFFFFFF  # RFC 8445, 5.1.2.1: a host candidate, the first component
+# Highest priority of a host candidate for the first component (RFC 8445, section 5.1.2.1).
+_HOST_PRIORITY: Final = 0x7EFFFFFF
 _REQUIRED = {"ice-ufrag", "ice-pwd", "fingerprint", "setup", "sctp-port", "mid"}
 
 
 class BadOffer(ValueError):
-    """The offer is not for one data channel, or exceeds a bound; the text names the fault."""
+    """Raised if an offer is not for exactly one data channel or exceeds a bound. The text names the
+    fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The parameters of the browser's end of the channel."""
+    """Parameters of the browser's end of a data channel."""
 
     ufrag: str
     fingerprint: bytes  # SHA-256 of its DTLS certificate
     sctp_port: int
-    name: str  # of the section, repeated in the answer
+    name: str  # name of the media section, which the answer must repeat
 
 
 def parse_offer(text: str) -> Offer:
-    """Read an offer with exactly one section, a data channel. Raises BadOffer."""
+    """Parse an offer with exactly one media section, which is a data channel. Raises BadOffer if
+    the text is anything else."""
     if len(text) > defaults.OFFER_BYTES or not text.isascii():
         raise BadOffer("too long, or not ASCII")
     lines = text.replace("\r\n", "\n").split("\n")
@@ -60,7 +63,7 @@ def parse_offer(text: str) -> Offer:
 
 
 def _attributes(lines: Sequence[str]) -> dict[str, str]:
-    """Return the required attributes, each of which must occur exactly once. Raises BadOffer."""
+    """Return the required attributes. Raises BadOffer unless each of them occurs exactly once."""
     found: dict[str, str] = {}
     for line in lines:
         if not line.startswith("a="):
@@ -96,14 +99,16 @@ def _port(value: str) -> int:
 
 
 def fingerprint_text(fingerprint: bytes) -> str:
-    """Format a fingerprint as pairs of hexadecimal digits with colons between (RFC 8122, 5)."""
+    """Return a fingerprint as pairs of hexadecimal digits with colons between them (RFC 8122,
+    section 5)."""
     return fingerprint.hex(":").upper()
 
 
 def answer(
     offer: Offer, *, ufrag: str, password: str, fingerprint: bytes, places: Sequence[Place]
 ) -> str:
-    """Return the answer of an ICE-lite end and DTLS server; `places` are its candidates."""
+    """Return the answer to an offer, for this node as the ICE-lite agent and DTLS server. `places`
+    are its candidates, best first."""
     lines = [
         "v=0",
         "o=- 1 1 IN IP4 0.0.0.0",
@@ -127,5 +132,5 @@ def answer(
 
 
 def _candidate(number: int, place: Place) -> str:
-    priority = _HOST_PRIORITY - (number << 8)  # in the order of the list: the best first
+    priority = _HOST_PRIORITY - (number << 8)  # lower for each further place, as the best is first
     return f"a=candidate:{number + 1} 1 udp {priority} {ip_address(place[0])} {place[1]} typ host"

@@ -1,7 +1,7 @@
-"""The two JSON documents by which a browser and a node agree on a channel. No I/O.
+"""The two JSON documents by which a browser and a node agree on a data channel. No I/O.
 
-They are JSON because a page can parse that without a library; this module checks and bounds every
-field.
+The documents are JSON because a page can parse it without a library. This module checks and bounds
+each field.
 """
 
 import json
@@ -13,19 +13,20 @@ from .sdp import BadOffer, Offer, parse_offer
 
 
 class BadRequest(ValueError):
-    """The document is not valid; the text names the fault."""
+    """Raised if a document is not valid. The text names the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A browser's request to join: its offer, and the nonce (32 bytes) for its proof."""
+    """A browser's request to join: its offer, and a nonce (32 bytes) for the proof of its peer
+    id."""
 
     offer: Offer
     nonce: bytes
 
 
 def parse_join(body: bytes) -> JoinRequest:
-    """Read a posted document of at most BODY_BYTES. Raises BadRequest."""
+    """Parse a posted document. Raises BadRequest if it is not valid or has more than BODY_BYTES."""
     if len(body) > defaults.BODY_BYTES:
         raise BadRequest("the document is too long")
     try:
@@ -54,7 +55,7 @@ def _nonce(value: object) -> bytes:
 
 
 def encode_answer(answer: str, nonce: bytes, key: bytes) -> bytes:
-    """Encode the node's answer: its SDP, its nonce, its public key (32 bytes)."""
+    """Return the encoded answer of the node: its SDP, its nonce, and its public key (32 bytes)."""
     document = {
         "v": defaults.VERSION,
         "answer": answer,

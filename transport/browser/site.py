@@ -1,9 +1,10 @@
-"""The gate's web site: its pages, its allowed host names and origins, its headers. No I/O.
+"""The gate's web site: its pages, the host names and origins that it accepts, and its headers. No
+I/O.
 
-Any page in the owner's browser can send requests to an address on the owner's machine, and a
-hostile DNS server can make them same-origin requests by resolving its name to that address (DNS
-rebinding). So a request must name a host that the owner configured, and must come from a page of
-the gate itself or of an origin that the owner listed.
+Any page in the owner's browser can send requests to an address on the owner's machine. A hostile
+DNS server can even make them same-origin requests, by resolving its own name to that address (DNS
+rebinding). A request must therefore name a host that the owner has configured. It must also come
+from a page of the gate itself, or of an origin that the owner has listed.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,9 +38,9 @@ _SAFE: Final = {
 
 
 class Site:
-    """The responses of the gate. `pages` maps file names to contents; `hosts` are the accepted
-    values of the Host header, in lower case; `origins` are the other sites whose pages may join
-    here (`https://example.org`)."""
+    """The responses of the gate's web site. `pages` maps file names to contents. `hosts` are the
+    accepted values of the Host header, in lower case. `origins` are the other sites whose pages may
+    join here (`https://example.org`)."""
 
     def __init__(
         self, pages: Mapping[str, bytes], hosts: Collection[str], origins: Collection[str]
@@ -49,7 +50,8 @@ class Site:
         self._origins = frozenset(origins)
 
     def check(self, request: Request) -> None:
-        """Raise Refusal unless the request is for this site and from an allowed origin."""
+        """Check that a request names an accepted host and comes from an allowed origin. Raises
+        Refusal if not."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
             raise Refusal(421, "this name is not served here")
@@ -61,7 +63,8 @@ class Site:
         return origin in self._origins or origin.lower() in (f"http://{host}", f"https://{host}")
 
     def answer(self, request: Request) -> Response | None:
-        """Return the response to a request, None if it is a request to join. Raises Refusal."""
+        """Return the response to a request, or None if it is a request to join. Raises Refusal if
+        there is no such page or the method is not allowed."""
         path = request.target.partition("?")[0]
         if path == JOIN:
             return self._before_join(request)
@@ -84,7 +87,8 @@ class Site:
         return None
 
     def sharing(self, request: Request) -> dict[str, str]:
-        """Return the headers that let a page of a listed origin read the response; else none."""
+        """Return the CORS headers that let a page of a listed origin read the response. For other
+        origins, return no headers."""
         origin = request.headers.get("origin")
         if origin not in self._origins or origin is None:
             return {}
@@ -96,12 +100,12 @@ class Site:
         }
 
     def document(self, request: Request, body: bytes) -> Response:
-        """Return the JSON response to a request to join."""
+        """Return the response to a request to join. `body` is the JSON document."""
         headers = {"Content-Type": "application/json", **_SAFE, **self.sharing(request)}
         return Response(200, body, headers)
 
 
 def refusal(refused: Refusal) -> Response:
-    """Return the HTTP response for a refusal."""
+    """Return the HTTP response for a refused request."""
     headers = {"Content-Type": "text/plain; charset=utf-8", **_SAFE}
     return Response(refused.status, f"{refused.words}\n".encode(), headers)

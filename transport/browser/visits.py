@@ -1,4 +1,5 @@
-"""The browsers of a gate: it answers their offers, checks their proofs, runs their channels."""
+"""The browsers of a gate: answers their offers, checks their proofs, and runs their data
+channels."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -25,28 +26,28 @@ from .proof import LISTENER, PROOF_BYTES, Meeting, dialler_of, prove
 from .sdp import answer
 from .signalling import BadRequest, JoinRequest, encode_answer, parse_join
 
-_UFRAG_BYTES: Final = 6  # 8 letters
-_PASSWORD_BYTES: Final = 18  # 24 letters; RFC 8445, 5.3 requires 128 random bits
-_CANDIDATES: Final = 8
+_UFRAG_BYTES: Final = 6  # 8 characters
+_PASSWORD_BYTES: Final = 18  # 24 characters; RFC 8445, section 5.3, requires 128 random bits
+_CANDIDATES: Final = 8  # most addresses in an answer
 
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """One browser, from the answer to its offer until the end of its channel."""
+    """One browser, from the answer to its offer to the end of its data channel."""
 
     carrier: Carrier
     session: Session
     meeting: Meeting
-    peer: PeerId | None = None  # once proven
+    peer: PeerId | None = None  # None until the browser has proven it
 
 
 @dataclass(slots=True)
 class Counts:
-    """The results of browsers' attempts to join since the start."""
+    """Results of browsers' attempts to join, counted since the start."""
 
     proven: int = 0
-    bad_proofs: int = 0
-    breaches: int = 0
+    bad_proofs: int = 0  # proofs that were not valid
+    breaches: int = 0  # channels closed because the browser violated the protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Media:
 
 
 class Visits:
-    """All browsers on one UDP port. `deliver` is called with each proven session."""
+    """All browsers on one UDP port. `deliver` is called with the session of each browser that has
+    proven its peer id."""
 
     def __init__(
         self,
@@ -87,16 +89,18 @@ class Visits:
 
     @property
     def count(self) -> int:
-        """The current number of browsers, those that are not proven yet included."""
+        """The present number of browsers, including those that have not proven their peer ids
+        yet."""
         return len(self._visits)
 
     @property
     def joining(self) -> int:
-        """The number of browsers that got an answer but have not proven their peer ids yet."""
+        """The number of browsers that have received an answer but have not proven their peer ids
+        yet."""
         return sum(visit.peer is None for visit in self._visits)
 
     async def receive(self) -> None:
-        """Serve the UDP port until it is closed."""
+        """Process the datagrams of the UDP port until it is closed."""
         with suppress(trio.ClosedResourceError):
             while True:
                 for data, source in await self._datagrams.receive():
@@ -106,10 +110,11 @@ class Visits:
                             self._datagrams.send(reply, source)
 
     def join(self, body: bytes, source: str, places: list[Place], nursery: trio.Nursery) -> bytes:
-        """Answer a posted offer, and start a task that waits for its browser.
+        """Return the answer to a posted offer, and start a task that waits for the browser to
+        connect.
 
-        `source` is the browser's IP address, `places` are the addresses of the UDP port for it.
-        Raises Refusal.
+        `source` is the browser's IP address. `places` are the addresses of the UDP port to offer to
+        it. Raises Refusal if the offer is not valid or a limit is reached.
         """
         now = self._host.now()
         if not self._joins.take(source, now):
@@ -169,12 +174,13 @@ class Visits:
         return _Visit(carrier, session, meeting)
 
     def _letters(self, size: int) -> str:
-        """Return `size` random bytes in base64, whose characters ICE allows."""
+        """Return `size` random bytes as base64 text, whose characters ICE allows."""
         return b64encode(self._host.entropy(size)).decode()
 
     async def _carry(self, visit: _Visit, inside: ExitStack, joining: ExitStack) -> None:
-        """Run one browser's channel to its end; close both stacks, which frees its places in the
-        limits."""
+        """Run a browser's data channel until it ends. Closing the two stacks removes the browser
+        from the counts that limit all browsers (`inside`) and those that are joining
+        (`joining`)."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_run_and_cancel, visit.carrier, nursery.cancel_scope)
@@ -194,7 +200,8 @@ class Visits:
             self._agent.close(visit.session)
 
     async def _prove(self, visit: _Visit) -> BrowserSession | None:
-        """Exchange the proofs. Return None if the browser's is not valid, or if it left."""
+        """Check the browser's proof of its peer id and send this node's proof. Return the session,
+        or None if the proof is not valid or the browser has left."""
         pipe, key, meeting = visit.carrier.pipe, self._identity.public_key, visit.meeting
         try:
             peer = dialler_of(await read_exactly(pipe, PROOF_BYTES), meeting, key)
@@ -215,7 +222,8 @@ async def _run_and_cancel(carrier: Carrier, scope: trio.CancelScope) -> None:
 
 
 async def read_exactly(pipe: ChannelByteStream, size: int) -> bytes:
-    """Read `size` bytes, fewer at the end. Raises OSError, trio.ClosedResourceError."""
+    """Read `size` bytes, or fewer if the stream ends before. Raises OSError if the stream is lost,
+    and trio.ClosedResourceError if it is closed."""
     data = b""
     while len(data) < size:
         await pipe.wait_readable()

@@ -1,10 +1,10 @@
-"""Settings of the C library's allocator (glibc), so that freed memory is reused.
+"""Settings of the C library's allocator (glibc) that make it reuse freed memory.
 
-A batch of a lane is up to 512 KiB, and so are the buffers that it passes through. By default glibc
-returns blocks of that size to the kernel when they are freed, either at once or when the end of the
-heap is trimmed. The next batch then pays for them again, page by page: 96 page faults for a call of
-256 KiB nearly doubled its cost (measured). With fixed thresholds the process keeps a few megabytes
-instead.
+A batch of a lane is up to 512 KiB, and so are the buffers that it passes through. By default, glibc
+returns blocks of that size to the kernel when they are freed, either at once or when it trims the
+end of the heap. The kernel then has to map memory for the next batch again, page by page. A
+measured call of 256 KiB had 96 page faults, which nearly doubled its cost. With fixed thresholds,
+the process keeps a few megabytes instead.
 """
 
 import ctypes
@@ -14,21 +14,21 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 MMAP_BYTES: Final = 4 * 1024 * 1024
-"""Blocks from this size on, in bytes, are mapped one by one and unmapped when freed."""
+"""Size in bytes from which on each block is mapped separately, and unmapped when it is freed."""
 TRIM_BYTES: Final = 16 * 1024 * 1024
-"""Free memory at the end of the heap that the process keeps, in bytes."""
+"""Most free memory at the end of the heap that the process keeps, in bytes."""
 
 
 def give_back() -> None:
-    """Return the heap's free memory to the kernel. This takes a few milliseconds, during which a
-    thread that allocates may wait. Does nothing if the C library does not support it."""
+    """Return the heap's free memory to the kernel. This takes a few milliseconds, during which
+    other threads may have to wait for memory. Do nothing if the C library does not support this."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def keep_freed_memory() -> bool:
-    """Set both thresholds for this process. Return False if its C library does not support them."""
+    """Set both thresholds for this process. Return False if the C library does not support them."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

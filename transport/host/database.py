@@ -1,12 +1,12 @@
 """SQLite databases for the layers above: rows, transactions, and this project's errors.
 
-`Files.database` opens one on a real disk, or on a simulated disk where SQLite's system calls are
-simulated. Everything here blocks: call it inside `Host.offload`. Any thread may use a connection,
-but only one caller at a time.
+`Files.database` opens a database, on a real disk or on a simulated disk on which SQLite's system
+calls are simulated. Everything here blocks, so call it inside `Host.offload`. A connection may be
+used from any thread, but by only one caller at a time.
 
-Every commit is durable: the write-ahead log is synced at each one (`synchronous=FULL`). The
-connection has the file to itself (`locking_mode=EXCLUSIVE`), so the log's index is in memory, and
-a second process with the same folder is detected.
+Every commit is durable, because it syncs the write-ahead log (`synchronous=FULL`). The connection
+locks the file exclusively (`locking_mode=EXCLUSIVE`). The index of the log can therefore be in
+memory instead of in a shared file, and a second process that opens the same folder is detected.
 """
 
 import errno
@@ -37,25 +37,25 @@ _SETTINGS = (
     "PRAGMA cell_size_check=ON",
     "PRAGMA temp_store=MEMORY",
     f"PRAGMA cache_size=-{defaults.DATABASE_CACHE // 1024}",
-    "PRAGMA wal_autocheckpoint=0",  # `tidy` does it, so that its errors do not fail a commit
+    "PRAGMA wal_autocheckpoint=0",  # `tidy` copies the log, so that errors there fail no commit
 )
 
 
 class _Log:
-    """Counter of the pages in a database's log."""
+    """Counter of the pages in a database's write-ahead log."""
 
     def __init__(self) -> None:
         self.pages = 0
 
     def note(self, _: apsw.Connection, name: str, pages: int) -> int:
-        """Note the size of the log after a commit. SQLite calls this."""
+        """Record the size of the log in pages. SQLite calls this after each commit."""
         self.pages = pages
         return apsw.SQLITE_OK
 
 
 class Database:
-    """An open database. All methods raise OSError (ENOSPC, EIO, EROFS), DatabaseDamaged and
-    AlreadyLocked."""
+    """An open database. Any method may raise OSError (ENOSPC, EIO, EROFS) if the disk fails,
+    DatabaseDamaged if the file is damaged, and AlreadyLocked if another process uses the file."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class Database:
         closed: Callable[[], None] | None = None,
         log: int = defaults.DATABASE_LOG,
     ) -> None:
-        """`log` is the size in bytes from which `tidy` copies the log into the file."""
+        """`closed` is called when the database is closed. `log` is the size of the write-ahead log,
+        in bytes, from which on `tidy` copies the log into the file."""
         self._path = path
         self._most = log
         self._connection = connection
@@ -72,32 +73,34 @@ class Database:
         self._log = _Log()
 
     def set_up(self) -> None:
-        """Apply the settings, then hook the page counter, which one of the settings would
-        remove."""
+        """Apply the settings. After that, register the page counter, because one of the settings
+        would remove it."""
         for setting in (*_SETTINGS, f"PRAGMA journal_size_limit={self._most}"):
             self.run(setting)
         self._connection.set_wal_hook(self._log.note)
 
     def rows(self, statement: str, *values: Value) -> list[Row]:
-        """Return all rows of a query. The caller bounds them with LIMIT."""
+        """Execute a query and return all its rows. The caller must bound their number with
+        LIMIT."""
         with self._translated():
             return self._connection.execute(statement, values).fetchall()
 
     def row(self, statement: str, *values: Value) -> Row | None:
-        """Return the first row of a query, or None."""
+        """Execute a query and return its first row, or None if it has none."""
         with self._translated():
             found: Row | None = self._connection.execute(statement, values).fetchone()
             return found
 
     def run(self, statement: str, *values: Value) -> int:
-        """Execute a statement that changes data. Return how many rows it changed."""
+        """Execute a statement that changes data, and return the number of rows that it changed."""
         with self._translated():
             self._connection.execute(statement, values)
             return self._connection.changes()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Context that commits to disk when the block ends, and rolls back if the block raises."""
+        """Return a context manager for a transaction. At the end of the block the transaction is
+        committed to disk. If the block raises, it is rolled back."""
         self.run("BEGIN IMMEDIATE")
         try:
             yield
@@ -108,7 +111,8 @@ class Database:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Context inside a transaction that rolls back only its own part if the block raises."""
+        """Return a context manager for a part of a transaction. If the block raises, only the
+        changes of this block are rolled back."""
         self.run("SAVEPOINT part")
         try:
             yield
@@ -123,17 +127,19 @@ class Database:
                 self.run(statement)
 
     def tidy(self) -> None:
-        """Copy the write-ahead log into the database file if the log is large enough."""
+        """Copy the write-ahead log into the database file if the log has reached its size limit."""
         if self._log.pages >= self._most // defaults.DATABASE_PAGE:
             self.rows("PRAGMA wal_checkpoint(PASSIVE)")
             self._log.pages = 0
 
     def __del__(self) -> None:
-        """Close a forgotten database while its system calls still exist."""
+        """Close a database that its owner did not close, while the simulated system calls that it
+        needs still exist."""
         self.close()
 
     def close(self) -> None:
-        """Copy the log into the file, as far as the disk allows, and close. Never raises."""
+        """Copy the log into the file, as far as the disk allows it, and close the database. Never
+        raises."""
         with suppress(OSError, DatabaseDamaged, AlreadyLocked), self._translated():
             self._connection.close()
         closed, self._closed = self._closed, None
@@ -154,10 +160,13 @@ def connect(
     closed: Callable[[], None] | None = None,
     log: int = defaults.DATABASE_LOG,
 ) -> Database:
-    """Open a database with our settings. `vfs` names SQLite's system calls. `closed` is called
-    when the database is closed. `log` bounds its log, in bytes.
+    """Open a database with the settings of this project. `vfs` names the implementation of the
+    system calls that SQLite uses ("": the operating system's). `closed` is called when the database
+    is closed. `log` is the size of its write-ahead log, in bytes, from which on `tidy` copies the
+    log.
 
-    Raises OSError, DatabaseDamaged, AlreadyLocked.
+    Raises OSError if the disk fails, DatabaseDamaged if the file is not a valid database, and
+    AlreadyLocked if another process uses it.
     """
     try:
         connection = apsw.Connection(str(path), vfs=vfs or None)

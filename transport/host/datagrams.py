@@ -1,7 +1,9 @@
-"""UDP sockets that send at once or not at all, and receive everything that has arrived.
+"""UDP sockets. Sending either succeeds at once or fails, and receiving returns all datagrams that
+have arrived.
 
-A socket of the operating system is used by its descriptor, which saves a pass through the scheduler
-for each datagram. A simulated socket (its `fileno` is negative) has these methods itself.
+A socket of the operating system is used through its file descriptor, which saves a pass through the
+scheduler for each datagram. A simulated socket, whose `fileno` is negative, implements these
+methods itself.
 """
 
 import socket as stdlib
@@ -10,33 +12,35 @@ from typing import Final, Protocol, cast
 import trio
 
 Place = tuple[str, int]
-"""An IP address as text (no zone, no brackets) and a UDP or TCP port."""
+"""(IP address as text without a zone or brackets, UDP or TCP port)."""
 Datagram = tuple[bytes, Place]
-"""Received bytes and their source."""
-_BATCH: Final = 64
-_BYTES: Final = 65535
+"""(received bytes, source address)."""
+_BATCH: Final = 64  # most datagrams that are read at once
+_BYTES: Final = 65535  # largest datagram
 
 
 class Datagrams(Protocol):
-    """One bound UDP socket, of one IP version."""
+    """One bound UDP socket for one IP version."""
 
     @property
     def port(self) -> int: ...
 
     def send(self, data: bytes, to: Place) -> bool:
-        """Pass one datagram to the network. Return False if it was not taken: no route, a full
-        buffer, or a port that refused before. Never blocks, never raises."""
+        """Pass one datagram to the network. Return False if it was not accepted because there is no
+        route, the buffer is full, or the port refused an earlier datagram. Never blocks and never
+        raises."""
         ...
 
     async def receive(self) -> list[Datagram]:
-        """Wait for datagrams and return all that have come. Raises trio.ClosedResourceError."""
+        """Wait for datagrams and return all that have arrived. Raises trio.ClosedResourceError if
+        the socket is closed."""
         ...
 
     def close(self) -> None: ...
 
 
 class _NonBlocking(Protocol):
-    """The methods of a simulated socket."""
+    """The methods of a simulated socket that do not block."""
 
     def send_datagram(self, data: bytes, to: Place) -> int: ...
 
@@ -44,7 +48,7 @@ class _NonBlocking(Protocol):
 
 
 class _Simulated:
-    """`Datagrams` over a simulated socket."""
+    """Implementation of `Datagrams` on a simulated socket."""
 
     def __init__(self, socket: trio.socket.SocketType) -> None:
         self._socket = socket
@@ -66,7 +70,7 @@ class _Simulated:
 
 
 class _Descriptor:
-    """`Datagrams` over a descriptor of the operating system."""
+    """Implementation of `Datagrams` on a file descriptor of the operating system."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = stdlib.socket(fileno=descriptor)
@@ -109,5 +113,5 @@ class _Descriptor:
 
 
 def datagrams(socket: trio.socket.SocketType) -> Datagrams:
-    """Wrap a bound socket, real or simulated, and take ownership of it."""
+    """Wrap a bound socket, real or simulated. The returned object owns the socket and closes it."""
     return _Descriptor(socket.detach()) if socket.fileno() >= 0 else _Simulated(socket)

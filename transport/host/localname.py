@@ -1,4 +1,5 @@
-"""Names of Unix sockets that fit into a socket address, even if their folder's path is long."""
+"""Names of Unix sockets that are short enough for a socket address even if the path of their folder
+is long."""
 
 import os
 import tempfile
@@ -6,17 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SUN_PATH = 100  # bytes; sun_path has 108 on Linux and 104 on macOS, with the final zero byte
-DESCRIPTORS = Path("/proc/self/fd")  # this process's open folders, by descriptor; Linux only
+# Longest path in a socket address, in bytes. The limit is 108 on Linux and 104 on macOS, including
+# the final zero byte.
+SUN_PATH = 100
+DESCRIPTORS = Path("/proc/self/fd")  # open files and folders of this process; only on Linux
 
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """Yield a name by which `path` can be bound or connected to during the block.
+    """Yield a name by which the socket at `path` can be bound or connected to during the block.
 
-    If `path` is too long for a socket address, the name leads through its folder: through the
-    folder's descriptor, or, without `/proc`, through a symbolic link that only this user can
-    look up. The socket itself is always at `path`, protected by its folder. Raises OSError.
+    If `path` is too long for a socket address, the name leads through its folder in another way:
+    through an open file descriptor of the folder or, on systems without `/proc`, through a symbolic
+    link that only this user can look up. In both cases the socket itself is at `path` and is
+    protected by its folder. Raises OSError if the folder cannot be opened.
     """
     if len(os.fsencode(path)) <= SUN_PATH:
         yield str(path)

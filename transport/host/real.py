@@ -1,4 +1,5 @@
-"""The real `Host`, `Files` and `Child`, on the operating system of this machine."""
+"""The real implementations of `Host`, `Files` and `Child`, on the operating system of this
+machine."""
 
 import errno
 import fcntl
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 
 def _open_file(path: Path) -> io.FileIO:
-    """Open a file for reading. Raises OSError unless it is regular: a pipe could block forever."""
+    """Open a file for reading. Raises OSError if it is not a regular file, because reading from a
+    pipe could block forever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -40,12 +42,12 @@ def _open_file(path: Path) -> io.FileIO:
     return io.FileIO(descriptor, "r")
 
 
-_SYNCS_AT_ONCE = 4
-_BLOCK = 4096  # block size of every disk, in bytes
+_SYNCS_AT_ONCE = 4  # threads that sync files at the same time
+_BLOCK = 4096  # bytes; direct writes must be aligned to this on common disks
 
 
 def _sync(paths: Iterable[Path]) -> None:
-    """Sync files or folders; skip those that no longer exist."""
+    """Sync files or folders to disk. Skip paths that no longer exist."""
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -58,14 +60,16 @@ def _sync(paths: Iterable[Path]) -> None:
 
 
 def _shared_out(paths: Sequence[Path]) -> list[Sequence[Path]]:
-    """Split the paths among a few threads: one task for each path costs more than its sync."""
+    """Split the paths into one list for each of a few threads. A task for each single path would
+    cost more than its sync."""
     return [paths[start::_SYNCS_AT_ONCE] for start in range(min(_SYNCS_AT_ONCE, len(paths)))]
 
 
 def _write_past_cache(descriptor: int, data: memoryview) -> int:
-    """Write directly from memory to the disk, without a copy in the kernel's cache (the copy
-    costs more CPU than the data's SHA-256, measured). Return the number of bytes written. It is 0
-    if the memory or the size is not aligned to blocks, or the file system does not support it."""
+    """Write data from memory directly to the disk, without a copy in the kernel's page cache. The
+    copy was measured to cost more CPU time than the SHA-256 of the data. Return the number of bytes
+    written. It is 0 if the size or the memory is not aligned to blocks, or if the file system does
+    not support direct writes."""
     direct = getattr(os, "O_DIRECT", 0)
     if not direct or not data or len(data) % _BLOCK:
         return 0
@@ -92,7 +96,7 @@ class _RealLock:
 
 
 class RealFiles:
-    """`Files` on the operating system's file system."""
+    """Implementation of `Files` on the file system of this machine."""
 
     def read(self, path: Path, *, limit: int) -> bytes:
         with _open_file(path) as file:
@@ -153,7 +157,7 @@ class RealFiles:
             raise
 
     def settle(self, moves: Sequence[tuple[Path, Path]]) -> None:
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # the disk combines concurrent syncs
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:  # concurrent syncs are combined into one
             list(pool.map(_sync, _shared_out([staged for staged, _ in moves])))
             for staged, path in moves:
                 with suppress(FileNotFoundError):
@@ -210,7 +214,7 @@ class RealFiles:
         while not path.is_dir():
             missing.append(path)
             path = path.parent
-        for folder in reversed(missing):  # parents get the usual mode, like `mkdir -p`
+        for folder in reversed(missing):  # parents get the default mode, as with `mkdir -p`
             folder.mkdir(mode=mode if folder is missing[0] else 0o777, exist_ok=True)
             self._sync_folder(folder.parent)
 
@@ -233,7 +237,7 @@ class RealFiles:
 
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:  # not opened here, because closing it would drop SQLite's locks
+        except FileExistsError:  # not opened, because closing it would release SQLite's locks
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
             os.chmod(path, 0o600)
@@ -244,7 +248,7 @@ class RealFiles:
 
 
 class RealChild:
-    """`Child` as a real process."""
+    """Implementation of `Child` with a real process."""
 
     def __init__(self, process: trio.Process, socket: trio.socket.SocketType) -> None:
         self._process = process
@@ -274,7 +278,7 @@ class RealChild:
 
 
 class TrioHost:
-    """The part of `Host` that trio implements, on this machine or a simulated one."""
+    """The part of `Host` that trio implements, both on this machine and on a simulated one."""
 
     def now(self) -> float:
         return trio.current_time()
@@ -332,7 +336,7 @@ class TrioHost:
 
 
 class RealHost(TrioHost):
-    """`Host` on this machine."""
+    """Implementation of `Host` on this machine."""
 
     def __init__(self) -> None:
         self._files = RealFiles()
@@ -443,8 +447,8 @@ def _share_port(sock: trio.socket.SocketType) -> None:
 
 
 def _tune(sock: trio.socket.SocketType) -> None:
-    """Enlarge the buffers for bursts, and forbid fragments, so that oversized datagrams are
-    noticed. Options that the system does not have are skipped."""
+    """Enlarge the socket's buffers for bursts, and forbid fragmentation, so that datagrams that are
+    too large for the path are noticed. Options that the system does not support are skipped."""
     level, option = _MTU_DISCOVER[sock.family == trio.socket.AF_INET6]
     options = (
         (trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, _UDP_BUFFER_BYTES),
@@ -463,7 +467,7 @@ _PMTUDISC_PROBE = 3
 
 
 def _join(sock: trio.socket.SocketType, group: Group) -> None:
-    """Join an IPv4 multicast group. Raises HostError."""
+    """Join an IPv4 multicast group. Raises HostError if the system refuses."""
     interface = stdlib_socket.inet_aton(group.interface)
     member = stdlib_socket.inet_aton(group.address) + interface
     try:
@@ -477,7 +481,8 @@ def _join(sock: trio.socket.SocketType, group: Group) -> None:
 
 
 def _socket_at(address: str, kind: int) -> trio.socket.SocketType:
-    """Return a socket to listen at an address. Raises HostError if the IP version is missing."""
+    """Return a new socket for the IP version of an address to listen at. Raises HostError if the
+    system does not support that IP version."""
     family = trio.socket.AF_INET6 if ":" in address else trio.socket.AF_INET
     try:
         return trio.socket.socket(family, kind)
@@ -512,7 +517,8 @@ _LISTEN_HINTS = {
 
 
 def _default_gateways() -> list[str]:
-    """Return the default routers from Linux's routing tables in /proc; empty elsewhere."""
+    """Return the default routers from Linux's routing tables in /proc. The list is empty on other
+    systems."""
     found = []
     with suppress(OSError), open("/proc/net/route", encoding="ascii") as table:
         for line in list(table)[1:]:

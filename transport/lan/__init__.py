@@ -1,1 +1,1 @@
-"""Discovery of peers on the same network by multicast DNS."""
+"""Discovery of peers on the local network by multicast DNS."""

@@ -1,7 +1,7 @@
-"""DNS messages (RFC 1035) for multicast DNS: encoding and decoding.
+"""Encoding and decoding of DNS messages (RFC 1035) for multicast DNS.
 
-Everything is limited before it is read: sizes, counts and lengths of names. Pointers in names have
-to lead backwards, so that each is followed at most once.
+Sizes, counts and lengths of names are checked before the data is read. A pointer in a name must
+lead backwards, so that pointers cannot form a loop.
 """
 
 import struct
@@ -13,22 +13,25 @@ from typing import Final
 from .defaults import LABEL_BYTES, LABELS, MESSAGE_BYTES, NAME_BYTES, QUESTIONS, RECORDS, TEXT_BYTES
 
 Name = tuple[bytes, ...]
-"""Labels, in lower case if received (RFC 6762, section 16)."""
+"""Labels of a name. Received labels are converted to lower case, because names are compared without
+regard to case (RFC 6762, section 16)."""
 
 _HEAD: Final = struct.Struct("!HHHHHH")  # id, flags, questions, answers, authorities, additional
 _QUESTION: Final = struct.Struct("!HH")  # type, class
 _RECORD: Final = struct.Struct("!HHIH")  # type, class, TTL, length
 _SERVICE: Final = struct.Struct("!HHH")  # priority, weight, port
-_RESPONSE: Final = 0x8400  # QR and AA
-_QR: Final = 0x8000
-_OPCODE_RCODE: Final = 0x780F
-_FLUSH: Final = 0x8000  # bit of a class: cache-flush, or a question that asks for unicast
-_POINTER: Final = 0xC0
+_RESPONSE: Final = 0x8400  # flags of our responses: QR and AA
+_QR: Final = 0x8000  # flag of a response
+_OPCODE_RCODE: Final = 0x780F  # bits that must be 0 in multicast DNS
+# Highest bit of the class field: cache-flush in a record, a request for unicast in a question.
+_FLUSH: Final = 0x8000
+_POINTER: Final = 0xC0  # a length from this on is a pointer
 _INTERNET: Final = 1
 
 
 class Type(IntEnum):
-    """Types that are decoded; others are skipped."""
+    """Record types that are decoded. Records of other types are skipped. `ANY` occurs only in
+    questions."""
 
     A = 1
     PTR = 12
@@ -39,25 +42,28 @@ class Type(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
+    """A question for the records of a name. `type` is a number, which may be unknown to `Type`."""
+
     name: Name
     type: int
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Data of an SRV record: port and host of a service."""
+    """Data of an SRV record: the port of a service and the name of its host."""
 
     port: int
     host: Name
 
 
 Data = Name | Service | IPv4Address | tuple[bytes, ...]
-"""Data of PTR, SRV, A and TXT records."""
+"""Data of a record of type PTR, SRV, A and TXT, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A resource record. `shared`: other hosts may use the name too (PTR). `ttl` in seconds."""
+    """A resource record. `ttl` is in seconds. `shared` is True if other hosts may have records with
+    the same name and type (PTR records)."""
 
     name: Name
     type: Type
@@ -68,18 +74,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A query has questions and, in `records`, known answers; a response has records."""
+    """A query or a response. A query has questions, and in `records` the answers that the querier
+    already knows. A response has only records."""
 
     response: bool
     questions: list[Question] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
 
-# Encoding. Our names are short, so none is compressed.
+# Encoding. Names are not compressed, because ours are short.
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message."""
+    """Return the encoded message."""
     flags = _RESPONSE if message.response else 0
     head = _HEAD.pack(0, flags, len(message.questions), len(message.records), 0, 0)
     questions = [
@@ -114,13 +121,13 @@ def _name(name: Name) -> bytes:
 
 
 class _Malformed(Exception):
-    """The message is malformed or exceeds a limit."""
+    """Raised if a message is malformed or exceeds a limit."""
 
 
 def decode(data: bytes) -> Message | None:
-    """Decode a message; None if it is malformed or exceeds a limit.
+    """Return the decoded message, or None if the data is malformed or exceeds a limit.
 
-    Skips records of other types and classes.
+    Questions of other classes, and records of other types and classes, are skipped.
     """
     if not _HEAD.size <= len(data) <= MESSAGE_BYTES:
         return None
@@ -167,7 +174,7 @@ class _Reader:
         self._at = end
 
     def _read(self, kind: int, end: int) -> Data | None:
-        """Decode a record's data; None for types that are skipped."""
+        """Return a record's decoded data, or None for a type that is skipped."""
         if kind == Type.A:
             if end - self._at != 4:
                 raise _Malformed
@@ -199,7 +206,7 @@ class _Reader:
         return name
 
     def _name(self) -> Name:
-        # Each pointer has to lead further back than the previous one, which excludes loops.
+        # Each pointer must lead further back than the previous one, which excludes loops.
         data, at, back = self._data, self._at, self._at
         labels: list[bytes] = []
         size, after = 0, -1

@@ -1,4 +1,4 @@
-"""LAN discovery by multicast DNS: a socket and a task per interface."""
+"""Discovery of peers on the LAN by multicast DNS, with a socket and a task for each interface."""
 
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv4Network
@@ -25,7 +25,7 @@ _POINT_TO_POINT = 31  # prefix length from which a network has no other hosts
 class LanDiscovery:
     """Announces this node on the LAN, and reports other nodes of its swarm.
 
-    A report is a hint: the lane's handshake authenticates the peer.
+    A report is only a hint. The handshake of the link authenticates the peer.
     """
 
     def __init__(
@@ -37,7 +37,8 @@ class LanDiscovery:
         limits: LanLimits | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`swarm` is the swarm's public name, up to 32 bytes; other swarms are ignored."""
+        """`peer` is this node's id. `swarm` is the swarm's public name, up to 32 bytes long; nodes
+        of other swarms are ignored."""
         self._host = host
         self._guard = guard or Guard()
         self._peer = peer
@@ -51,24 +52,25 @@ class LanDiscovery:
         self._port = 0
 
     def on_peer(self, callback: OnPeer) -> None:
-        """Call `callback` when a peer of the swarm is first seen at an address, or seen again after
-        it was forgotten."""
+        """Register `callback`. It is called with a peer id and an address when that peer is first
+        seen at that address, and when it is seen again after it was forgotten."""
         self._listeners.append(callback)
 
     @property
     def condition(self) -> str | None:
-        """Why a network is not searched, as a sentence for the owner; None if all are."""
+        """The reason why one of the local networks is not searched, as text for the owner; None if
+        all are searched."""
         return next(iter(self._troubles.values()), None)
 
     def places(self, peer: PeerId) -> list[Place]:
-        """Return the addresses that the peer announced on our networks."""
+        """Return the addresses that a peer has announced on the local networks."""
         found = (each.neighbours.places(peer) for each in self._responders.values())
         return list(dict.fromkeys(place for places in found for place in places))
 
     async def run(
         self, port: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Announce `port` and listen until cancelled; then send goodbyes."""
+        """Announce `port` and listen until cancelled. Then announce that this node leaves."""
         self._port = port
         async with trio.open_nursery() as nursery:
             self._look(nursery)
@@ -78,7 +80,8 @@ class LanDiscovery:
                 self._look(nursery)
 
     def _look(self, nursery: trio.Nursery) -> None:
-        """Start and stop serving as interfaces come and go."""
+        """Start serving interfaces that have appeared, and stop serving those that have
+        disappeared."""
         wanted = [item for item in self._host.interfaces() if _is_lan(item)]
         wanted = wanted[: self._limits.interfaces]
         for interface, scope in list(self._served.items()):
@@ -93,11 +96,12 @@ class LanDiscovery:
                 nursery.start_soon(self._serve, interface)
 
     async def _serve(self, interface: Interface) -> None:
-        """Serve an interface until it disappears; after an error the next check retries."""
+        """Serve an interface until it disappears. After an error, the next check of the interfaces
+        starts this again."""
         try:
             with self._served[interface], self._guard.around(f"network of {interface.address}"):
-                # Binding to the group keeps datagrams for other programs on this port
-                # from being delivered here instead (RFC 6762, section 15).
+                # The socket is bound to the group's address. Otherwise unicast datagrams for
+                # another program on this port could be delivered here (RFC 6762, section 15).
                 group = Group(GROUP, interface.address)
                 socket = await self._host.datagrams(GROUP, PORT, group=group, shared=True)
                 self._troubles.pop(interface, None)
@@ -147,7 +151,7 @@ class LanDiscovery:
 
 
 class _Turn:
-    """Timer that can be moved to an earlier time."""
+    """Timer that another task can move to an earlier time."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -165,7 +169,8 @@ class _Turn:
 
 
 def _is_lan(interface: Interface) -> bool:
-    """Whether the interface is in a private IPv4 network with other hosts."""
+    """Return whether an interface has an address in a private IPv4 network that can contain other
+    hosts."""
     if ":" in interface.address or interface.prefix >= _POINT_TO_POINT:
         return False
     return any(IPv4Address(interface.address) in network for network in _PRIVATE)

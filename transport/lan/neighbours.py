@@ -1,4 +1,4 @@
-"""Peers that announce themselves on a LAN, for as long as they say: limited, by our clock."""
+"""Peers that announce themselves on a LAN, stored for as long as their announcements are valid."""
 
 import math
 from collections.abc import Callable
@@ -12,37 +12,40 @@ from .service import Found
 
 @dataclass(slots=True)
 class Neighbour:
-    """A peer at an address. `heard` and `expires` are on our clock, in seconds."""
+    """A peer at an address. `heard` (when it was announced) and `expires` are times on this node's
+    clock, in seconds."""
 
     found: Found
     heard: float
     expires: float
-    left: bool = False  # it said goodbye: remembered for a while, but not returned
+    left: bool = False  # after its goodbye: remembered for a while, but not returned to callers
     refreshed: int = 0  # how often its record was queried again
-    spread: float = 0.0
+    spread: float = 0.0  # random addition to the times in `REFRESH`
 
     @property
     def refresh_at(self) -> float:
-        """When to query its record again; infinite after the last attempt."""
+        """Time at which to query the peer's record again; infinite after the last attempt and after
+        the peer's goodbye."""
         if self.left or self.refreshed >= len(REFRESH):
             return math.inf
         return self.heard + (REFRESH[self.refreshed] + self.spread) * (self.expires - self.heard)
 
 
 class Neighbours:
-    """All peers on one LAN. `luck` returns a random number from 0 to 1."""
+    """The peers known on one LAN. `luck` returns a random number from 0 to 1."""
 
     def __init__(self, limits: LanLimits, luck: Callable[[], float]) -> None:
         self._limits = limits
         self._luck = luck
         self._by_key: dict[tuple[PeerId, Place], Neighbour] = {}
-        self._due = math.inf  # at or before the time when `pass_time` has work
+        self._due = math.inf  # not later than the time when `pass_time` has something to do
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def places(self, peer: PeerId) -> list[Place]:
-        """Return the addresses that a peer announced."""
+        """Return the addresses that a peer has announced. Addresses withdrawn by a goodbye are left
+        out."""
         return [
             place
             for (known, place), item in self._by_key.items()
@@ -50,18 +53,21 @@ class Neighbours:
         ]
 
     def knows(self, found: Found) -> bool:
-        """Whether that peer is stored at that address, also after its goodbye."""
+        """Return whether the peer is stored at that address. This is still so for a while after its
+        goodbye."""
         return (found.peer, found.place) in self._by_key
 
     def is_news(self, found: Found) -> bool:
-        """Whether that peer is new at that address, within the limit per address."""
+        """Return whether the peer is new at that address and may be stored, given the limit on
+        peers per IP address."""
         if not found.ttl or self.knows(found):
             return False
         theirs = sum(place[0] == found.place[0] for _, place in self._by_key)
         return theirs < self._limits.per_source
 
     def hear(self, found: Found, now: float) -> None:
-        """Store an announcement of a known or a new peer, or a goodbye."""
+        """Store the announcement of a peer. If it is a goodbye, mark the stored peer as having left
+        instead."""
         key = found.peer, found.place
         known = self._by_key.get(key)
         if not found.ttl:
@@ -76,11 +82,12 @@ class Neighbours:
         self._due = min(self._due, item.refresh_at)
 
     def due(self) -> float:
-        """Return when to call `pass_time`; infinite while no peer is known."""
+        """Return the time at which to call `pass_time` next; infinite while no peer is known."""
         return self._due
 
     def pass_time(self, now: float) -> bool:
-        """Forget expired peers; return whether a query is due for any, and count it as sent."""
+        """Forget expired peers. Return whether the record of any peer must be queried again, and
+        count that query as sent."""
         if now < self._due:
             return False
         for key in [key for key, item in self._by_key.items() if item.expires <= now]:
@@ -93,9 +100,10 @@ class Neighbours:
         return bool(late)
 
     def known(self, now: float) -> list[tuple[bytes, int]]:
-        """Return instances and their remaining seconds, freshest first.
+        """Return (instance, remaining seconds) for the peers to list as known in a query, freshest
+        first.
 
-        Only those with more than half of their life left are listed (RFC 6762, section 7.1).
+        Only peers with more than half of their lifetime left are listed (RFC 6762, section 7.1).
         """
         fresh = [
             (item.expires - now, item.found.instance)

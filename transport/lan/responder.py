@@ -1,6 +1,8 @@
-"""Multicast DNS on one interface (RFC 6762): when to query, when to reply, what to cache.
+"""Multicast DNS on one interface (RFC 6762): decides when to query, when to reply and what to
+cache.
 
-Sans-I/O: datagrams and the time go in, datagrams and peers come out.
+This module does no I/O. Its input is datagrams and the time, its output datagrams and newly found
+peers.
 """
 
 import math
@@ -30,8 +32,8 @@ _NEVER: Final = math.inf
 class Responder:
     """Multicast DNS responder and querier.
 
-    `luck` returns a random number from 0 to 1. Call `poll` at `due`, which `receive` may move to an
-    earlier time.
+    `luck` returns a random number from 0 to 1. Call `poll` at the time that `due` returns. A call
+    of `receive` may move that time to an earlier one.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Responder:
     ) -> None:
         self.neighbours = Neighbours(limits, luck)
         self.dropped = 0
-        """Datagrams dropped by the rate limiter."""
+        """Number of datagrams that the rate limiter has dropped."""
         self._announcement = announcement
         self._network: IPv4Network = IPv4Interface(
             f"{interface.address}/{interface.prefix}"
@@ -61,12 +63,12 @@ class Responder:
         self._pause = QUERY_S[0]
 
     def due(self) -> float:
-        """Return when to call `poll` next."""
+        """Return the time at which to call `poll` next."""
         own = (*self._announce_at[:1], self._answer_at, self._kinds_at, self._query_at)
         return min(*own, self.neighbours.due())
 
     def poll(self, now: float) -> list[bytes]:
-        """Return the datagrams to send to the group now; forget expired peers."""
+        """Forget expired peers, and return the datagrams to send to the multicast group now."""
         late = self.neighbours.pass_time(now)
         found: list[bytes] = []
         if self._announce_at and self._announce_at[0] <= now:
@@ -85,14 +87,15 @@ class Responder:
         return found
 
     def goodbye(self) -> bytes:
-        """Return the goodbye of this node."""
+        """Return the datagram which announces that this node leaves (RFC 6762, section 10.1)."""
         return self._announcement.encode(ttl=0)
 
     def receive(self, data: bytes, source: Place, now: float) -> list[Found]:
-        """Handle a datagram; return new peers with their addresses.
+        """Process a datagram and return the peers that it announces for the first time, with their
+        addresses.
 
-        Datagrams from another network or port are ignored: with several interfaces each socket
-        receives a copy of everything.
+        A datagram from another network or port is ignored, because with several interfaces each
+        socket receives a copy of every datagram.
         """
         if source[1] != PORT or IPv4Address(source[0]) not in self._network:
             return []
@@ -109,7 +112,8 @@ class Responder:
         return [item for item in found if self._is_news(item, now)]
 
     def _is_news(self, found: Found, now: float) -> bool:
-        """Store an announcement; return whether it is new. Beyond the rate new ones are dropped."""
+        """Store an announcement and return whether its peer is new. If new peers exceed the rate
+        limit, drop the announcement and return False."""
         news = self.neighbours.is_news(found)
         if news and not self._news.take(now):
             return False
@@ -118,7 +122,8 @@ class Responder:
         return news
 
     def _be_asked(self, message: dns.Message, now: float) -> None:
-        """Schedule a reply: with a delay that merges several queries, and not too often."""
+        """Schedule a reply to a query. The delay lets one reply answer several queries, and keeps
+        equal replies apart."""
         if self._announcement.is_asked(message):
             at = max(now + self._first_wait(), self._answered + ANSWER_S)
             self._answer_at = min(self._answer_at, at)

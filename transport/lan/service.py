@@ -1,8 +1,9 @@
-"""DNS-SD service (RFC 6763) with which a node announces itself on a LAN, and finds others.
+"""DNS-SD service (RFC 6763) by which a node announces itself on a LAN and finds other nodes.
 
-`_shoal._udp.local` -> `<random>._shoal._udp.local` -> a port, the address of that interface, and a
-text with the peer id and a tag of the swarm. The form is that of every other service on a LAN, so
-ordinary tools show it. The instance name is random and changes with every start.
+The PTR record of `_shoal._udp.local` names an instance, `<random>._shoal._udp.local`. The records
+of the instance give a port, the address of the interface, and a text with the peer id and a tag of
+the swarm. This is the usual form of a service, so ordinary tools display it. The instance name is
+random and changes with every start of the node.
 """
 
 import hashlib
@@ -25,14 +26,14 @@ _EVERY_SERVICE: Final = (b"_services", b"_dns-sd", b"_udp", b"local")  # RFC 676
 
 
 def tag_of(swarm: bytes) -> bytes:
-    """Return a hash of a swarm's public name, which only nodes that know the name recognise."""
+    """Return a hash of a swarm's public name. Only nodes that know the name can recognize it."""
     return hashlib.sha256(b"shoal/lan/1\0" + swarm).digest()[:_TAG_BYTES].hex().encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A peer of our swarm and the address that it announced. `ttl` is in seconds; 0 means that the
-    peer is leaving."""
+    """A peer of this node's swarm, and the address that it announced. `ttl` is in seconds; 0 means
+    that the peer is leaving. `instance` is its label in the service's names."""
 
     peer: PeerId
     place: Place
@@ -41,7 +42,8 @@ class Found:
 
 
 class Announcement:
-    """Our own records for one interface. `entropy` is 8 random bytes drawn at the start."""
+    """This node's records on one interface. `entropy` is 8 random bytes, drawn when the node
+    starts."""
 
     def __init__(self, peer: PeerId, swarm: bytes, address: str, port: int, entropy: bytes) -> None:
         self.instance = entropy[:_INSTANCE_BYTES].hex().encode()
@@ -53,7 +55,7 @@ class Announcement:
         self._port = port
 
     def records(self, ttl: int = TTL_S) -> list[Record]:
-        """Return the PTR, SRV, TXT and A records."""
+        """Return this node's PTR, SRV, TXT and A records, with a TTL in seconds."""
         text = (_VERSION, b"p=" + self._peer.encode(), b"s=" + self._tag)
         return [
             Record(SERVICE, Type.PTR, self._name, ttl, shared=True),
@@ -63,21 +65,23 @@ class Announcement:
         ]
 
     def encode(self, ttl: int = TTL_S) -> bytes:
-        """Encode an announcement, or with a TTL of 0 a goodbye (RFC 6762, section 10.1)."""
+        """Return the encoded announcement of this node. With a TTL of 0 it is a goodbye (RFC 6762,
+        section 10.1)."""
         return dns.encode(Message(True, [], self.records(ttl)))
 
     def encode_service(self) -> bytes:
-        """Encode the reply to a query for all kinds of services."""
+        """Return the encoded reply to a query for all types of services (RFC 6763, section 9)."""
         kind = Record(_EVERY_SERVICE, Type.PTR, SERVICE, TTL_S, shared=True)
         return dns.encode(Message(True, [], [kind]))
 
     def asks_for_kinds(self, message: Message) -> bool:
-        """Whether a query asks for all kinds of services."""
+        """Return whether a query asks for all types of services."""
         wanted = _EVERY_SERVICE
         return any(each.name == wanted and _is(each, Type.PTR) for each in message.questions)
 
     def is_asked(self, message: Message) -> bool:
-        """Whether a query is about us and does not list us as known (section 7.1)."""
+        """Return whether a query asks for this node and does not list it as already known (RFC
+        6762, section 7.1)."""
         return any(map(self._is_ours, message.questions)) and not any(
             record.type is Type.PTR and record.data == self._name and record.ttl >= TTL_S / 2
             for record in message.records
@@ -88,18 +92,19 @@ class Announcement:
         return any(_is(question, kind) for kind in wanted.get(question.name, ()))
 
     def read(self, message: Message, source: str) -> list[Found]:
-        """Return the peers of our swarm in a response from `source`.
+        """Return the peers of this node's swarm in a response from the IP address `source`.
 
-        A peer counts only if it announces the address from which it sends. So without forging its
-        address a host cannot make us dial a third one. Our own announcements, which the group
-        returns to us, are dropped.
+        A peer counts only if it announces the address from which the response was sent. A host
+        therefore cannot make this node dial a third host, unless it forges its source address. This
+        node's own announcements, which the multicast group returns to it, are left out.
         """
         found = [_read(message, name, source, self._tag) for name in _instances(message)]
         return [item for item in found if item is not None and item.peer != self._peer]
 
 
 def query(known: Iterable[tuple[bytes, int]]) -> bytes:
-    """Encode a query. `known` are instances with their remaining TTL, which need not reply."""
+    """Return an encoded query for peers. `known` has (instance, remaining TTL in seconds) of peers
+    that need not reply."""
     records = [
         Record(SERVICE, Type.PTR, (instance, *SERVICE), ttl, shared=True) for instance, ttl in known
     ]
@@ -111,7 +116,7 @@ def _is(question: Question, kind: Type) -> bool:
 
 
 def _instances(message: Message) -> list[Name]:
-    """Return the names of services of our kind, without duplicates."""
+    """Return the names of the instances of our service in a message, without duplicates."""
     names = [
         record.name
         for record in message.records
@@ -121,7 +126,8 @@ def _instances(message: Message) -> list[Name]:
 
 
 def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None:
-    """Return one peer of a response, if all its records are present and consistent."""
+    """Return the peer that an instance in a response belongs to. Return None unless all its records
+    are present and consistent."""
     service: dns.Service | None = None
     texts: tuple[bytes, ...] = ()
     ttl = LONGEST_TTL_S
@@ -141,7 +147,7 @@ def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None
 
 
 def _says(message: Message, host: Name, source: str) -> bool:
-    """Whether the sender announces its own address as the host's."""
+    """Return whether the response gives its source address as the address of `host`."""
     return any(
         record.type is Type.A and record.name == host and str(record.data) == source
         for record in message.records

@@ -1,6 +1,6 @@
-"""The protocol of a link, without I/O: bytes and `now` in, bytes and events out
-(docs/spec/lane.md).
+"""The protocol of a link, without I/O (docs/spec/lane.md): it turns received bytes and the time
+into events, and requests into bytes to send.
 
-Public: `Lane`, `Priority`, the events, and the owner's bandwidth caps (`Shaper`, `Meter`). Imports
-`host/` for memory only.
+Public: `Lane`, `Priority`, the events, and the enforcement of the owner's bandwidth caps (`Shaper`,
+`Meter`). This room imports `host/` only to allocate memory.
 """

@@ -1,8 +1,9 @@
-"""State that a lane keeps for each connection: counts, unacknowledged frames, pings. No I/O.
+"""State that a lane keeps for each of its connections: frame counts, unacknowledged frames, and
+pings. No I/O.
 
-docs/spec/lane.md, section 5. A link may have several connections at once. One of them, the
-outbox's `carrier`, takes the counted frames of this side. All of them bring the peer's frames, and
-each acknowledges its own count.
+See docs/spec/lane.md, section 5. A link may have several connections at once. This side sends its
+counted frames on only one of them, the outbox's `carrier`. Frames of the peer may arrive on any of
+them, and each connection counts and acknowledges its own.
 """
 
 from collections import deque
@@ -28,14 +29,14 @@ from .queueing import Yielding
 from .stream import Entry
 
 _COUNT = 0xFFFFFFFF
-_PROBE = 1 << 32  # marks of pings behind bulk start here; all other marks are below
-_URGENT = 8  # uncounted frames that may wait, a count
+_PROBE = 1 << 32  # lowest mark of pings behind bulk; the marks of other pings are smaller
+_URGENT = 8  # largest number of urgent frames that are queued
 _TICK_S = 0.05  # the shortest time between two ticks
 
 
 class Connection:
-    """One connection under a lane. `idle_s` and `silent_s` are those of `Limits`. `yielding` bounds
-    the bulk in flight (None: it is unbounded)."""
+    """One connection that carries a lane. `idle_s` and `silent_s` have the meaning they have in
+    `Limits`. `yielding` bounds the bulk in flight; None means no bound."""
 
     __slots__ = (
         "_hinted",
@@ -72,31 +73,32 @@ class Connection:
         self, *, idle_s: float, silent_s: float, now: float, yielding: Yielding | None = None
     ) -> None:
         self.cutter = Cutter()
-        self.intake: list[int] | None = None  # bytes by class, if a shaper counts them
+        # Received bytes of each traffic class; None if no shaper counts them.
+        self.intake: list[int] | None = None
         self.rtt: float | None = None  # seconds, measured by the last ping
         self.least_rtt: float | None = None
-        self.heard = now  # when the last byte came
-        self.received = 0  # counted frames, as the next outgoing frame reports
-        self.unreported = 0
+        self.heard = now  # when the last byte was received
+        self.received = 0  # counted frames received; each outgoing frame reports this number
+        self.unreported = 0  # counted frames received since it was last reported
         self.unreported_bytes = 0
         self.urgent: list[Entry] = []
         self.idle_s = self._least_idle_s = idle_s
         self._silent_s = silent_s
-        # An int stands for that many frames that now leave by another connection. A peer that
-        # acknowledges nothing and makes us switch back and forth must not grow this frame by frame.
+        # An int stands for that many frames that are now sent on another connection. It saves
+        # memory if a peer acknowledges nothing and makes this node switch back and forth.
         self._unacked: deque[Entry | int] = deque()
         self._sent = 0
-        self._pressing = 0  # unacknowledged frames that a caller may wait for
-        self.acked = 0  # frames sent that the peer has acknowledged
+        self._pressing = 0  # unacknowledged frames that a caller may be waiting for
+        self.acked = 0  # sent frames that the peer has acknowledged
         self._ticked = now
         self._pinged = now
         self._ping_sent: float | None = None
         self._ping_mark = 0
         self.yielding = yielding
         self.bulk_bytes = 0  # bytes of bulk in flight
-        self.bulk_waits = False  # for an acknowledgement, or until the time
-        self.bulk_at = inf  # in this field
-        self._probes: list[int] = []  # marks of pings in flight behind bulk
+        self.bulk_waits = False  # bulk waits for an acknowledgement or for the time `bulk_at`
+        self.bulk_at = inf
+        self._probes: list[int] = []  # marks of the pings behind bulk that are in flight
         self._probed = now
         self._looked = -inf
         self._hinted = False
@@ -106,7 +108,8 @@ class Connection:
 
     @property
     def ack_due(self) -> bool:
-        """Whether the peer is due an acknowledgement, if need be in a frame of its own."""
+        """Whether an acknowledgement is due, which is sent in a frame of its own if there is no
+        other frame."""
         return self.unreported >= ACK_FRAMES or self.unreported_bytes >= ACK_BYTES
 
     @property
@@ -115,8 +118,8 @@ class Connection:
         return bool(self._unacked)
 
     def keep(self, entry: Entry, length: int, now: float) -> None:
-        """Keep a counted frame that leaves until the peer acknowledges it. `length` is the size of
-        its head and payload in bytes."""
+        """Store a counted frame that is being sent, until the peer acknowledges it. `length` is the
+        size of its head and payload in bytes."""
         self._sent = (self._sent + 1) & _COUNT
         self._unacked.append(entry)
         self._pressing += _is_pressing(entry)
@@ -127,14 +130,15 @@ class Connection:
                 self.yielding.spend(size, now)
 
     def count(self, size: int) -> None:
-        """Count a frame received from the peer, of `size` bytes."""
+        """Count a frame of `size` bytes that was received from the peer."""
         self.received = (self.received + 1) & _COUNT
         self.unreported += 1
         self.unreported_bytes += size
 
     def acknowledge(self, received: int) -> int:
-        """Note that the peer has received this many of our counted frames, modulo 2**32. Return the
-        bytes that need not be kept any more, overhead included. Raises Fault (`bad-count`)."""
+        """Process the peer's count of received frames (modulo 2**32), and release the frames that
+        it acknowledges. Return the memory released, in bytes, including the overhead of each frame.
+        Raises Fault with code `bad-count` if the count exceeds the number of frames sent."""
         fresh = (received - self.acked) & _COUNT
         if not fresh:
             return 0
@@ -159,8 +163,8 @@ class Connection:
         return freed
 
     def give_back(self) -> list[Entry]:
-        """Return the frames that may be lost, to be sent again elsewhere. They may still be
-        acknowledged."""
+        """Return the unacknowledged frames, to be sent again on another connection. The peer may
+        still acknowledge them on this one."""
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
         count = (self._sent - self.acked) & _COUNT
         self._unacked = deque([count] if count else ())
@@ -172,7 +176,9 @@ class Connection:
     # Bulk.
 
     def takes_bulk(self, now: float) -> int:
-        """Return the largest piece of bulk that may leave; 0 until a pong or until `bulk_at`."""
+        """Return the size in bytes of the largest piece of bulk that may leave now. Return 0 if
+        none may leave before a pong or an acknowledgement arrives or the time `bulk_at` is
+        reached."""
         yielding = self.yielding
         if yielding is None:
             return FRAME_PAYLOAD_BYTES
@@ -184,7 +190,8 @@ class Connection:
         return 0
 
     def probe(self, now: float) -> int:
-        """Return the mark of a ping to send behind bulk, or 0 if none is due."""
+        """Return the mark of a ping that must be sent behind bulk to measure the queue, or 0 if
+        none is due."""
         if self.yielding is None or self.bulk_bytes < PROBED_BYTES:
             return 0
         if self._probes and now < self._probed + self.yielding.sample_s:
@@ -195,45 +202,50 @@ class Connection:
         self.yielding.begin(self.bulk_bytes, now)
         return mark
 
-    # Urgent frames: not counted, sent before everything else, and lost with the connection.
+    # Urgent frames are not counted. They are sent before all others, and are lost if the connection
+    # is lost.
 
     def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
         """Queue an urgent frame."""
         self.urgent.append(Entry(kind, 0, 0, offset, head, b""))
-        if len(self.urgent) > _URGENT:  # bounds what a peer that pings and does not read can queue
+        if len(self.urgent) > _URGENT:  # the peer might send pings and not read the pongs
             del self.urgent[0]
 
     # Time.
 
     def ping(self, now: float) -> None:
-        """Send a ping, which also measures the round trip."""
+        """Queue a ping, whose pong also measures the round trip."""
         self._ping_sent = self._pinged = now
-        self._ping_mark = self._ping_mark + 1 & 0xFFFF  # 0 marks the outbox's own pings
+        # The PING carries the mark plus 1, because 0 is used by the pings of the outbox.
+        self._ping_mark = self._ping_mark + 1 & 0xFFFF
         self.push_urgent(wire.PING, offset=self._ping_mark + 1)
 
     def ping_soon(self, now: float) -> None:
-        """Send a ping unless one is in flight."""
+        """Queue a ping, unless one is in flight already."""
         if self._ping_sent is None:
             self.ping(now)
 
     def look(self, now: float) -> None:
-        """Check whether the peer is still there after a possible change of the network."""
+        """Ping the peer to check whether this connection still works, because the network may have
+        changed."""
         self._looked = now
         self.ping_soon(now)
 
     def hint(self, now: float) -> None:
-        """Check this connection with a short timeout: the peer has left it for a worse one, or
-        replies on another. That is most of the evidence for a dead path already."""
+        """Ping the peer to check whether this connection still works, with a short timeout. Call
+        this if the peer has left this connection for a worse one, or has replied on another one:
+        that is strong evidence for a dead path."""
         self._hinted = True
         self.ping_soon(now)
 
     @property
     def unseen(self) -> bool:
-        """Whether nothing has been received since `look`."""
+        """Whether nothing has been received since the last call of `look`."""
         return self.heard <= self._looked
 
     def ponged(self, offset: int, now: float) -> None:
-        """Handle a pong."""
+        """Process a pong. It measures the round trip or, if it belongs to a ping behind bulk, the
+        queueing delay. `offset` is the field by which a pong repeats the mark of its ping."""
         if self._probes and offset == self._probes[0] and self.yielding is not None:
             del self._probes[0]
             self.bulk_waits = False
@@ -246,8 +258,9 @@ class Connection:
         self._hinted = False
 
     def forgive(self, now: float) -> bool:
-        """Discount the time for which this side's loop stood still, because the peer's bytes may be
-        waiting unread. A late tick shows it. Return whether the machine may have slept."""
+        """Exclude the time for which this node's event loop was blocked from the peer's silence,
+        because bytes of the peer may be waiting unread. A late tick reveals such a time. Return
+        whether it was so long that the machine may have slept."""
         late = now - self._ticked
         if late > STALL_S:
             self.heard = min(now, self.heard + late)
@@ -255,7 +268,8 @@ class Connection:
         return late > SLEPT_S
 
     def tick(self, now: float) -> float:
-        """Ping if the peer is quiet. Return when the next tick is due, on the same clock."""
+        """Send a ping if the peer has been silent for long enough. Return the time at which the
+        next tick is due."""
         if self.forgive(now):
             self.look(now)
         if self._ping_sent is None:
@@ -269,56 +283,60 @@ class Connection:
         return self._ticked
 
     def look_at(self, now: float) -> float:
-        """Return when a frame that leaves now should have been acknowledged."""
+        """Return the time by which a frame that is sent now should be acknowledged. Return infinity
+        if no caller waits for a frame in flight."""
         return now + self._look() if self._pressing else inf
 
     def _quiet_for(self) -> float:
-        """Return the seconds of silence until a ping is due.
+        """Return after how many seconds of silence a ping is due.
 
-        They are few while a caller waits for frames in flight, so that a dead path shows soon. The
-        acknowledgement of other frames can wait.
+        The time is short while a caller waits for frames in flight, so that a dead path is noticed
+        soon. It is longer while only other frames wait for acknowledgement.
         """
         return min(self.idle_s, self._look()) if self._pressing else self.idle_s
 
     def _look(self) -> float:
+        """Return how many seconds a pong may take before it is overdue."""
         rtt = UNKNOWN_RTT_S if self.rtt is None else self.rtt
         return HINTED_S + rtt if self._hinted else DOUBT_S + DOUBT_RTTS * rtt
 
     def is_silent(self, now: float) -> bool:
-        """Whether the connection counts as lost: long silence, and an overdue pong."""
+        """Return whether the connection counts as lost: the peer has been silent for long, and a
+        pong is overdue."""
         sent = self._ping_sent
         if sent is None or now < self.heard + self._silent_s:
             return False
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
 
     def is_outrun(self, other: "Connection") -> bool:
-        """Whether the other connection has received something since a ping here went unanswered."""
+        """Return whether a ping on this connection is unanswered, while the other connection has
+        received something since."""
         sent = self._ping_sent
         return sent is not None and other.heard > max(sent, self.heard)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether frames are in flight and the peer has been silent for longer than a few round
-        trips."""
+        """Return whether frames are in flight that a caller may be waiting for, and the peer has
+        been silent for longer than a few round trips."""
         return self._pressing > 0 and now >= self.heard + self._look()
 
     def is_unanswered(self, now: float) -> bool:
-        """Whether a pong is overdue, even if other frames have come: only the direction to the peer
-        may be broken."""
+        """Return whether a pong is overdue, even if other frames have arrived. In that case perhaps
+        only the direction to the peer is broken."""
         sent = self._ping_sent
         return sent is not None and now >= sent + self._look()
 
     def is_doubtful(self, now: float) -> bool:
-        """Whether another connection, if there is one, should be used: a pong is overdue and
-        nothing else has come either."""
+        """Return whether the link should use another connection if it has one: a pong is overdue
+        and nothing else has arrived since the ping."""
         sent = self._ping_sent
         return sent is not None and now >= max(sent, self.heard) + self._look()
 
 
 def _is_pressing(entry: Entry) -> bool:
-    """Return whether the loss of a frame must show soon.
+    """Return whether the loss of a frame must be noticed soon.
 
-    Loss of posts and replies may show later. A caller that waits for a reply has its own call in
-    flight, which shows a dead path on its side.
+    The loss of posts and replies may be noticed later. A caller that waits for a reply has its own
+    call in flight, so it notices a dead path on its side.
     """
     lazy = entry.kind in (wire.POST, wire.REPLY, wire.REFUSAL, wire.CANCEL)
     return not lazy or entry.flags & wire.PRIORITY_MASK == Priority.ACTIVATION

@@ -1,4 +1,5 @@
-"""Events that a lane's core reports to its shell, and small values that both use."""
+"""Events that the lane's protocol code reports to the code that does the I/O, and small values that
+both use."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +11,8 @@ from .stream import LaneStream
 
 @dataclass(slots=True)
 class Called:
-    """The peer made a call. A `post` needs no reply."""
+    """The peer has made a call or, if `post` is True, sent a post, which needs no reply. `ident` is
+    the call's id."""
 
     ident: int
     method: str
@@ -22,7 +24,7 @@ class Called:
 
 @dataclass(slots=True)
 class Answered:
-    """A call of this node has its reply, or its refusal if `code` is set."""
+    """A call of this node was answered by a reply or, if `code` is set, by a refusal."""
 
     call: OutCall
     header: dict[str, object] = field(default_factory=dict)
@@ -34,14 +36,14 @@ class Answered:
 
 @dataclass(slots=True)
 class Cancelled:
-    """The peer no longer wants the reply to its call."""
+    """The peer no longer wants the reply to its call with the id `ident`."""
 
     ident: int
 
 
 @dataclass(slots=True)
 class Opened:
-    """The peer opened a stream."""
+    """The peer has opened a stream."""
 
     stream: LaneStream
     method: str
@@ -50,14 +52,15 @@ class Opened:
 
 @dataclass(slots=True)
 class StreamReady:
-    """A stream's reader or writer can make progress."""
+    """The reader or the writer of a stream can make progress."""
 
     stream: LaneStream
 
 
 @dataclass(slots=True)
 class Ended:
-    """The link has ended. The peer said so, or made a protocol error (`ours`)."""
+    """The link has ended. `ours` is True if this side has ended it, for example because of a
+    protocol error of the peer."""
 
     code: str
     message: str
@@ -69,7 +72,8 @@ Event = Called | Answered | Cancelled | Opened | StreamReady | Ended
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Limits that a side's hello grants: bytes per stream, bytes per link, and open streams."""
+    """Limits that the hello of one side grants to the other: bytes per stream, bytes per link, and
+    open streams."""
 
     stream_bytes: int
     link_bytes: int
@@ -77,14 +81,15 @@ class Windows:
 
 
 class SeenIds:
-    """Set of the peer's ascending ids that have come: all below `floor`, and a few above."""
+    """Set of the peer's ids that have arrived. The ids ascend, so the set holds all ids below
+    `floor`, and a few above it."""
 
     __slots__ = ("above", "floor")
 
     def __init__(self) -> None:
         self.floor = 1
         self.above: set[int] | None = (
-            None  # created when needed, because each link has two of these
+            None  # created when needed, to save memory: each link has two `SeenIds`
         )
 
     def __contains__(self, ident: int) -> bool:
@@ -92,11 +97,12 @@ class SeenIds:
 
     @property
     def count(self) -> int:
-        """Return the number of ids that have come, plus one."""
+        """Number of ids that have arrived, plus one."""
         return self.floor + len(self.above or ())
 
     def add(self, ident: int) -> bool:
-        """Add an id. Return False if it had come before. Raises Fault (`bad-id`)."""
+        """Add an id. Return False if it was in the set already. Raises Fault with code `bad-id` if
+        it is too far above `floor`."""
         if ident == self.floor:
             self.floor += 1
             while self.above and self.floor in self.above:

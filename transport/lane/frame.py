@@ -1,7 +1,8 @@
-"""Frames: the encoding of a lane on the wire (docs/spec/lane.md, section 2).
+"""Encoding of a lane's frames on the wire (docs/spec/lane.md, section 2).
 
-A frame is a fixed 28-byte prefix, a small head and a raw payload. Lengths are checked as soon as
-the prefix is complete, so an oversized frame is refused before it is buffered.
+A frame is a fixed prefix of 28 bytes, a small head, and a payload that is not encoded further. The
+lengths are checked once the prefix is complete, so that an oversized frame is refused before it is
+buffered.
 """
 
 import struct
@@ -19,10 +20,12 @@ from ..errors import Undecodable
 Bytes = bytes | memoryview
 
 PREFIX: Final = struct.Struct(">IBBHIQQ")
-"""Body length, kind, flags, head length, frames received, id, offset."""
+"""Prefix of a frame: body length (head and payload), kind, flags, head length, number of counted
+frames received, id, offset."""
 PREFIX_BYTES: Final = PREFIX.size
 
-# Kinds. From CALL on, frames are counted, acknowledged and sent again after a connection breaks.
+# Kinds of frames. Those from CALL on are counted and acknowledged, and are sent again if the
+# connection breaks before that.
 HELLO: Final = 0x01
 GOAWAY: Final = 0x02
 PING: Final = 0x03
@@ -43,12 +46,12 @@ FIRST_COUNTED: Final = CALL
 # Flags. The lowest two bits hold the priority.
 PRIORITY_MASK: Final = 0x03
 MORE: Final = 0x04  # further PARTs of this message follow
-OF_REPLY: Final = 0x08  # a PART of a reply, not of a call
-FIN: Final = 0x10  # the last DATA of this direction
+OF_REPLY: Final = 0x08  # this PART belongs to a reply, not to a call
+FIN: Final = 0x10  # this is the last DATA of the sender's direction
 
 
 class Priority(IntEnum):
-    """Priority of a frame. The sender always drains the lower number first."""
+    """Priority of a frame. The sender always sends frames with a lower number first."""
 
     CONTROL = 0
     ACTIVATION = 1
@@ -56,15 +59,16 @@ class Priority(IntEnum):
 
 
 PRIORITIES: Final = tuple(Priority)
-"""Priorities by number: this look-up costs a fortieth of the enum's, and is done for every
-frame."""
+"""Priorities by number. Each frame needs such a look-up, which costs a fortieth of calling
+`Priority`."""
 BULK: Final = int(Priority.BULK)
-"""The number of `Priority.BULK`, because every frame is compared with it."""
+"""The number of `Priority.BULK` as a plain int, because every frame is compared with it."""
 
 
 class Fault(Exception):
-    """A peer's protocol error inside a core. `Lane` and libp2p's `Session` turn it into a code, so
-    it never leaves them. `code` is a fixed word of docs/spec/lane.md or libp2p.md."""
+    """A protocol error of a peer, inside protocol code. `Lane` and libp2p's `Session` catch it and
+    end the connection with its code, so their callers never see it. `code` is a fixed word from
+    docs/spec/lane.md or libp2p.md."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -72,7 +76,7 @@ class Fault(Exception):
 
 
 class Frame(NamedTuple):
-    """One received frame. `head` and `payload` are slices of the received bytes."""
+    """A received frame. `head` and `payload` are slices of the received data."""
 
     kind: int
     flags: int
@@ -84,10 +88,10 @@ class Frame(NamedTuple):
 
 
 class Cutter:
-    """Splitter of a connection's plaintext into frames.
+    """Splitter of a connection's decrypted bytes into frames.
 
-    It keeps at most one incomplete frame. Raises Fault (`frame-too-large`) for a prefix that
-    claims more than `payload_bytes` or `head_bytes`.
+    It stores at most one incomplete frame. Raises Fault with code `frame-too-large` if a prefix
+    announces more than `payload_bytes` of payload or `head_bytes` of head.
     """
 
     def __init__(
@@ -99,12 +103,13 @@ class Cutter:
 
     @property
     def begun(self) -> tuple[int, int]:
-        """Bytes received of the incomplete frame, and its priority if known (else 0)."""
+        """(bytes of the incomplete frame received so far, its priority). The priority is 0 while it
+        is unknown."""
         size = len(self._rest)
         return size, min(self._rest[5] & PRIORITY_MASK, BULK) if size > 5 else 0
 
     def feed(self, data: Bytes) -> Iterator[Frame]:
-        """Yield the frames that `data` completes."""
+        """Append received bytes and yield the frames that are now complete."""
         return self._go_on(data) if self._rest else self._cut(data, 0)
 
     def _go_on(self, data: Bytes) -> Iterator[Frame]:
@@ -116,9 +121,10 @@ class Cutter:
         yield from self._cut(data, at)
 
     def _missing(self, data: Bytes) -> int:
-        """Return how many bytes of `data` complete the pending frame, or -1 if all do not suffice.
+        """Return how many bytes of `data` complete the incomplete frame, or -1 if it stays
+        incomplete.
 
-        Only these are joined to it: the rest of a large read is split without a copy.
+        Only these bytes are joined to it, so that the rest of a large read is split without a copy.
         """
         begun = len(self._rest)
         prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]
@@ -151,14 +157,15 @@ class Cutter:
 
 
 def encode(kind: int, *, head: bytes = b"", ident: int = 0, offset: int = 0) -> bytes:
-    """Encode a frame without payload that is not counted: a hello or a goaway."""
+    """Return an encoded frame that has no payload and is not counted: a hello or a goaway."""
     return PREFIX.pack(len(head), kind, 0, len(head), 0, ident, offset) + head
 
 
 def encode_request(method: str, header: Mapping[str, object]) -> bytes:
-    """Encode the head of CALL, POST and OPEN: the method's length and name, then the header map.
+    """Return the encoded head of a CALL, POST or OPEN frame: the length of the method's name, the
+    name, and the header as a map.
 
-    Raises ValueError for a method or a header over its limit.
+    Raises ValueError if the method's name or the header exceeds its limit.
     """
     head = _encode_method(method)
     if not header:
@@ -178,7 +185,8 @@ def _encode_method(method: str) -> bytes:
 
 
 def decode_request(head: Bytes) -> tuple[str, dict[str, object]]:
-    """Return method and header. Raises Fault (`bad-head`)."""
+    """Return (method, header) of a request's head. Raises Fault with code `bad-head` if it is
+    malformed."""
     size = head[0] if head else 0
     if not 0 < size <= METHOD_BYTES or size >= len(head):
         raise Fault("bad-head")
@@ -191,8 +199,8 @@ def decode_request(head: Bytes) -> tuple[str, dict[str, object]]:
 
 
 def encode_header(header: Mapping[str, object]) -> bytes:
-    """Encode a header as a msgpack map; an empty one as no bytes. Raises ValueError if too
-    large."""
+    """Return a header encoded as a MessagePack map; an empty header has no bytes. Raises ValueError
+    if the result is too large."""
     if not header:
         return b""
     packed: bytes = msgpack.packb(dict(header))
@@ -202,7 +210,8 @@ def encode_header(header: Mapping[str, object]) -> bytes:
 
 
 def decode_header(data: Bytes) -> dict[str, object]:
-    """Decode a map with string keys, of at most FRAME_HEAD_BYTES. Raises Fault (`bad-head`).
+    """Return the map with string keys that `data` encodes. Raises Fault with code `bad-head` if it
+    is malformed or has more than FRAME_HEAD_BYTES.
 
     Extension types and timestamps are refused.
     """
@@ -218,16 +227,16 @@ def decode_header(data: Bytes) -> dict[str, object]:
 
 
 def encode_code(code: str, message: str = "") -> bytes:
-    """Encode the head of REFUSAL, RESET and GOAWAY: the code's length and text, then the
-    message."""
+    """Return the encoded head of a REFUSAL, RESET or GOAWAY frame: the code's length, the code, and
+    the message."""
     name = code.encode()[:CODE_BYTES]
     return b"%c%b%b" % (len(name), name, message.encode()[:1024])
 
 
 def decode_code(head: Bytes) -> tuple[str, str]:
-    """Return a peer's code and message, made safe to show. The code is a word of a-z, 0-9 and
-    hyphens. The message has no control characters and at most 200 characters. Raises Fault
-    (`bad-head`)."""
+    """Return (code, message) from a peer, safe to display. The code consists of a-z, 0-9 and
+    hyphens. The message has at most 200 characters, and its control characters are replaced. Raises
+    Fault with code `bad-head` if the head is malformed."""
     size = head[0] if head else 0
     code = bytes(head[1 : 1 + size])
     if not 0 < size <= CODE_BYTES or len(code) != size or not _is_word(code):
@@ -241,8 +250,9 @@ def _is_word(code: bytes) -> bool:
 
 
 def first_frame(data: bytes, head_bytes: int) -> tuple[Frame, bytes] | None:
-    """Return a connection's first frame, which has no payload, and the bytes after it; None while
-    it is incomplete. Raises Fault (`frame-too-large`)."""
+    """Return (first frame of a connection, bytes after it). This frame must have no payload. Return
+    None while it is incomplete. Raises Fault with code `frame-too-large` if it has a payload, or
+    more than `head_bytes` of head."""
     if len(data) < PREFIX_BYTES:
         return None
     length, kind, flags, head, received, ident, offset = PREFIX.unpack_from(data)

@@ -1,10 +1,11 @@
-"""A link's protocol without I/O: takes bytes and the time, and returns bytes and events.
+"""A link's protocol without I/O: it turns received bytes and the time into events, and requests
+into bytes to send.
 
-Implements docs/spec/lane.md, sections 3 to 7, with lanestream.py (one stream), outbox.py (the queue
-of frames to send) and connection.py (one connection). One `Lane` outlives the connections that
-carry it: `attach` and `detach` add and remove one, and `use` selects the one by which this side
-sends. Every counted frame that a connection may have lost is sent again by the next. The receiver
-recognizes duplicates by call ids and stream offsets.
+Implements docs/spec/lane.md, sections 3 to 7, together with stream.py (one stream), outbox.py (the
+queue of frames to send) and connection.py (one connection). A `Lane` outlives the connections that
+carry it. `attach` and `detach` add and remove a connection, and `use` selects the one on which this
+side sends. Each counted frame that a connection may have lost is sent again on the next one. The
+receiver recognizes duplicates by their call ids and stream offsets.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +38,8 @@ from .stream import Entry, LaneStream
 
 @dataclass(slots=True)
 class _Partial:
-    """A message from the peer of which parts are missing."""
+    """A message from the peer that is still incomplete. `have` is the number of bytes received, and
+    `deliver` returns the event for the complete payload."""
 
     ident: int
     of_reply: bool
@@ -47,8 +49,8 @@ class _Partial:
 
 
 class Lane:
-    """Protocol state of one link. `dialled` says which side opened it. `remote` holds the windows
-    that the peer granted."""
+    """Protocol state of one link. `dialled` is True on the side that opened the link. `remote` has
+    the windows that the peer granted."""
 
     def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
         self.ended: Ended | None = None
@@ -59,13 +61,13 @@ class Lane:
         self._now = now
         self._from = Connection(idle_s=0, silent_s=0, now=now)  # the connection being read
         self._role = 0 if dialled else 1
-        # A ping by either side shows both that the other is alive. The side that dialled pings
-        # first.
+        # A ping and its pong show each side that the other is alive, so one side suffices. The side
+        # that dialled pings first.
         self.idle_s = limits.idle_s * (1 if dialled else PATIENCE)
         self._limits = limits
         self._remote = remote
         self._next_stream = 1
-        self._mine = 0  # open streams that this side opened
+        self._mine = 0  # number of open streams that this side has opened
         self._seen = SeenIds()
         self._seen_streams = SeenIds()
         self._partials: list[_Partial | None] = [None, None, None]
@@ -77,33 +79,34 @@ class Lane:
 
     @property
     def held(self) -> int:
-        """Bytes in memory for this link: unsent, unacknowledged, unread, or of incomplete
-        messages."""
+        """Number of bytes in memory for this link: unsent, unacknowledged, unread, and in
+        incomplete messages."""
         return self.outbox.backlog + self._stream_bytes + self._partial_bytes
 
     @property
     def turns(self) -> int:
-        """Calls, posts and streams that either side has begun so far."""
+        """Number of calls, posts and streams that either side has begun so far, plus a constant."""
         ours = self.outbox.next_ident + self._next_stream
         return ours + self._seen.count + self._seen_streams.count
 
     @property
     def at_stake(self) -> bool:
-        """Whether a caller would miss the link: calls or streams are open, or replies are not
-        acknowledged yet. Not cheap; used only while no connection carries the link."""
+        """Whether a caller would be affected by the end of the link: calls or streams are open, or
+        replies are unacknowledged. This check is slow, so use it only while no connection carries
+        the link."""
         return bool(self.streams) or self.outbox.at_stake
 
     @property
     def has_output(self) -> bool:
-        """Whether frames wait that the connection in use may take."""
+        """Whether frames are waiting that the connection in use may send now."""
         carrier = self.outbox.carrier
         return carrier is not None and self.outbox.has_output(carrier)
 
     # Connections.
 
     def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
-        """Add a connection. This side sends by it if it is the only one, otherwise after `use`.
-        `yielding` bounds its bulk."""
+        """Add a connection and return its state. If it is the only one, this side sends on it at
+        once, otherwise only after `use`. `yielding` bounds its bulk in flight."""
         connection = Connection(
             idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now, yielding=yielding
         )
@@ -114,21 +117,23 @@ class Lane:
         return connection
 
     def detach(self, connection: Connection) -> None:
-        """Remove a connection. If it was in use, nothing is sent until `use` names another one."""
+        """Remove a connection. If this side was sending on it, nothing is sent until `use` selects
+        another one."""
         self.connections.remove(connection)
         if connection is self.outbox.carrier:
             self.outbox.use(None)
 
     def use(self, connection: Connection) -> None:
-        """Send by this connection from now on."""
+        """Send on this connection from now on."""
         self.outbox.use(connection)
 
-    # Requests by the shell.
+    # Requests by the code that does the I/O.
 
     def call(
         self, method: str, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> OutCall:
-        """Queue a call. An `Answered` event ends it. Raises ValueError if the head is too large."""
+        """Queue a call. An `Answered` event reports its reply or refusal. Raises ValueError if the
+        method's name or the header is too large."""
         call = OutCall(priority)
         head = wire.encode_request(method, header)
         self.outbox.push(Message(wire.CALL, int(priority), 0, head, payload, call))
@@ -137,12 +142,14 @@ class Lane:
     def post(
         self, method: str, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> None:
-        """Queue a call without a reply. Raises ValueError if the head is too large."""
+        """Queue a post, which is a call without a reply. Raises ValueError if the method's name or
+        the header is too large."""
         head = wire.encode_request(method, header)
         self.outbox.push(Message(wire.POST, int(priority), 0, head, payload, None))
 
     def give_up(self, call: OutCall) -> None:
-        """Stop waiting for a call. A call that has not begun to leave is withdrawn."""
+        """Stop waiting for the reply to a call. If no part of the call has been sent yet, remove it
+        from the queue, otherwise tell the peer."""
         if call.ident:
             if self.outbox.waiting.pop(call.ident, None) is not None:
                 cancel = Entry(wire.CANCEL, int(call.priority), call.ident, 0, b"", b"")
@@ -153,7 +160,7 @@ class Lane:
     def reply(
         self, ident: int, header: Mapping[str, object], payload: Bytes, priority: Priority
     ) -> None:
-        """Reply to a call of the peer."""
+        """Queue the reply to a call of the peer."""
         head = wire.encode_header(header)
         size = len(payload)
         if size <= LEAST_PIECE_BYTES:  # never split into parts
@@ -162,7 +169,7 @@ class Lane:
             self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
 
     def refuse(self, ident: int, code: str, message: str, priority: Priority) -> None:
-        """Refuse a call of the peer with a code."""
+        """Queue the refusal of a call of the peer, with a code."""
         head = wire.encode_code(code, message)
         self.outbox.push(Entry(wire.REFUSAL, int(priority), ident, 0, head, b""))
 
@@ -181,13 +188,14 @@ class Lane:
         return stream
 
     def read(self, stream: LaneStream, limit: int) -> bytes:
-        """Return bytes of a stream, b"" if there are none, and grant the peer new credit."""
+        """Return up to `limit` received bytes of a stream, or b"" if there are none, and grant the
+        peer new credit if it is due."""
         data = stream.read(limit)
         self._consumed(stream, len(data), unread=len(data))
         return data
 
     def reset(self, stream: LaneStream, code: str) -> None:
-        """End a stream from this side."""
+        """End both directions of a stream, with a code for the peer."""
         stream.reset(code)
         dropped = stream.discard()
         self._consumed(stream, dropped, unread=dropped)
@@ -195,7 +203,7 @@ class Lane:
         self._forget_if_done(stream)
 
     def go_away(self, code: str, message: str = "") -> None:
-        """End the link. The last frame that `take` returns gives the code."""
+        """End the link. The last frame that `take` returns tells the peer the code."""
         if self.ended is None:
             self.ended = Ended(code, message, True)
             for connection in self.connections:
@@ -204,8 +212,9 @@ class Lane:
     def take(
         self, connection: Connection, room: int, now: float, allowance: Allowance | None = None
     ) -> bytes:
-        """Return frames to write to a connection now: up to `room` bytes, plus at most one frame.
-        `allowance` says how much of each priority may leave, if there are caps."""
+        """Return encoded frames to write to a connection now: up to `room` bytes, plus at most one
+        frame. `allowance` is the budget of each priority under the bandwidth caps; None means that
+        there are no caps."""
         last_words = self.ended is not None
         return self.outbox.take(connection, room, now, last_words=last_words, allowance=allowance)
 
@@ -242,7 +251,8 @@ class Lane:
     # Received frames.
 
     def receive(self, connection: Connection, data: Bytes, now: float) -> list[Event]:
-        """Take plaintext from a connection. A peer's protocol error ends the link with its code."""
+        """Process decrypted bytes from a connection and return the events. A protocol error of the
+        peer ends the link with the code of that error."""
         events: list[Event] = []
         self.heard = self._now = connection.heard = now
         self._from = connection
@@ -277,7 +287,8 @@ class Lane:
         return handler(self, frame)
 
     def _classify(self, frame: Frame, intake: list[int]) -> None:
-        """Count a frame's bytes by class. Data that a relay splices counts as the relay's."""
+        """Count the bytes of a received frame by traffic class. The payload of data that a relay
+        forwards counts towards the class of relays."""
         size, priority = wire.PREFIX_BYTES + len(frame.head), frame.flags & wire.PRIORITY_MASK
         stream = self.streams.get(frame.ident) if frame.kind == wire.DATA else None
         lent = stream is not None and stream.lent
@@ -301,7 +312,8 @@ class Lane:
         self._from.ponged(frame.offset, self._now)
 
     def _on_ack(self, frame: Frame) -> None:
-        """Do nothing: the acknowledged count was read with the prefix."""
+        """Do nothing, because the number of acknowledged frames is in the prefix and was already
+        processed."""
 
     def _on_call(self, frame: Frame) -> Event | None:
         if not self._seen.add(frame.ident):
@@ -344,7 +356,8 @@ class Lane:
         return Answered(call, code=code, message=message)
 
     def _call_of(self, frame: Frame) -> OutCall | None:
-        """Return the open call that a frame answers; None for a duplicate or an abandoned call."""
+        """Return the open call that a frame answers. Return None if the frame is a duplicate or the
+        caller has given up. Raises Fault with code `bad-id` if there was no such call."""
         call = self.outbox.waiting.get(frame.ident)
         if call is None and not 0 < frame.ident < self.outbox.next_ident:
             raise Fault("bad-id")
@@ -389,7 +402,9 @@ class Lane:
         return partial.deliver(partial.buffer.toreadonly())
 
     def _check_stray_part(self, ident: int, of_reply: bool) -> None:
-        """Accept a part of a complete message, or of the reply to an abandoned call; else raise."""
+        """Check a part that belongs to no incomplete message. It is valid if its message is already
+        complete, or if it belongs to the reply to an abandoned call. Raises Fault with code
+        `bad-part` otherwise."""
         known = 0 < ident < self.outbox.next_ident if of_reply else ident in self._seen
         if not known:
             raise Fault("bad-part")
@@ -405,14 +420,16 @@ class Lane:
         if not self._seen_streams.add(frame.ident >> 1):
             return None
         theirs = len(self.streams) - self._mine
-        if theirs >= 2 * self._limits.streams:  # a repeated OPEN may overtake an old FIN
+        # Twice the limit is allowed, because an OPEN that is sent again may overtake an old FIN.
+        if theirs >= 2 * self._limits.streams:
             raise Fault("too-many-streams")
         method, header = wire.decode_request(frame.head)
         priority = wire.PRIORITIES[frame.flags & wire.PRIORITY_MASK]
         return Opened(self._new_stream(frame.ident, priority, mine=False), method, header)
 
     def _stream_of(self, frame: Frame) -> LaneStream | None:
-        """Return the stream that a frame belongs to; None if the stream has ended."""
+        """Return the stream that a frame belongs to. Return None if that stream has ended. Raises
+        Fault with code `bad-id` if there was no such stream."""
         stream = self.streams.get(frame.ident)
         if stream is None:
             number, mine = frame.ident >> 1, frame.ident & 1 == self._role
@@ -430,7 +447,7 @@ class Lane:
         if self._link_received > self._link_granted:
             raise Fault("credit-exceeded")
         self._stream_bytes += stream.held - held
-        if fresh and stream.held == held:  # discarded, not queued: return the credit at once
+        if fresh and stream.held == held:  # bytes were discarded, so their credit is free again
             self._consumed(stream, fresh, unread=0)
         self._forget_if_done(stream)
         # A reader waits for the first byte and for the end, but not for more bytes.
@@ -439,7 +456,7 @@ class Lane:
     def _on_credit(self, frame: Frame) -> Event | None:
         if frame.ident == 0:
             self.outbox.link_limit = max(self.outbox.link_limit, frame.offset)
-            if self.outbox.starved:  # otherwise no stream waits, and checking all is not cheap
+            if self.outbox.starved:  # checking all streams is slow, and otherwise none is waiting
                 self._feed_streams()
             return None
         found = self._stream_of(frame)
@@ -481,7 +498,8 @@ HANDLERS: Final[Mapping[int, Callable[[Lane, Frame], Event | None]]] = {
 
 
 def _whole(frame: Frame) -> Bytes:
-    """Return the payload of a message that consists of one frame. Raises Fault."""
+    """Return the payload of a message that consists of one frame. Raises Fault with code
+    `bad-length` if the announced size differs."""
     size = len(frame.payload)
     if size != frame.offset:
         raise Fault("bad-length")

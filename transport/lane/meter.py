@@ -1,10 +1,11 @@
-"""Accounting of one path against the bandwidth caps of its node. No I/O.
+"""Accounting of the bytes of one path for the bandwidth caps of its node. No I/O.
 
-When sending, a class of frames without budget is skipped, so that the others leave. When reading, a
-path is a single stream of bytes: received bytes are charged to the class of each frame, and the
-path is not read again until all classes that it brought may continue. So the cap of a class bounds
-the bytes of that class. A call behind bulk on the same path waits for one read of it, a few
-milliseconds. On another path it does not wait.
+When this node sends, a traffic class without budget is skipped, so that the other classes can send.
+When it reads, this is not possible, because a path is a single stream of bytes. Received bytes are
+charged to the class of each frame, and the path is not read again until each class that was
+received has budget again. The cap of a class therefore bounds only the bytes of that class. A call
+that arrives behind bulk on the same path waits for the bulk of one read, which takes a few
+milliseconds. A call on another path does not wait.
 """
 
 from math import inf
@@ -14,29 +15,32 @@ from .connection import Connection
 from .shaper import Direction, Flow, Shaper
 
 LEAST_S: Final = 0.0005
-"""The shortest time until a refused class asks again, in seconds."""
+"""Shortest time after which a traffic class without budget is retried, in seconds."""
 LEAST_PIECE_BYTES: Final = 1024
-"""The smallest piece that frames are split into, however small the budget."""
+"""Smallest piece into which a payload is split, in bytes, however small the budget is."""
 FLOWS: Final = len(Flow)
-_OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)  # relays charge spliced data themselves
+# The classes that are charged here. Relays charge the data that they forward.
+_OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)
 
 
 class Allowance:
-    """Budget of one batch by priority, which counts the bytes that leave."""
+    """Budget of one batch of frames, by priority. It also counts the bytes that are sent."""
 
     def __init__(self, shaper: Shaper, who: "Meter") -> None:
+        """`who` identifies the path in the shaper's queues."""
         self.again_at = inf
-        """When a class that was refused should ask again."""
+        """Time at which to retry the classes that had no budget; infinite if all had some."""
         self._shaper = shaper
         self._who = who
-        self._left: list[int | None] = [None] * FLOWS  # None: not asked yet
+        # Remaining budget in bytes; None if the shaper was not asked in this batch.
+        self._left: list[int | None] = [None] * FLOWS
         self._sent = [0] * FLOWS
-        self._lent = 0
+        self._lent = 0  # bytes that a relay charges
         self._most = 0
         self._now = 0.0
 
     def open(self, most: int, now: float) -> None:
-        """Begin a batch of at most `most` bytes."""
+        """Start a batch of at most `most` bytes."""
         self._left = [None] * FLOWS
         self._sent = [0] * FLOWS
         self._lent = 0
@@ -44,14 +48,16 @@ class Allowance:
         self.again_at = inf
 
     def left(self, priority: int) -> int:
-        """Return how many bytes of a priority may still leave; 0 closes it for this batch."""
+        """Return how many bytes of a priority may still be sent in this batch. Once it is 0, it
+        stays 0 for the rest of the batch."""
         left = self._left[priority]
         if left is None:
             left = self._ask(Flow(priority))
         return left
 
     def piece(self, priority: int) -> int:
-        """Return the size of the pieces to split a priority's payload into, in bytes."""
+        """Return the size in bytes of the pieces into which a payload of this priority must be
+        split."""
         return max(self.left(priority), LEAST_PIECE_BYTES)
 
     def _ask(self, flow: Flow) -> int:
@@ -63,19 +69,21 @@ class Allowance:
         return left
 
     def count(self, priority: int, size: int) -> None:
-        """Count a frame that leaves."""
+        """Count a frame of `size` bytes that is sent."""
         self._sent[priority] += size
         left = self._left[priority]
         if left is not None:
             self._left[priority] = max(0, left - size)
 
     def lend(self, priority: int, size: int) -> None:
-        """Exempt bytes of the last frame that are a relay's, and charged where they are spliced."""
+        """Exclude bytes of the last frame from the count. They are data that a relay forwards, and
+        are charged by the relay."""
         self._sent[priority] -= size
         self._lent += size
 
     def settle(self, size: int) -> None:
-        """Charge the counted bytes, which were `size` bytes after encryption."""
+        """Charge the counted bytes to the shaper. `size` is the number of bytes sent after
+        encryption, including those that are not counted."""
         counted = sum(self._sent)
         if not counted:
             self._shaper.spend(Direction.UP, Flow.CONTROL, size - self._lent, self._now)
@@ -88,48 +96,51 @@ class Allowance:
 
 
 class Meter:
-    """Account of a path in both directions, if the node has caps. Call `leave` when it closes."""
+    """Account of one path in both directions, if the node has caps. Call `leave` when the path
+    closes."""
 
     def __init__(self, shaper: Shaper) -> None:
         self.paused = False
-        """Whether reading is paused by the caps, so that silence is not the peer's fault."""
+        """Whether the caps have paused reading. Silence of the peer then means nothing."""
         self._shaper = shaper
         self._up = Allowance(shaper, self)
         self._out = 0  # bytes sent and charged
         self._in = 0
-        self._begun = (0, 0)  # bytes and class of an incomplete frame
+        self._begun = (0, 0)  # (bytes received, class) of the incomplete frame
 
     def leave(self) -> None:
-        """Forget the path, because it has closed."""
+        """Remove the path from the shaper's queues, because it has closed."""
         self._shaper.leave(self)
 
     # Sending.
 
     def allow(self, most: int, now: float) -> Allowance | None:
-        """Return the budget for a batch of at most `most` bytes; None if there is no cap."""
+        """Return the budget for a batch of at most `most` bytes, or None if there is no cap."""
         if not self._shaper.capped[Direction.UP]:
             return None
         self._up.open(most, now)
         return self._up
 
     def sent(self, bytes_out: int) -> None:
-        """Charge what has left. `bytes_out` counts from the path's beginning."""
+        """Charge the bytes that were sent since the last call. `bytes_out` is the total number of
+        bytes sent on this path."""
         if self._shaper.capped[Direction.UP]:
             self._up.settle(bytes_out - self._out)
         self._out = bytes_out
 
     @property
     def again_at(self) -> float:
-        """When to retry what was not allowed."""
+        """Time at which to retry sending the classes that had no budget."""
         return self._up.again_at
 
     # Reading.
 
     def read(self, connection: Connection, bytes_in: int, now: float) -> list[Flow]:
-        """Charge what has been received. `bytes_in` counts from the path's beginning.
+        """Charge the bytes that were received since the last call. `bytes_in` is the total number
+        of bytes received on this path.
 
-        Return the classes that were received, or none if there is no cap. An incomplete frame is
-        charged as far as it has come.
+        Return the traffic classes that were received; the list is empty if there is no cap. Of an
+        incomplete frame, the part received so far is charged.
         """
         size, self._in = bytes_in - self._in, bytes_in
         came, connection.intake = connection.intake or [0] * FLOWS, None
@@ -140,7 +151,7 @@ class Meter:
         came[self._begun[1]] -= self._begun[0]
         self._begun = connection.cutter.begun
         came[self._begun[1]] += self._begun[0]
-        rest = size - sum(came)  # TLS overhead, and changes in incomplete records
+        rest = size - sum(came)  # overhead of TLS, and incomplete TLS records
         main = max(_OWN, key=lambda flow: came[flow])
         for flow in _OWN:
             cost = came[flow] + (rest if flow is main else 0)
@@ -149,7 +160,8 @@ class Meter:
         return [flow for flow in _OWN if came[flow] > 0]
 
     def room(self, flows: list[Flow], most: int, now: float) -> tuple[int, float]:
-        """Return how many bytes to read next and `now`, or 0 and when to ask again."""
+        """Return (bytes that may be read next, `now`), or (0, time at which to ask again) if one of
+        the classes has no budget."""
         found, at = most, now
         for flow in flows:
             room = self._shaper.room(Direction.DOWN, flow, self, now, most)

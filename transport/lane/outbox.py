@@ -1,9 +1,10 @@
 """Send queue of a lane: priorities, fragments, and frames to send again. No I/O.
 
-docs/spec/lane.md, sections 4 and 5. Of the three priorities, the most urgent is always drained
-first. Within one priority, messages leave in the order in which they were queued, and alternate
-with streams fragment by fragment. One connection, the `carrier`, takes them. If another connection
-takes over, unacknowledged frames leave again by that one, in their old order.
+See docs/spec/lane.md, sections 4 and 5. Frames of the most urgent of the three priorities are
+always sent first. Within one priority, messages are sent in the order in which they were queued,
+and fragments of messages alternate with those of streams. All are sent on one connection, the
+`carrier`. If another connection takes its place, the unacknowledged frames are sent again on that
+one, in their old order.
 """
 
 from collections import deque
@@ -19,7 +20,8 @@ from .stream import Entry, LaneStream
 
 
 def _is_awaited(item: "Message | Entry") -> bool:
-    """Whether it is a reply, or a call that has not begun to leave."""
+    """Return whether a queued item is (part of) a reply, or a call of which nothing has been
+    sent."""
     if item.kind == wire.PART:
         return bool(item.flags & wire.OF_REPLY)
     if item.kind == wire.CALL:
@@ -28,19 +30,20 @@ def _is_awaited(item: "Message | Entry") -> bool:
 
 
 class OutCall:
-    """A call of this node until its reply comes. `deadline` belongs to the shell."""
+    """A call of this node, from its start to its reply. `context` and `deadline` belong to the code
+    that does the I/O."""
 
     __slots__ = ("answered", "deadline", "ident", "priority")
 
     def __init__(self, priority: Priority) -> None:
-        self.ident = 0  # assigned when its first frame leaves
+        self.ident = 0  # 0 until the first frame is sent
         self.priority = priority
         self.answered = False  # the first frame of the reply has come
         self.deadline = inf
 
 
 class Message:
-    """A call, post or reply that is being sent."""
+    """A call, post or reply that is queued or partly sent."""
 
     __slots__ = ("call", "flags", "head", "ident", "kind", "payload", "sent")
 
@@ -52,17 +55,17 @@ class Message:
         self.ident = ident
         self.head = head
         self.payload = payload
-        self.sent = -1  # bytes of payload that have left; -1 before the first frame
+        self.sent = -1  # bytes of payload that were sent; -1 before the first frame
         self.call = call
 
 
 _NOTHING: Final[deque[Any]] = deque(maxlen=0)
-"""Placeholder for a queue that is still unused. An empty deque takes 620 bytes, and an idle link
-would hold nine of them."""
+"""Placeholder for a queue that has not been used yet. It saves memory, because an empty deque takes
+620 bytes and each link would have nine of them."""
 
 
 class _Queue:
-    """The queues of one priority."""
+    """The three queues of one priority: frames to send again, messages, and streams."""
 
     __slots__ = ("messages", "resend", "streams", "turn")
 
@@ -70,7 +73,7 @@ class _Queue:
         self.resend: deque[Entry] = _NOTHING
         self.messages: deque[Message | Entry] = _NOTHING
         self.streams: deque[LaneStream] = _NOTHING
-        self.turn = False  # a message left last, so a stream is next
+        self.turn = False  # whether it is a stream's turn, because a message was sent last
 
     def add(self, item: "Message | Entry") -> None:
         """Append a message or a single frame."""
@@ -88,16 +91,17 @@ class _Queue:
 class Outbox:
     """The sending half of a lane.
 
-    `link_limit` is the peer's credit over all streams, in bytes. Streams also wait while more
-    than `backlog_limit` bytes are unacknowledged: the peer grants credit, but the memory is ours.
+    `link_limit` is the credit that the peer grants for all streams together, in bytes. Streams also
+    wait while more than `backlog_limit` bytes are queued or unacknowledged, because these use this
+    node's memory, whatever credit the peer grants.
     """
 
     def __init__(self, link_limit: int, backlog_limit: int) -> None:
         self.backlog = 0  # bytes queued or unacknowledged, including each frame's overhead
-        self.waiting: dict[int, OutCall] = {}  # calls that have left and have no reply
+        self.waiting: dict[int, OutCall] = {}  # calls by id that were sent and wait for a reply
         self.next_ident = 1
         self.link_limit = link_limit
-        self.starved = False  # a stream waits for `link_room`
+        self.starved = False  # whether a stream waits for `link_room`
         self._backlog_limit = backlog_limit
         self._link_sent = 0
         self._fragment = FRAME_PAYLOAD_BYTES
@@ -106,15 +110,16 @@ class Outbox:
 
     @property
     def link_room(self) -> int:
-        """Bytes that all streams together may send now."""
+        """Number of bytes that all streams together may send now."""
         granted = self.link_limit - self._link_sent
         room = self._backlog_limit - self.backlog
         return granted if granted < room else room
 
     @property
     def at_stake(self) -> bool:
-        """Whether calls wait for replies, or replies are unacknowledged. Sees only unacknowledged
-        frames that a lost `carrier` has given back."""
+        """Whether calls wait for replies, or replies are unacknowledged. Unacknowledged frames of
+        the present `carrier` are not considered, so this is exact only after the carrier was lost
+        and its frames were queued again."""
         return bool(self.waiting) or any(
             _is_awaited(item)
             for queue in self._queues
@@ -123,22 +128,22 @@ class Outbox:
         )
 
     def has_output(self, connection: Connection) -> bool:
-        """Whether `take` has frames for this connection."""
+        """Return whether `take` would return frames for this connection."""
         if connection.urgent:
             return True
         if connection is self.carrier:
-            for queue in self._queues:  # runs after every read, and a generator costs twice as much
+            for queue in self._queues:  # a generator would cost twice as much after every read
                 if queue.resend or queue.messages or queue.streams:
                     return queue is not self._queues[wire.BULK] or not connection.bulk_waits
         return connection.ack_due
 
     def push(self, item: Message | Entry) -> None:
-        """Queue a message or a single frame at its priority."""
+        """Append a message or a single frame to the queue of its priority."""
         self.backlog += FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
         self._queues[item.flags & wire.PRIORITY_MASK].add(item)
 
     def withdraw(self, call: OutCall) -> None:
-        """Remove a call that has not begun to leave."""
+        """Remove a call from the queue, if nothing of it has been sent yet."""
         messages = self._queues[call.priority].messages
         for item in messages:
             if isinstance(item, Message) and item.call is call:
@@ -147,7 +152,8 @@ class Outbox:
                 return
 
     def schedule(self, stream: LaneStream) -> None:
-        """Put a stream into its priority's rotation if it has something to send."""
+        """Append a stream to the queue of its priority if it has something to send and is not in
+        the queue yet."""
         if stream.scheduled:
             return
         if stream.has_output(self.link_room):
@@ -157,20 +163,23 @@ class Outbox:
             self._starve()
 
     def _starve(self) -> None:
-        """Note that a stream waits. If it waits for acknowledgement, ask for that with a ping."""
+        """Record that a stream waits for room. If it waits for acknowledgements, send a ping,
+        because the pong also acknowledges frames."""
         if not self.starved and self.backlog >= self._backlog_limit and self.carrier is not None:
             self.carrier.push_urgent(wire.PING)
         self.starved = True
 
     def acknowledged(self, freed: int) -> None:
-        """Release acknowledged bytes."""
+        """Subtract acknowledged bytes from the backlog."""
         self.backlog -= freed
 
     def use(self, connection: Connection | None) -> None:
-        """Send counted frames by this connection from now on; None: there is no connection.
+        """Send counted frames on this connection from now on. None means that there is no
+        connection.
 
-        Unacknowledged frames of the previous one are sent again. They may arrive by both: the
-        receiver knows ids and offsets, and each connection brings a sequence without gaps.
+        Unacknowledged frames of the previous connection are sent again. The peer may receive them
+        on both. It recognizes duplicates by ids and offsets, and on each connection the order has
+        no gaps.
         """
         if connection is self.carrier:
             return
@@ -193,10 +202,11 @@ class Outbox:
         last_words: bool = False,
         allowance: Allowance | None = None,
     ) -> bytes:
-        """Return frames to write now: up to `room` bytes, plus at most one frame.
+        """Return encoded frames to write now: up to `room` bytes, plus at most one frame.
 
-        No fragment is larger than `room`. With `last_words` the link has ended, and only urgent
-        frames leave. Urgent frames do not use the `allowance`.
+        A fragment has at most `room` bytes, or `SMALL_BATCH_BYTES` if that is more. If `last_words`
+        is True, the link has ended and only urgent frames are sent. Urgent frames are not charged
+        to the `allowance`.
         """
         fragment = room if room > SMALL_BATCH_BYTES else SMALL_BATCH_BYTES
         self._fragment = fragment if fragment < FRAME_PAYLOAD_BYTES else FRAME_PAYLOAD_BYTES
@@ -267,7 +277,8 @@ class Outbox:
         return entry
 
     def _first(self, message: Message) -> Entry:
-        """Return a message's first frame. Ids are assigned here, so that they leave in order."""
+        """Return a message's first frame. Its id is assigned here, so that ids are sent in
+        ascending order."""
         if message.kind != wire.REPLY:
             message.ident = self.next_ident
             self.next_ident += 1
@@ -295,7 +306,7 @@ class Outbox:
             stream = queue.streams.popleft()
             stream.scheduled = False
             room = self.link_room
-            if not stream.has_output(room):  # another stream used up the link's credit
+            if not stream.has_output(room):  # another stream has used up the credit of the link
                 self._starve()
             else:
                 queue.turn = False

@@ -1,16 +1,18 @@
-"""Bandwidth shaper: enforces the owner's caps on bytes sent and received. No I/O.
+"""Bandwidth shaper: enforces the owner's caps on the bytes that this node sends and receives. No
+I/O.
 
-It uses token buckets after HTB (hierarchical token bucket). The node's cap of a direction is
-divided into shares by class. A class always gets its share. An unused share is lent to the others,
-and a higher class borrows first. A class may also have a ceiling of its own. So a call is never
-delayed by bulk, and bulk is never starved.
+It uses token buckets in the manner of HTB (hierarchical token bucket). The node's cap of a
+direction is divided into shares, one for each traffic class. A class can always use its share. The
+unused part of a share is lent to the other classes; of these, a more urgent class borrows first. A
+class may also have a ceiling of its own. Bulk therefore never delays a call, and calls never starve
+bulk.
 
-Bytes are those passed to the kernel or taken from it, including TLS. IP and TCP headers, about 3 %
+The bytes counted are those exchanged with the kernel, including TLS. IP and TCP headers, about 3 %
 of full packets, are not counted.
 
-A writer calls `room` before it takes frames, reports to `spend` what it has sent, and sleeps until
-`next_at` if the room was 0. A reader calls `spend` after each read and waits until `next_at` before
-the next one, so that the connection's own flow control slows the peer.
+A writer calls `room` before it takes frames, and afterwards reports to `spend` what it has sent. If
+the room is 0, it sleeps until `next_at`. A reader calls `spend` after each read, and waits until
+`next_at` before the next one. Meanwhile the flow control of the connection slows the peer down.
 """
 
 from collections.abc import Hashable
@@ -23,42 +25,46 @@ from ..rates import Bucket, Rate
 from .frame import Priority
 
 BURST_S: Final = 0.025
-"""How much may pass at once after silence, in seconds of the cap; as much again from the shares."""
+"""Largest burst after a silence, as the seconds in which the cap would allow that many bytes. The
+shares allow as much again."""
 QUANTUM_S: Final = 0.005
-"""The least for which a writer is woken, and its portion while others wait, in seconds of its
-rate."""
+"""Smallest amount for which a writer is woken, and how much it may send at a time while others
+wait, as the seconds in which its rate would allow that many bytes."""
 PACKET_BYTES: Final = 1500
-"""The least for which a writer is woken, in bytes."""
+"""Lower bound of that amount, in bytes."""
 HUNGRY_S: Final = 0.05
-"""How long after a class was refused no lower class may borrow, in seconds."""
+"""After a traffic class was refused, no less urgent one may borrow for this time, in seconds."""
 LATE_S: Final = 0.05
-"""How late a waiting writer may ask again before it loses its place, in seconds."""
+"""How late a waiting writer may retry before it loses its place in the queue, in seconds."""
 
 
 class Flow(IntEnum):
-    """Traffic class. The first three are those of `Priority`. The lower number borrows first."""
+    """Traffic class. The first three are those of `Priority`. A class with a lower number borrows
+    first."""
 
     CONTROL = Priority.CONTROL
     ACTIVATION = Priority.ACTIVATION
     BULK = Priority.BULK
-    RELAY = 3  # data that is spliced for other peers
+    RELAY = 3  # data that this node forwards for other peers as a relay
 
 
 class Direction(IntEnum):
-    """Direction as seen from this node."""
+    """Direction of traffic, as seen from this node."""
 
     UP = 0
     DOWN = 1
 
 
 SHARES: Final = {Flow.CONTROL: 0.3, Flow.ACTIVATION: 0.5, Flow.BULK: 0.15, Flow.RELAY: 0.05}
-"""Guaranteed share of a node's cap for each class. An unused share is lent, so these matter only
-when all classes together want more than the cap. They add up to 1."""
+"""Guaranteed part of a node's cap for each traffic class. The unused part of a share is lent to the
+other classes, so the shares matter only if all classes together need more than the cap. Their sum
+is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """Caps of one direction, in bytes per second; None is unlimited."""
+    """Caps of one direction, in bytes per second: of the whole node and of each traffic class. None
+    means unlimited."""
 
     node: float | None = None
     control: float | None = None
@@ -73,7 +79,7 @@ class Cap:
 
     @property
     def ceilings(self) -> tuple[float | None, ...]:
-        """The ceilings by class, in the order of `Flow`."""
+        """The ceilings of the traffic classes, in the order of `Flow`."""
         return self.control, self.activation, self.bulk, self.relay
 
 
@@ -91,7 +97,7 @@ def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> Bucket:
 
 
 class _Waiting:
-    """Queue of the writers of one class that were refused, so that they take turns."""
+    """Queue of the writers of one traffic class that were refused, so that they take turns."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, float] = {}
@@ -109,7 +115,7 @@ class _Waiting:
         return len(self._asked)
 
     def add(self, who: Hashable, until: float) -> None:
-        """Add a writer that was refused and told to ask again at `until`."""
+        """Append a writer that was refused and that should retry at `until`."""
         self._asked[who] = until
 
     def remove(self, who: Hashable) -> None:
@@ -121,7 +127,7 @@ class _Waiting:
 
 
 class _Class:
-    """One class in one direction."""
+    """One traffic class in one direction."""
 
     def __init__(self, flow: Flow, cap: Cap, now: float) -> None:
         ceiling = cap.ceilings[flow]
@@ -132,18 +138,18 @@ class _Class:
         if cap.node is not None:
             self.share = _bucket(cap.node * SHARES[flow], now, self.quantum)
         self.waiting = _Waiting()
-        self.hungry = -inf  # when it was last refused because the node's tokens were used up
+        self.hungry = -inf  # when it was last refused, unless its own ceiling was the reason
 
 
 class _Side:
-    """One direction of a node."""
+    """The caps of one direction of a node."""
 
     def __init__(self, cap: Cap, now: float) -> None:
         self.node = None if cap.node is None else _bucket(cap.node, now)
         self.classes = tuple(_Class(flow, cap, now) for flow in Flow)
 
     def tokens(self, flow: Flow, now: float) -> float:
-        """Return how many tokens the class may spend, over all its writers."""
+        """Return how many bytes all writers of a traffic class together may send or read now."""
         mine = self.classes[flow]
         tokens = inf if mine.ceiling is None else mine.ceiling.level(now)
         if self.node is not None and mine.share is not None:
@@ -164,14 +170,16 @@ class _Side:
             self.node.spend(now, size)
 
     def refuse(self, flow: Flow, now: float) -> None:
-        """Note that the class wants more. Lower classes may then not borrow, unless its own ceiling
-        was the reason."""
+        """Record that a traffic class has data to send but too few tokens. For a while, less urgent
+        classes may then not borrow. This does not apply if only the class's own ceiling is used
+        up."""
         mine = self.classes[flow]
         if mine.ceiling is None or mine.ceiling.has(now, mine.quantum):
             mine.hungry = now
 
     def when(self, flow: Flow, tokens: float, now: float) -> float:
-        """Return when the class may spend this many tokens, if no other class spends any."""
+        """Return the time at which a traffic class may spend this many tokens if no other class
+        spends any before."""
         mine = self.classes[flow]
         at = now if mine.ceiling is None else mine.ceiling.when(now, tokens)
         if self.node is not None and mine.share is not None:
@@ -183,20 +191,22 @@ class _Side:
 
 
 class Shaper:
-    """The caps of a node over all its links. `who` is the writer or reader of a path."""
+    """Enforces the caps of a node on all its links. In all methods, `who` identifies the writer or
+    reader of one path."""
 
     def __init__(self, caps: Caps, now: float) -> None:
         self.change(caps, now)
 
     def change(self, caps: Caps, now: float) -> None:
-        """Use other caps from now on."""
+        """Replace the caps."""
         self.caps = caps
         self.capped = (caps.up != Cap(), caps.down != Cap())
         """Whether each direction has any cap."""
         self._sides = (_Side(caps.up, now), _Side(caps.down, now))
 
     def room(self, direction: Direction, flow: Flow, who: Hashable, now: float, most: int) -> int:
-        """Return how many bytes of a class may pass now, at most `most`; 0 until `next_at`."""
+        """Return how many bytes of a traffic class may pass now, at most `most`. If it returns 0,
+        call `next_at` for the time at which to retry."""
         side = self._sides[direction]
         mine = side.classes[flow]
         if mine.quantum == inf:
@@ -210,11 +220,13 @@ class Shaper:
         return int(min(tokens, most, mine.quantum if mine.waiting.several else inf))
 
     def spend(self, direction: Direction, flow: Flow, size: int, now: float) -> None:
-        """Charge bytes that have passed. What exceeds `room` is owed."""
+        """Charge bytes that have passed. If they are more than `room` allowed, later calls of
+        `room` allow less."""
         self._sides[direction].spend(flow, size, now)
 
     def next_at(self, direction: Direction, flow: Flow, who: Hashable, now: float) -> float:
-        """Return when `who` should ask again. Until then it keeps its place in the queue."""
+        """Return the time at which `who` should retry. It keeps its place in the queue until
+        shortly after that time."""
         side = self._sides[direction]
         mine = side.classes[flow]
         if mine.quantum == inf:
@@ -226,7 +238,8 @@ class Shaper:
         return at
 
     def leave(self, who: Hashable) -> None:
-        """Drop a writer that has nothing more to send, or whose path has closed."""
+        """Remove a writer from the queues, because it has nothing more to send or its path has
+        closed."""
         for side in self._sides:
             for each in side.classes:
                 each.waiting.remove(who)

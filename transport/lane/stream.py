@@ -1,7 +1,8 @@
-"""State machine of one stream in a lane: byte offsets, credit, the end of each direction. No I/O.
+"""State machine of one stream of a lane: byte offsets, credit, and the end of each direction. No
+I/O.
 
-It implements docs/spec/lane.md, section 6. `Lane` decides when a stream may send a frame, and
-counts the link's credit. This class knows only its own stream.
+Implements docs/spec/lane.md, section 6. `Lane` decides when a stream may send a frame, and manages
+the credit of the whole link. This module handles only a single stream.
 """
 
 from collections import deque
@@ -13,7 +14,7 @@ from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode
 
 
 class Entry(NamedTuple):
-    """A frame to be sent, without the fields that are known only when it leaves."""
+    """A frame to be sent, without the fields that are determined only when it is sent."""
 
     kind: int
     flags: int
@@ -32,8 +33,8 @@ class Context(Protocol):
 
 
 class LaneStream:
-    """Both directions of a stream. `mine` says whether this side opened it. `on_done` is called
-    when the last frame of an ended stream has left."""
+    """Both directions of a stream. `mine` is True if this side opened the stream. `on_done` is
+    called when both directions have ended and the last frame was sent."""
 
     def __init__(
         self,
@@ -45,6 +46,8 @@ class LaneStream:
         window: int,
         on_done: "Callable[[LaneStream], None]",
     ) -> None:
+        """`send_window` and `window` are the initial credit of this side and of the peer, in
+        bytes."""
         self.ident = ident
         self.priority = priority
         self.mine = mine
@@ -54,10 +57,10 @@ class LaneStream:
         self.scheduled = False  # whether it is in its priority's rotation
         self.queued = 0  # bytes from the caller that have not left
         self.finishing = False  # `finish` was called
-        self.send_done = False  # FIN or RESET has left
-        self.receive_done = False  # FIN or RESET has come
-        self.failed: str | None = None  # the code of a RESET by either side
-        self.lent = False  # carries a relay's data, which counts towards the relay's own cap
+        self.send_done = False  # FIN or RESET was sent
+        self.receive_done = False  # FIN or RESET was received
+        self.failed: str | None = None  # code of the RESET, if one was sent or received
+        self.lent = False  # whether it carries data that a relay forwards, which has its own cap
         self.held = 0  # bytes received but not read
         self._pieces: deque[memoryview] = deque()
         self._sent = 0
@@ -71,8 +74,8 @@ class LaneStream:
         self._read = 0
 
     def narrow(self, window: int) -> None:
-        """Use a smaller window in both directions than the hellos announced. Both ends must do
-        this before either sends or reads anything."""
+        """Reduce the window of both directions below what the hellos announced. Both ends must do
+        this before either of them sends or reads anything."""
         self._limit = min(self._limit, window)
         self._window = self._granted = min(self._window, window)
 
@@ -80,45 +83,46 @@ class LaneStream:
 
     @property
     def done(self) -> bool:
-        """Whether both directions have ended, so that the lane forgets the stream."""
+        """Whether both directions have ended, so that the lane can forget the stream."""
         return self.send_done and self.receive_done
 
     def write(self, data: Bytes) -> None:
-        """Queue bytes, which must not change later. The caller has to limit `queued`."""
+        """Queue bytes, which must not change afterwards. The caller must bound `queued`."""
         if data:
             self._pieces.append(memoryview(data))
             self.queued += len(data)
 
     def finish(self) -> None:
-        """End this side's direction after the queued bytes."""
+        """Close this side's direction once the queued bytes are sent."""
         self.finishing = True
 
     def reset(self, code: str) -> None:
-        """End both directions now, and drop all queued and unread bytes.
+        """End both directions at once, and discard all queued and unread bytes.
 
-        If both directions have ended in order already, only unread bytes are dropped.
+        If both directions have already ended regularly, only unread bytes are discarded.
         """
         self._discarding = True
         if self.failed is not None or (self.receive_done and self.finishing):
-            return  # only the first code counts
+            return  # a stream that has failed keeps its first code
         self.failed = code
         self._drop_queue()
         if not self.done:
             self._reset_due = code
 
     def discard(self) -> int:
-        """Drop unread bytes. Return how many."""
+        """Discard the unread bytes and return their number."""
         self._chunks.clear()
         dropped, self.held = self.held, 0
         self._read += dropped
         return dropped
 
     def extend_limit(self, limit: int) -> None:
-        """Apply credit from the peer: the offset up to which we may send. It never shrinks."""
+        """Apply new credit from the peer. `limit` is the offset up to which this side may send. It
+        never decreases."""
         self._limit = max(self._limit, limit)
 
     def has_output(self, link_room: int) -> bool:
-        """Whether `next_entry` would return a frame."""
+        """Return whether `next_entry` would return a frame."""
         if self.open_head is not None or self._reset_due is not None:
             return True
         if self.send_done:
@@ -128,8 +132,8 @@ class LaneStream:
         return self.finishing
 
     def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> Entry:
-        """Return the next frame of a stream that `has_output`, with up to `most` bytes of
-        payload."""
+        """Return the next frame to send, with up to `most` bytes of payload. Call this only if
+        `has_output` returns True."""
         if self.open_head is not None:
             head, self.open_head = self.open_head, None
             return Entry(OPEN, self.priority, self.ident, 0, head, b"")
@@ -165,10 +169,11 @@ class LaneStream:
     # Receiving.
 
     def take_in(self, frame: Frame) -> int:
-        """Accept a DATA frame. Return how many bytes are new. Raises Fault.
+        """Process a DATA frame and return how many of its bytes are new. Raises Fault with code
+        `bad-offset` or `credit-exceeded` if the peer violates the protocol.
 
-        Repeated frames keep their boundaries, so a frame with an offset below what has been
-        received is a complete duplicate.
+        A frame that is sent again has the same boundaries as before. If its offset is below the
+        number of bytes received, the whole frame is therefore a duplicate.
         """
         size = len(frame.payload)
         if frame.offset < self._received or (self.receive_done and not size):
@@ -188,7 +193,8 @@ class LaneStream:
         return size
 
     def take_reset(self, code: str) -> None:
-        """Handle the peer's RESET: drop unread bytes, and end this side's direction too."""
+        """Process a RESET from the peer: end this side's direction too and discard queued bytes.
+        The caller discards the unread bytes."""
         self.failed = self.failed or code
         self.receive_done = self._discarding = True
         self._drop_queue()
@@ -197,7 +203,7 @@ class LaneStream:
 
     @property
     def readable(self) -> bool:
-        """Whether `read` has something to report: bytes, the end, or a failure."""
+        """Whether a reader has something to process: bytes, the end of the stream, or a failure."""
         return bool(self._chunks) or self.receive_done or self.failed is not None
 
     def read(self, limit: int) -> bytes:
@@ -219,7 +225,8 @@ class LaneStream:
         return data
 
     def new_limit(self) -> int | None:
-        """Return the credit to grant now, once half a window has been read; None before that."""
+        """Return the new limit to grant to the peer, once half a window has been read; return None
+        before that."""
         if self.receive_done or self._granted - self._read > self._window // 2:
             return None
         self._granted = self._read + self._window

@@ -1,1 +1,2 @@
-"""The node's UDP port: demultiplexes by the first byte, answers STUN, carries QUIC as pipes."""
+"""The node's UDP port: demultiplexes datagrams by their first byte, passes on STUN, and provides
+byte streams over QUIC."""

@@ -1,5 +1,5 @@
-"""Server certificate that QUIC requires. It authenticates nothing: the link's own TLS inside of the
-stream does."""
+"""Server certificate that QUIC requires. It authenticates nothing, because the TLS of the link,
+inside the QUIC stream, authenticates the peer."""
 
 import datetime
 import hashlib
@@ -10,21 +10,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ..host.seam import Host
 
-# Constant dates and a serial number of 8 bytes give all certificates the same size.
+# The dates are constant and the serial number always has 8 bytes, so that all certificates have the
+# same size.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A self-signed certificate and its disposable key."""
+    """A self-signed certificate, and its private key, which is used for nothing else."""
 
     x509: x509.Certificate
     key: Ed25519PrivateKey = field(repr=False)
 
     @classmethod
     def generate(cls, host: Host) -> "Certificate":
-        """Generate a certificate with a key from the host's entropy."""
+        """Return a new certificate, with a key created from the host's entropy."""
         key = Ed25519PrivateKey.from_private_bytes(host.entropy(32))
         digest = hashlib.sha256(key.public_key().public_bytes_raw()).digest()
         made = (

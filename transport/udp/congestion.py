@@ -1,18 +1,22 @@
-"""Congestion control by a model of the path instead of counting losses.
+"""Congestion control by a model of the path, instead of by counting losses.
 
-BBR's model (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
-draft-cardwell-iccrg-bbr-congestion-control): the highest delivery rate of the last round trips and
-the shortest round trip determine how many bytes the path holds. Random loss changes neither. Four
-things differ:
+The model is that of BBR (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue
+2016; draft-cardwell-iccrg-bbr-congestion-control). The highest delivery rate of the last round
+trips and the shortest round trip determine how many bytes the path holds. Random loss changes
+neither. This implementation differs in four points:
 
-- The window is the path's own bytes plus a few milliseconds, not twice as much. This limits what
-  several of our flows together keep in a modem's buffer.
-- The start ends as soon as the round trip grows (HyStart++, RFC 9406), before the buffer is full.
-- A probe for more bandwidth starts from the present round trip, with other flows' queue in it, and
-  not from the shortest one. That keeps a share beside a sender that fills the buffer (CUBIC), which
-  a limited window alone would lose. It adds at most a quarter of our rate for one round trip.
-- A flow that measures the shortest round trip shortens the queue; other flows notice it and measure
-  at the same time. Alone, each would take the others' queue for a part of the path.
+- The window is the number of bytes that the path holds plus those of a few milliseconds, not twice
+  the number that the path holds. This limits what several of our flows together keep in a modem's
+  buffer.
+- The startup phase ends as soon as the round trip grows (HyStart++, RFC 9406), before the buffer is
+  full.
+- A probe for more bandwidth starts from the present round trip, which includes the queue of other
+  flows, and not from the shortest one. The flow thereby keeps its share beside a sender that fills
+  the buffer (CUBIC). With the limited window alone, it would lose its share. The probe adds at most
+  a quarter of our rate for one round trip.
+- A flow that measures the shortest round trip shortens the queue. Other flows notice this and
+  measure at the same time. If each flow measured alone, it would mistake the queue of the others
+  for a part of the path.
 
 If more than `LOSS_SHARE` of a round trip's packets are lost, the rate is reduced (BBRv2).
 
@@ -29,16 +33,16 @@ from aioquic.quic.packet_builder import QuicSentPacket
 from . import defaults
 
 Mark = tuple[int, float, float, bool]
-"""State when a packet was sent: bytes delivered, time of that delivery, send time of the first
-packet of that flight, and whether the sender had nothing more to send."""
+"""State when a packet was sent: (bytes delivered so far, time of the latest delivery, time at which
+the packet acknowledged by that delivery was sent, whether the sender had no more data)."""
 
 
 class Phase(Enum):
-    """Phase of the sender, named for its purpose."""
+    """Phase of congestion control. Each comment says what the sender does in it."""
 
-    STARTUP = "startup"  # finds the rate, by doubling it
-    DRAIN = "drain"  # drains the queue that the start has built
-    CRUISE = "cruise"
+    STARTUP = "startup"  # doubles the rate until it reaches that of the path
+    DRAIN = "drain"  # drains the queue that the startup has built
+    CRUISE = "cruise"  # sends at the measured rate
     UP = "up"  # probes for a higher rate
     DOWN = "down"  # drains the queue that the probe has built
     BASE = "base"  # measures the round trip without a queue of ours
@@ -55,14 +59,15 @@ _GAIN = {
 
 
 class DelayControl(QuicCongestionControl):
-    """Congestion control of one path, in bytes and seconds; aioquic calls it for each packet."""
+    """Congestion control of one path. Sizes are in bytes and times in seconds. aioquic calls it for
+    each packet."""
 
     def __init__(self, *, max_datagram_size: int) -> None:
         self.bytes_in_flight = 0
         self.congestion_window = defaults.INITIAL_PACKETS * max_datagram_size
         self.phase = Phase.STARTUP
         self.rate = 0.0
-        """Bytes per second that the path delivers; 0 until measured."""
+        """Delivery rate of the path, in bytes per second; 0 until measured."""
         self.base_rtt = 0.0
         """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
@@ -70,14 +75,16 @@ class DelayControl(QuicCongestionControl):
         self._delivered = 0
         self._delivered_at = 0.0
         self._first_sent = 0.0
-        self._limited_until = 0  # delivered bytes up to which the sender had nothing more to send
-        self._newest: tuple[Mark, float] | None = None  # of the packets just acknowledged
+        # While fewer bytes than this are delivered, measured rates reflect a lack of data.
+        self._limited_until = 0
+        # (mark, time sent) of the newest packet that was just acknowledged.
+        self._newest: tuple[Mark, float] | None = None
         self._acked = 0
-        self._rates: deque[tuple[int, float]] = deque()  # (round, rate), rates descending
+        self._rates: deque[tuple[int, float]] = deque()  # (round, rate), highest rate first
         self._last_rate = 0.0
         self._base_at = 0.0
         self._round = 0
-        self._round_rtt = 0.0  # shortest in the present round trip
+        self._round_rtt = 0.0  # shortest one measured during the present round
         self._round_lost = 0
         self._round_begin = 0
         self._round_limited = True
@@ -95,14 +102,15 @@ class DelayControl(QuicCongestionControl):
 
     @property
     def pacing_rate(self) -> float:
-        """Bytes per second at which to send; 0 until a round trip was measured."""
+        """Rate at which to send, in bytes per second; 0 until a round trip has been measured."""
         rate = self.rate
         if not rate or self.phase is Phase.STARTUP:
             rate = max(rate, self.congestion_window / self.base_rtt / 2 if self.base_rtt else 0.0)
         return rate * _GAIN[self.phase]
 
     def nothing_more(self) -> None:
-        """Record that there is nothing to send, so that lower rates measured now are ignored."""
+        """Record that the sender has no more data at present. Lower delivery rates that are
+        measured until then are ignored, because the sender is their cause."""
         self._limited_until = max(self._delivered + self.bytes_in_flight, 1)
 
     # Callbacks of aioquic.
@@ -142,7 +150,8 @@ class DelayControl(QuicCongestionControl):
             self._round_lost += packet.sent_bytes
 
     def on_persistent_congestion(self) -> None:
-        """Start again: after a long loss of everything, earlier measurements are worthless."""
+        """Restart in the startup phase. All packets of a long period were lost, so earlier
+        measurements say nothing about the present path."""
         self._rates.clear()
         self.rate = self._last_rate = self._full_rate = 0.0
         self._full_rounds = 0
@@ -150,7 +159,8 @@ class DelayControl(QuicCongestionControl):
         self.phase = Phase.STARTUP
 
     def on_rtt_measurement(self, *, now: float, rtt: float) -> None:
-        """Process an acknowledgement, after all its packets were reported."""
+        """Process an acknowledgement. aioquic calls this after it has reported each acknowledged
+        packet."""
         newest, self._newest = self._newest, None
         if newest is None:
             return
@@ -175,7 +185,8 @@ class DelayControl(QuicCongestionControl):
             self._probed_rtt = rtt
 
     def _take_rate(self, now: float, mark: Mark, sent: float) -> None:
-        """Measure the delivery rate (draft-cheng-iccrg-delivery-rate-estimation)."""
+        """Measure the delivery rate from the newest acknowledged packet: its `mark` and the time at
+        which it was sent (draft-cheng-iccrg-delivery-rate-estimation)."""
         delivered, delivered_at, first_sent, limited = mark
         interval = max(now - delivered_at, sent - first_sent)
         if interval <= 0 or interval < 0.99 * self.base_rtt:
@@ -221,7 +232,8 @@ class DelayControl(QuicCongestionControl):
         self._start_round()
 
     def _draw_back(self, now: float) -> None:
-        """Reduce the rate after too much loss, to what was delivered or a fixed share."""
+        """Reduce the rate after too much loss, to the latest delivery rate or to a fixed part of
+        the present rate, whichever is higher."""
         self._loss_round = self._round
         self.rate = min(self.rate, max(defaults.LOSS_FACTOR * self.rate, self._last_rate))
         self._rates.clear()
@@ -229,7 +241,7 @@ class DelayControl(QuicCongestionControl):
         self._enter(Phase.DOWN, now)
 
     def _see_full(self, now: float, acked: int) -> None:
-        """End the start if it has reached the path's rate."""
+        """End the startup phase if a queue builds up or if the rate has stopped growing."""
         queue = self._round_rtt - self.base_rtt
         if acked >= 8 * self._size and queue > min(max(self.base_rtt / 8, 0.004), 0.016):
             self._enter(Phase.DRAIN, now)
@@ -264,7 +276,7 @@ class DelayControl(QuicCongestionControl):
             if self.bytes_in_flight <= self._held(self.base_rtt):
                 self._enter(Phase.CRUISE, now)
         elif phase is Phase.CRUISE:
-            # A pseudorandom part keeps flows that began together from probing at the same time.
+            # The pseudorandom part prevents flows that began together from probing simultaneously.
             rounds = defaults.CRUISE_ROUNDS + (self._delivered // self._size & 3)
             if (
                 self._round >= self._phase_round + rounds
@@ -275,10 +287,11 @@ class DelayControl(QuicCongestionControl):
             self._enter(Phase.DOWN, now)
 
     def _wants_base(self, now: float, rtt: float) -> bool:
-        """Whether to measure the round trip without a queue.
+        """Return whether to begin measuring the round trip without a queue.
 
-        That is so after some time, or when another flow seems to measure. Measuring together works;
-        alone, each flow would see the queue of the others.
+        This is so if the last measurement is old, or if another flow seems to be measuring. Flows
+        must measure at the same time, because a flow that measures alone sees the queue of the
+        others.
         """
         age = now - max(self._base_at, self._looked_at)
         if age > defaults.BASE_AGE_S:
@@ -291,7 +304,7 @@ class DelayControl(QuicCongestionControl):
         )
 
     def _held(self, rtt: float) -> float:
-        """Return the bytes that the path holds with that round trip."""
+        """Return how many bytes the path holds if its round trip is `rtt` seconds."""
         return self.rate * rtt
 
     def _set_window(self) -> None:

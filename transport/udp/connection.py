@@ -1,14 +1,15 @@
-"""QUIC connection for two nodes: a single stream, limited memory, and either end may move.
+"""QUIC connection between two nodes: it has a single stream and limited memory, and either end may
+change its address.
 
-aioquic's `QuicConnection` is the state machine. Three of its properties do not fit. Its flow
-control doubles the window as long as bytes arrive, whether or not they are read. Its client
-follows a server to any address that the server names, and to no other. It does not limit what a
-peer makes it store beside the stream. Here the window opens as the reader reads, an address is
-followed only if authentic packets came from it (both ends may be behind NATs that lose their
-mappings), and all stored bytes are counted.
+aioquic's `QuicConnection` is the state machine. It is unsuitable in three points. Its flow control
+doubles the window as long as bytes arrive, whether or not they are read. Its client follows a
+server to any address that the server names, but to no other. It does not limit what a peer makes it
+store besides the stream. In this subclass, the window grows as the reader reads. The client follows
+a server to an address only if authentic packets came from it, because both ends may be behind NATs
+that lose their mappings. All stored bytes are counted.
 
-The overrides use private names of aioquic. Its version is pinned, and `test_connection.py` fails if
-one of them is no longer called.
+The overrides use private names of aioquic. Its version is therefore pinned, and
+`test_connection.py` fails if one of the overrides is no longer called.
 """
 
 import logging
@@ -40,7 +41,8 @@ from .mtu import PacketSize
 from .ranges import Ranges
 from .window import Extra, Window
 
-# Errors that aioquic or its parsers raise on invalid bytes, besides their own coded errors.
+# Errors that aioquic or its parsers raise on invalid input: QuicConnectionError, which has a code,
+# and others without a code.
 UNREADABLE: Final = (
     ValueError,
     TypeError,
@@ -56,21 +58,24 @@ _STREAM_FRAMES: Final = range(QuicFrameType.STREAM_BASE, QuicFrameType.STREAM_BA
 
 
 class Via(NamedTuple):
-    """Path to a peer: its address and our socket. aioquic treats it as an address."""
+    """Path of a connection: the peer's address and our socket. aioquic treats this tuple as an
+    address."""
 
     place: Place
     socket: Datagrams
 
 
 class _Silent(logging.LoggerAdapter[logging.Logger]):
-    """Discards aioquic's warnings about mistakes of peers, which reach us as codes."""
+    """Logger that discards aioquic's warnings about mistakes of peers. Their error codes reach us
+    in another way."""
 
 
 _SILENT: Final = logging.Logger("shoal.udp", logging.CRITICAL + 1)
 
 
 def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicConfiguration:
-    """Return the configuration: a server's with a certificate, a client's without."""
+    """Return the aioquic configuration of a server if a certificate is given, and of a client if it
+    is None."""
     return QuicConfiguration(
         alpn_protocols=[defaults.ALPN],
         connection_id_length=defaults.CONNECTION_ID_BYTES,
@@ -83,12 +88,13 @@ def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicCon
         private_key=certificate.key if certificate else None,
         cipher_suites=[CipherSuite.AES_128_GCM_SHA256, CipherSuite.CHACHA20_POLY1305_SHA256],
         supported_versions=[QuicProtocolVersion.VERSION_1],
-        verify_mode=ssl.CERT_NONE,  # TLS inside of the stream authenticates the peer
+        verify_mode=ssl.CERT_NONE,  # the TLS inside the stream authenticates the peer
     )
 
 
 class Connection(QuicConnection):
-    """One connection, sans-I/O: datagrams and `now` go in, datagrams and events come out."""
+    """One QUIC connection, without I/O. Its input is datagrams and the time `now`, its output
+    datagrams and events."""
 
     def __init__(
         self,
@@ -97,12 +103,13 @@ class Connection(QuicConnection):
         extra: Extra,
         **accepted: bytes | None,
     ) -> None:
-        """`accepted` are aioquic's arguments that a server takes from a client's first packet."""
+        """`extra` is the memory by which windows may grow. `accepted` has the arguments of aioquic
+        that a server derives from a client's first packet."""
         super().__init__(configuration=configuration, **accepted)  # type: ignore[arg-type]
         self.limits = limits
         self.window = Window(limits, extra)
         self.fault: BaseException | None = None
-        """Error that ended the connection because the peer's bytes could not be processed."""
+        """The error that ended this connection, if bytes of the peer could not be processed."""
         self.control = DelayControl(max_datagram_size=configuration.max_datagram_size)
         self._logger: Any = _Silent(_SILENT, {})
         self._loss._logger = self._logger
@@ -120,11 +127,11 @@ class Connection(QuicConnection):
         self._last_via: Via | None = None
         self._now = 0.0
 
-    # Interface for the shell.
+    # Interface for the code that does the I/O.
 
     @property
     def ended(self) -> bool:
-        """Whether it is closing or closed."""
+        """Whether this connection is closing or closed."""
         return self._close_pending or self._state not in (
             QuicConnectionState.FIRSTFLIGHT,
             QuicConnectionState.CONNECTED,
@@ -132,7 +139,7 @@ class Connection(QuicConnection):
 
     @property
     def began(self) -> bool:
-        """Whether an authentic packet of the peer has arrived."""
+        """Whether an authentic packet has arrived from the peer."""
         return self._state is not QuicConnectionState.FIRSTFLIGHT
 
     @property
@@ -142,23 +149,23 @@ class Connection(QuicConnection):
 
     @property
     def via(self) -> Via:
-        """Path on which packets are sent now."""
+        """Path on which packets are sent at present."""
         found: Via = self._network_paths[0].addr
         return found
 
     @property
     def rtt(self) -> float:
-        """Smoothed round trip in seconds, 0 until measured."""
+        """Smoothed round-trip time in seconds; 0 until measured."""
         return float(self._loss._rtt_smoothed)
 
     @property
     def unsent(self) -> int:
-        """Bytes of the stream that have not been sent yet."""
+        """Number of queued bytes of the stream that have not been sent yet."""
         stream = self._streams.get(defaults.STREAM_ID)
         return stream.sender._buffer_stop - stream.sender.highest_offset if stream else 0
 
     def begin(self, place: Place, socket: Datagrams, now: float) -> None:
-        """Dial an address."""
+        """Start the handshake with the peer at an address."""
         self.connect(Via(place, socket), now)
 
     def release(self) -> None:
@@ -175,7 +182,7 @@ class Connection(QuicConnection):
             self.tls.update_traffic_key_cb = _nothing
 
     def expire(self, now: float) -> None:
-        """Handle the timer that `get_timer` returned."""
+        """Handle the expiry of the timer that `get_timer` returned."""
         try:
             self.handle_timer(now)
         except UNREADABLE as error:
@@ -183,7 +190,8 @@ class Connection(QuicConnection):
             self.close(QuicErrorCode.INTERNAL_ERROR, QuicFrameType.PADDING)
 
     def receive(self, data: bytes, place: Place, socket: Datagrams, now: float) -> None:
-        """Handle a datagram. Closes the connection with a code if the peer is at fault."""
+        """Process a received datagram. If the peer violates the protocol, close the connection with
+        an error code."""
         via = self._last_via
         if via is None or via.socket is not socket or via.place != place:
             via = self._last_via = Via(place, socket)
@@ -198,7 +206,7 @@ class Connection(QuicConnection):
             self.close(QuicErrorCode.PROTOCOL_VIOLATION, QuicFrameType.PADDING)
 
     def transmit(self, now: float) -> list[tuple[bytes, Via]]:
-        """Return the datagrams to send now, each with its path."""
+        """Return the datagrams to send now, as (data, path)."""
         self._now = now
         before = self.control.bytes_in_flight
         self._pacer.begin(now)
@@ -213,16 +221,17 @@ class Connection(QuicConnection):
                     self.control.nothing_more()
         return datagrams
 
-    # Limits for what a peer can make this node store.
+    # Limits on what a peer can make this node store.
 
     def _check(self) -> None:
-        """Enforce limits that aioquic lacks. Raises QuicConnectionError."""
+        """Enforce limits that aioquic lacks. Raises QuicConnectionError if the peer exceeds one."""
         for stream in self._crypto_streams.values():
             if stream.receiver.highest_offset > self.limits.crypto_bytes:
                 raise _fault(QuicErrorCode.CRYPTO_BUFFER_EXCEEDED, QuicFrameType.CRYPTO)
 
     def _get_or_create_stream(self, frame_type: int, stream_id: int) -> QuicStream:
-        """Return the only stream. Raises QuicConnectionError for another, or too many gaps."""
+        """Return the only stream. Raises QuicConnectionError if the id belongs to another stream,
+        or if the received data has too many gaps."""
         if stream_id != defaults.STREAM_ID:
             raise _fault(QuicErrorCode.STREAM_LIMIT_ERROR, frame_type)
         stream = super()._get_or_create_stream(frame_type, stream_id)
@@ -235,12 +244,14 @@ class Connection(QuicConnection):
         return stream
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
-        """Send nothing: the stream's own window limits what arrives."""
+        """Send no limit for the whole connection, because the window of its only stream limits what
+        arrives."""
 
     def _write_stream_limits(
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
-        """Extend the window from what has been read, a quarter of it at a time."""
+        """Extend the stream's window by the bytes that have been read, once these are a quarter of
+        it."""
         if self.window.owes(stream.max_stream_data_local):
             stream.max_stream_data_local = self.window.grant(self._now, self.rtt)
         if stream.max_stream_data_local_sent == stream.max_stream_data_local:
@@ -257,33 +268,35 @@ class Connection(QuicConnection):
 
     @property
     def kept(self) -> int:
-        """Buffered bytes of the stream, including the gaps before them."""
+        """Number of received bytes in the stream's reassembly buffer, including the gaps between
+        them."""
         stream = self._streams.get(defaults.STREAM_ID)
         return len(stream.receiver._buffer) if stream is not None else 0
 
     def drop(self) -> None:
-        """Drop buffered bytes, because the stream is not read any more."""
+        """Discard the bytes in the reassembly buffer, because the stream will not be read again."""
         stream = self._streams.get(defaults.STREAM_ID)
         if stream is not None:
             stream.receiver._buffer = bytearray()
 
     @property
     def owes_window(self) -> bool:
-        """Whether enough was read to send the peer a new window."""
+        """Whether enough has been read since the last update to send the peer a new window."""
         stream = self._streams.get(defaults.STREAM_ID)
         return stream is not None and self.window.owes(stream.max_stream_data_local)
 
     # TLS.
 
     def _initialize(self, peer_cid: bytes) -> None:
-        """Offer a single group and signature: generating a key per group costs a millisecond."""
+        """Offer a single key exchange group and signature algorithm, because generating a key for
+        each group costs a millisecond."""
         super()._initialize(peer_cid)
         self._spaces[Epoch.ONE_RTT].ack_queue = Ranges()
         self.tls._supported_groups = [Group.X25519]
         self.tls._signature_algorithms = [SignatureAlgorithm.ED25519]
 
     def _confirm_handshake(self) -> None:
-        """Release the 48 KiB of TLS buffers, which are not needed after the handshake."""
+        """Release the TLS buffers (48 KiB), which are not needed after the handshake."""
         super()._confirm_handshake()
         for epoch in self._crypto_buffers:
             self._crypto_buffers[epoch] = Buffer(capacity=64)
@@ -295,9 +308,11 @@ class Connection(QuicConnection):
         self._remote_preferred_address = None  # a peer must not direct us to a third party
 
     def _receive_from_elsewhere(self, data: bytes, via: Via, now: float) -> None:
-        """Follow the server to a new address if this is its newest packet.
+        """Process a datagram that came from a new address of the server. If the datagram is
+        authentic and the newest so far, send to that address from now on.
 
-        The address is validated like that of a client (RFC 9000 section 9.3).
+        The new address is then validated in the same way as that of a client that has moved (RFC
+        9000, section 9.3).
         """
         if not self._handshake_complete:
             return
@@ -312,7 +327,8 @@ class Connection(QuicConnection):
             self._network_paths.insert(0, path)
 
     def _follow_path(self, now: float, datagrams: list[tuple[bytes, Via]]) -> None:
-        """Adapt packet size, keys and acknowledgement delay to the path and the traffic."""
+        """Adapt the packet size, the keys and the acknowledgement delay to the path and the
+        traffic. Append a probe of the packet size to `datagrams` if one is due."""
         size = self._size
         if self._loss._pto_count >= defaults.BLACK_HOLE_TIMEOUTS:
             size.shrink()
@@ -330,7 +346,7 @@ class Connection(QuicConnection):
             self._ack_delay = min(max(self._ack_rtt * defaults.ACK_SHARE, least), most)
 
     def _probe_size(self, path: QuicNetworkPath, now: float) -> list[tuple[bytes, Via]]:
-        """Build a padded PING of the size to be tried (RFC 8899 section 4.1)."""
+        """Return a padded PING of the packet size that is to be probed (RFC 8899, section 4.1)."""
         builder = QuicPacketBuilder(
             host_cid=self.host_cid,
             is_client=self._is_client,

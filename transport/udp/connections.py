@@ -1,7 +1,8 @@
-"""All QUIC connections of a port: finds the connection of a datagram, and runs their timers.
+"""All QUIC connections of a UDP port: finds the connection that a datagram belongs to, and runs the
+timers of all connections.
 
-It does no I/O by itself: `receive` takes datagrams, the sockets' `send`, which never waits, sends
-them, and `timeout` has to be called when `due` has passed.
+This module does not wait for I/O. `receive` processes datagrams, and the sockets' `send`, which
+never blocks, sends them. The owner must call `timeout` once the time `due` has passed.
 """
 
 import errno
@@ -35,30 +36,31 @@ from .gate import Gate, Welcome, destination
 from .quic import QuicByteStream
 from .window import Extra
 
-_EARLY_S: Final = 1e-9  # a timer this close counts as due, since sums of floats are inexact
-_LEAST_S: Final = 0.0005  # between two timer turns, so that no state of aioquic makes it spin
+_EARLY_S: Final = 1e-9  # a timer this close to its time is due, because float sums are inexact
+_LEAST_S: Final = 0.0005  # shortest timer, so that no state of aioquic can cause a busy loop
 
 
 class _Entry:
-    """A connection, with the port's state about it."""
+    """A connection, and what the port knows about it."""
 
     def __init__(self, connection: Connection, deadline: float, half_open: Entry | None) -> None:
         self.connection = connection
-        self.deadline = deadline  # of the handshake and of authentication
-        self.half_open = half_open  # of an accepted connection that is not authenticated yet
+        self.deadline = deadline  # when the handshake and the authentication must be done
+        # Entry in the counter of half-open connections; None if dialled or authenticated.
+        self.half_open = half_open
         self.pipe: QuicByteStream | None = None
         self.opened = trio.Event()  # set when the handshake of a dial is done or has failed
-        self.cids: dict[bytes, None] = {}  # its connection ids
-        self.due = inf  # time of its next turn
-        self.armed = inf  # time of its valid heap entry
-        self.last_words: bytes = b""
-        self.asked = 0  # datagrams of the peer after its end
+        self.cids: dict[bytes, None] = {}  # connection ids by which the peer addresses it
+        self.due = inf  # when its timer is due
+        self.armed = inf  # time of its valid entry in the heap; other entries are ignored
+        self.last_words: bytes = b""  # last packet that was sent after the end
+        self.asked = 0  # datagrams that the peer sent after the end
         self.forgotten = False
-        self.kept = 0  # unread bytes when last counted
+        self.kept = 0  # unread bytes when they were last counted
 
 
 class Connections:
-    """Connections of one port."""
+    """The QUIC connections of one UDP port."""
 
     def __init__(
         self,
@@ -69,14 +71,17 @@ class Connections:
         on_due: Callable[[float], None],
         guard: Guard,
     ) -> None:
-        """`on_pipe` gets each accepted pipe; `on_due` gets a due time earlier than the last one."""
+        """`half_open` counts accepted connections that are not authenticated yet. `on_byte_stream`
+        is called with the byte stream of each accepted connection. `on_due` is called with a time
+        whenever `timeout` must be called earlier than announced before."""
         self.dropped = 0
         """Datagrams that belonged to no connection."""
         self.gate = Gate(host, half_open, limits)
         self._host = host
         self._limits = limits
         self._extra = Extra(limits)
-        self._kept = 0  # upper limit of unread bytes: reads since the last count are not subtracted
+        # Upper bound of all unread bytes: what was read since the last count is not subtracted.
+        self._kept = 0
         self._on_byte_stream = on_byte_stream
         self._on_due = on_due
         self._guard = guard
@@ -88,18 +93,19 @@ class Connections:
         self._number = 0
 
     def __len__(self) -> int:
-        """Number of connections, closing ones included."""
+        """Return the number of connections, including closing ones."""
         return len(self._entries)
 
     @property
     def due(self) -> float:
-        """When to call `timeout` next."""
+        """Time at which to call `timeout` next; infinite if no timer is set."""
         return self._heap[0][0] if self._heap else inf
 
     # Datagrams.
 
     def receive(self, batch: Iterable[Datagram], socket: Datagrams) -> None:
-        """Handle all datagrams of a wake-up, then let each connection reply once."""
+        """Process all datagrams that a socket has received at one wake-up, then let each of their
+        connections reply once."""
         now = self._host.now()
         touched: dict[_Entry, None] = {}
         for data, place in batch:
@@ -121,11 +127,12 @@ class Connections:
                 self._bound(entry, entry.pipe.kept)
 
     def _guarding(self, entry: _Entry) -> AbstractContextManager[None]:
-        """Guard that ends only this connection on an error."""
+        """Return a guard that ends only this connection if the guarded block hits a bug."""
         return self._guard.around(entry.connection.via.place, partial(self._forget, entry))
 
     def _bound(self, entry: _Entry, kept: int) -> None:
-        """Enforce the limit on unread bytes by closing the connection with the most."""
+        """Enforce the limit on the unread bytes of all connections: if it is exceeded, close the
+        connection with the most. `kept` is the number of unread bytes of this connection."""
         self._count(entry, kept)
         if self._kept <= self._limits.total_bytes:
             return
@@ -142,7 +149,8 @@ class Connections:
         entry.kept = kept
 
     def _begin(self, data: bytes, place: Place, socket: Datagrams, now: float) -> _Entry | None:
-        """Accept a client's first packet; return its connection, or None if it is not admitted."""
+        """Accept a client's first packet and return its connection. Return None if the packet is
+        not admitted."""
         full = len(self._entries) >= self._limits.connections
         found = None if full else self.gate.admit(data, place, now)
         if not isinstance(found, Welcome):
@@ -166,9 +174,9 @@ class Connections:
         return entry
 
     def _repeat(self, entry: _Entry, place: Place, socket: Datagrams) -> None:
-        """Repeat the last packet to a peer that missed the end of its connection.
+        """Send the last packet of an ended connection again, because the peer has missed it.
 
-        Replies get ever rarer, and never have more bytes than the peer sent (RFC 9000 section
+        Replies get ever rarer, and never have more bytes than the peer sent (RFC 9000, section
         10.2.1).
         """
         entry.asked += 1
@@ -178,7 +186,8 @@ class Connections:
     # Connections.
 
     def dial(self, place: Place, socket: Datagrams) -> tuple[QuicByteStream, trio.Event]:
-        """Begin a connection; the event is set when its handshake is done or has failed.
+        """Begin a connection and return (byte stream, event). The event is set once the handshake
+        is done or has failed.
 
         Raises OSError if there are too many connections.
         """
@@ -225,7 +234,7 @@ class Connections:
             entry.half_open = None
 
     def close(self) -> None:
-        """Close all connections and notify the peers."""
+        """Close all connections and notify their peers."""
         for entry in list(self._entries):
             if entry.pipe is not None:
                 entry.pipe.close()
@@ -233,10 +242,10 @@ class Connections:
             self._forget(entry)
         self._heap.clear()
 
-    # Turns of connections.
+    # Timers and events.
 
     def timeout(self) -> None:
-        """Run the connections whose timers are due."""
+        """Run the timers that are due."""
         now = self._host.now()
         heap = self._heap
         while heap and heap[0][0] <= now + _EARLY_S:
@@ -254,8 +263,8 @@ class Connections:
             self._end(entry, QuicErrorCode.CONNECTION_REFUSED)
             self._forget(entry)
         else:
-            # Slightly later than the timer: at the exact time, aioquic would let an
-            # acknowledgement wait for the pacer and return the same time again.
+            # The time is slightly later than the timer's. At the exact time, aioquic would make an
+            # acknowledgement wait for the pacer, and set the same timer again.
             then = max(now, entry.due) + _EARLY_S
             entry.connection.expire(then)
             self._turn(entry, then)
@@ -265,7 +274,7 @@ class Connections:
         self._transmit(entry, self._host.now())
 
     def _turn(self, entry: _Entry, now: float) -> None:
-        """Deliver a connection's events and send its datagrams."""
+        """Process the events of a connection, send its datagrams and set its timer."""
         if not entry.forgotten:
             with self._guarding(entry):
                 self._take_turn(entry, now)
@@ -273,7 +282,7 @@ class Connections:
     def _take_turn(self, entry: _Entry, now: float) -> None:
         self._hear(entry)
         self._transmit(entry, now)
-        self._hear(entry)  # sending creates events too
+        self._hear(entry)  # sending can create further events
         if entry.forgotten:
             return
         if entry.pipe is not None and not entry.connection.ended:
@@ -351,5 +360,5 @@ class Connections:
 
 
 def unreachable(place: Place) -> OSError:
-    """Return the error of a dial that was refused or not answered."""
+    """Return the error for a dial that was refused or not answered."""
     return OSError(errno.ECONNREFUSED, f"no QUIC at {place[0]} port {place[1]}")

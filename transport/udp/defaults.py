@@ -9,18 +9,19 @@ from ..defaults import HANDSHAKE_S, KIB, MIB
 ALPN: Final = "shoal-udp/1"
 CONNECTION_ID_BYTES: Final = 8
 INITIAL_BYTES: Final = 1200
-"""Least bytes of a datagram with a first packet (RFC 9000 section 14.1)."""
+"""Smallest datagram that may hold a client's first packet, in bytes (RFC 9000, section 14.1)."""
 STREAM_ID: Final = 0
-"""The client's first bidirectional stream, which is the only one."""
+"""Id of the only stream: the client's first bidirectional one."""
 
-# Defaults of `UdpLimits`, which says what they limit (bytes, counts, seconds).
+# Default values of `UdpLimits`, which documents each of them (bytes, counts, seconds).
 WINDOW_BYTES: Final = 2 * MIB
 STRANGER_WINDOW_BYTES: Final = 64 * KIB
 LARGEST_WINDOW_BYTES: Final = 8 * MIB
 TOTAL_BYTES: Final = 256 * MIB
 EXTRA_BYTES: Final = 64 * MIB
 WINDOW_ROUNDS: Final = 4
-"""A window that is read within this many round trips is too small for the path."""
+"""If the reader consumes a whole window within this many round trips, the window is too small for
+the path."""
 CONNECTIONS: Final = 512
 IDLE_S: Final = 30.0
 RETRY_ABOVE: Final = 8
@@ -29,37 +30,41 @@ BEGINNINGS_PER_S: Final = 24.0
 BEGINNINGS_BURST: Final = 512
 LOOKS_PER_S: Final = 500.0
 LOOKS_BURST: Final = 256
-"""First packets at once, a count, before `LOOKS_PER_S` applies."""
+"""Number of first packets in a burst that are examined before `LOOKS_PER_S` applies."""
 BURST: Final = 32
-"""First packets at once, a count, before `UNPROVEN_PER_S` applies."""
+"""Number of first packets in a burst that are accepted before `UNPROVEN_PER_S` applies."""
 
 GAPS: Final = 512
-"""Pieces of the stream beyond a gap, a count."""
+"""Number of pieces that the received data of a stream may have, separated by gaps."""
 GAP_BYTES: Final = 2 * KIB
-"""Growth of the window, in bytes, that allows one more piece: an overflowing queue drops every
-other packet for a while."""
+"""Growth of the window, in bytes, that allows one more piece. There can be many pieces because an
+overflowing queue drops every other packet for a while."""
 CRYPTO_BYTES: Final = 16 * KIB
-"""Bytes of TLS messages in each direction over a connection's life."""
+"""Bytes of TLS messages that a peer may send on one connection, in all."""
 DATA_LIMIT: Final = 1 << 60
-"""Flow control of the connection, in bytes: unlimited, as its only stream has its own."""
+"""Flow control window of the whole connection, in bytes. It is unlimited in effect, because its
+only stream has a window of its own."""
 KEY_PACKETS: Final = 1 << 22
-"""Packets per key: half of what AES-GCM may protect (RFC 9001 section 6.6)."""
+"""Packets after which the key is changed: half of what AES-GCM may protect (RFC 9001, section
+6.6)."""
 
-# The pipe.
+# The byte stream.
 UNSENT_S: Final = 0.02
 UNSENT_BYTES: Final = (8 * KIB, 128 * KIB)
-"""Bytes accepted ahead of the wire: `UNSENT_S` seconds of the path's rate, within these limits."""
+"""Bytes that are accepted before they can be sent: as many as the path delivers in `UNSENT_S`
+seconds, but at least the first and at most the second of these."""
 ACK_S: Final = (0.001, 0.005)
 ACK_SHARE: Final = 1 / 8
-"""Share of a round trip between acknowledgements, within the limits `ACK_S` in seconds."""
+"""Longest delay of an acknowledgement: this part of a round trip, but at least the first and at
+most the second value of `ACK_S`, in seconds."""
 
-# Packets larger than the smallest (RFC 8899): what Ethernet, tunnels and mobile networks carry.
+# Packet sizes to probe (RFC 8899), in bytes: what Ethernet, tunnels and mobile networks carry.
 DATAGRAM_SIZES: Final = (1452, 1372, 1252)
 SIZE_TRIES: Final = 2
 SIZE_PROBE_BYTES: Final = 64 * KIB
-"""Bytes sent before larger packets are worth probing."""
+"""Bytes that must have been sent on a path before larger packets are worth probing."""
 BLACK_HOLE_TIMEOUTS: Final = 3
-"""Consecutive probe timeouts after which packets become small again."""
+"""Consecutive probe timeouts (RFC 9002, section 6.2) after which packets become small again."""
 
 # Congestion control (congestion.py gives the sources).
 INITIAL_PACKETS: Final = 10
@@ -69,50 +74,68 @@ STARTUP_GAIN: Final = 2.77
 UP_GAIN: Final = 1.25
 DOWN_GAIN: Final = 0.75
 GROWTH: Final = 1.25
-"""If the rate grows by less over `FULL_ROUNDS` round trips, it has reached the link's."""
+"""If the rate grows by less than this factor over `FULL_ROUNDS` round trips, it has reached the
+rate of the path, and the startup phase ends."""
 FULL_ROUNDS: Final = 3
 RATE_ROUNDS: Final = 10
-"""Round trips whose highest rate counts."""
+"""Number of the latest round trips of which the highest delivery rate counts."""
 CRUISE_ROUNDS: Final = 6
 CRUISE_S: Final = 0.06
+"""A probe for more bandwidth begins after at least this many round trips and seconds."""
 QUEUE_S: Final = 0.025
-"""Most seconds of queue that a probe may build."""
+"""Longest queue that such a probe may build, in seconds of delay."""
 SLACK_S: Final = 0.01
 SLACK_BYTES: Final = 128 * KIB
-"""Most bytes in flight beyond the path's own, to bridge acknowledgements that come in batches."""
+"""Bytes in flight beyond those that the path holds: what it delivers in `SLACK_S` seconds, but at
+most `SLACK_BYTES`. They keep the path busy while acknowledgements arrive in batches."""
 STANDING_ROUNDS: Final = 8
-"""Round trips after whose shortest a sudden drop means that another flow is draining the queue."""
+"""Number of round trips that are remembered. If a new one is much shorter than all of them, another
+flow is draining the queue."""
 BASE_AGE_S: Final = 10.0
+"""Age of the shortest round trip, in seconds, at which it is measured again."""
 BASE_PROBE_S: Final = 0.2
+"""Shortest duration of such a measurement, in seconds."""
 BASE_NOISE_S: Final = 0.001
+"""A round trip that is at most this much longer than the shortest one, in seconds, confirms it."""
 JOIN_S: Final = 0.005
+"""How much shorter than the remembered round trips a new one must be, in seconds, to show that
+another flow is measuring."""
 LOSS_SHARE: Final = 0.04
 LOSS_PACKETS: Final = 3
 LOSS_FACTOR: Final = 0.8
+"""If more than the part `LOSS_SHARE` of a round trip's bytes and at least `LOSS_PACKETS` packets
+are lost, the rate is reduced, at most by the factor `LOSS_FACTOR`."""
 
 # Pacing.
 BURST_S: Final = 0.005
 BURST_BYTES: Final = 96 * KIB
 BURST_PACKETS: Final = 3
+"""Largest burst: what the rate allows in `BURST_S` seconds, but at most `BURST_BYTES` bytes and at
+least `BURST_PACKETS` packets."""
 WAKE_S: Final = 0.001
-"""Least wait of a sender that has used up its burst, in seconds."""
+"""Shortest time that a sender waits after it has used up its burst, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class UdpLimits:
-    """Limits on what QUIC peers can make this node store. Defaults: above."""
+    """Limits on what QUIC peers can make this node store. The default values are the constants
+    above."""
 
     window_bytes: int = WINDOW_BYTES
-    """Unread bytes of a connection, in order or not."""
+    """Window of an authenticated connection, in bytes. It bounds the unread bytes, in order or
+    not."""
     stranger_window_bytes: int = STRANGER_WINDOW_BYTES
-    """Unread bytes until the other end is authenticated. It is small because a single byte at the
-    end of a window takes the memory of all of it, and a handshake needs little."""
+    """Window until the other end is authenticated, in bytes. It is small because a single received
+    byte at the end of a window costs the memory of the whole window, and a handshake needs
+    little."""
     largest_window_bytes: int = LARGEST_WINDOW_BYTES
-    """Unread bytes if the path is long and fast, and the reader keeps up."""
+    """Largest window, in bytes. It is reached if the path is long and fast and the reader keeps
+    up."""
     extra_bytes: int = EXTRA_BYTES
-    """Growth of windows of all connections together, in bytes."""
+    """Bytes by which the windows of all connections together may grow beyond `window_bytes`."""
     total_bytes: int = TOTAL_BYTES
-    """Unread bytes of all connections together; beyond it the one with the most is closed."""
+    """Unread bytes of all connections together. Above it, the connection with the most is
+    closed."""
     connections: int = CONNECTIONS
     """Concurrent connections, a count."""
     handshake_s: float = HANDSHAKE_S
@@ -120,17 +143,21 @@ class UdpLimits:
     idle_s: float = IDLE_S
     """Seconds without a packet after which a connection is lost."""
     retry_above: int = RETRY_ABOVE
-    """Half-open connections, a count, from which a further one has to prove its address."""
+    """Number of half-open connections from which on a new client must prove its address."""
     unproven_per_s: float = UNPROVEN_PER_S
-    """First packets per second beyond which further ones have to prove their addresses: a fake one
-    costs 0.2 ms and is not counted as half open afterwards."""
+    """First packets per second above which further clients must prove their addresses. The bound on
+    half-open connections does not suffice: a forged first packet costs 0.2 ms, but leaves no
+    half-open connection."""
     beginnings_per_s: float = BEGINNINGS_PER_S
-    """First packets accepted per second; more are dropped, as each costs handshake cryptography."""
+    """First packets accepted per second. Further ones are dropped, because each costs the
+    cryptography of a handshake."""
     beginnings_burst: float = BEGINNINGS_BURST
-    """First packets accepted at once, a count: all peers of a relay may return at once."""
+    """First packets accepted in a burst, a count. It is high because all peers of a relay may
+    reconnect at once."""
     looks_per_s: float = LOOKS_PER_S
-    """First packets without a token examined per second, and as many with one."""
+    """First packets without a token that are examined per second. As many with a token are examined
+    in addition."""
     gaps: int = GAPS
-    """Pieces of a stream beyond a gap, a count."""
+    """Number of pieces that the received data of a stream may have, separated by gaps."""
     crypto_bytes: int = CRYPTO_BYTES
-    """Bytes of TLS messages of a connection."""
+    """Bytes of TLS messages that a peer may send on one connection."""

@@ -1,5 +1,5 @@
-"""Admission of new connections: few at a time, and once there are several, only from proven
-addresses (RFC 9000 section 8.1)."""
+"""Admission of new connections. The rate is limited, and once there are several half-open
+connections, a new client must prove its address (RFC 9000, section 8.1)."""
 
 from dataclasses import dataclass
 
@@ -24,9 +24,11 @@ from .defaults import UdpLimits
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """A first packet that may begin a connection.
+    """A client's first packet that was admitted and may begin a connection.
 
-    It has the ids that the server repeats to the client, and the entry in the half-open crowd.
+    `original` and `retried` are the connection ids that the server must repeat to the client (RFC
+    9000, section 7.3); `retried` is None if there was no Retry. `entry` is the connection's entry
+    in the counter of half-open connections.
     """
 
     original: bytes
@@ -35,19 +37,20 @@ class Welcome:
 
 
 class _Tokens(QuicRetryTokenHandler):
-    """Retry tokens under a key from the host's entropy."""
+    """Retry tokens, encrypted with a key from the host's entropy."""
 
     def __init__(self, host: Host) -> None:
         self._aead = AESGCM(host.entropy(16))
 
 
 class Gate:
-    """Examines first packets. `half_open` counts admitted connections that sent nothing yet."""
+    """Examines clients' first packets and admits connections. `half_open` counts the admitted
+    connections that are not authenticated yet."""
 
     def __init__(self, host: Host, half_open: HalfOpen, limits: UdpLimits) -> None:
         self.half_open = half_open
         self.retries = 0
-        """How often a client was asked to prove its address."""
+        """Number of Retry packets sent, each of which asks a client to prove its address."""
         self._host = host
         self._limits = limits
         self._tokens = _Tokens(host)
@@ -62,10 +65,12 @@ class Gate:
         )
 
     def admit(self, data: bytes, place: Place, now: float) -> Welcome | bytes | None:
-        """Decide on a datagram that belongs to no connection.
+        """Decide on a datagram that belongs to no connection. Return a Welcome to begin a
+        connection, bytes to send as a reply (fewer than were received), or None to drop the
+        datagram.
 
-        Returns a Welcome to begin a connection, bytes to reply (fewer than came), or None to drop
-        it. In a flood only some are examined, and clients with a token have a limit of their own.
+        In a flood only some datagrams are examined. First packets with a token have a limit of
+        their own, so that a flood without tokens does not affect them.
         """
         if not self._looks[_has_token(data)].take(now):
             return None
@@ -113,14 +118,15 @@ class Gate:
 
 
 def _has_token(data: bytes) -> bool:
-    """Whether it claims a token: the token's length follows the two connection ids."""
+    """Return whether a packet claims to have a token. The length of the token follows the two
+    connection ids."""
     at = 6 + (data[5] if len(data) > 5 else 0)
     at += 1 + (data[at] if len(data) > at else 0)
     return len(data) > at and data[at] > 0
 
 
 def _first_packet(data: bytes) -> QuicHeader | None:
-    """Return the header of a client's first packet, None for anything else."""
+    """Return the header of a client's first packet, or None for any other datagram."""
     if len(data) < defaults.INITIAL_BYTES or data[0] & 0xC0 != 0xC0:
         return None
     try:
@@ -137,7 +143,7 @@ def _first_packet(data: bytes) -> QuicHeader | None:
 
 
 def destination(data: bytes) -> bytes:
-    """Return the destination connection id of a packet, b"" if it has none."""
+    """Return the destination connection id of a packet, or b"" if it has none."""
     if data[0] & 0x80:
         return data[6 : 6 + data[5]] if len(data) > 6 else b""
     return data[1 : 1 + defaults.CONNECTION_ID_BYTES]

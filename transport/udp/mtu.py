@@ -1,4 +1,4 @@
-"""Search for the packet size of a path, with packets that carry no data (RFC 8899)."""
+"""Search for the largest packet size of a path, by probes that carry no data (RFC 8899)."""
 
 from aioquic.quic.packet_builder import QuicDeliveryState
 
@@ -6,7 +6,8 @@ from . import defaults
 
 
 class PacketSize:
-    """Search on one path, from the largest size down. It restarts when the path changes."""
+    """Search for the packet size of one path, from the largest size down. It restarts if the path
+    changes."""
 
     def __init__(self) -> None:
         self.bytes = defaults.INITIAL_BYTES
@@ -17,11 +18,12 @@ class PacketSize:
 
     @property
     def probe(self) -> int:
-        """Size to try next."""
+        """Size of the next probe, in bytes."""
         return self._left[-1]
 
     def follow(self, path: object, sent: int) -> bool:
-        """Whether to send a probe on this path now, after `sent` bytes."""
+        """Return whether to send a probe now on this path, on which `sent` bytes have been sent. If
+        `path` is not the previous one, restart the search."""
         if path != self._path:
             self._path = path
             self.bytes = defaults.INITIAL_BYTES
@@ -35,9 +37,10 @@ class PacketSize:
         self._waiting = True
 
     def on_delivery(self, delivery: QuicDeliveryState, size: int) -> None:
-        """Handle the result of a probe."""
+        """Process the result of a probe: adopt its size if it was delivered, otherwise continue the
+        search."""
         if not self._waiting or not self._left or size != self._left[-1]:
-            return  # it belongs to an earlier path
+            return  # the probe belongs to an earlier path
         self._waiting = False
         if delivery is QuicDeliveryState.ACKED:
             self.bytes = size
@@ -46,6 +49,7 @@ class PacketSize:
             self._left.pop()
 
     def shrink(self) -> None:
-        """Return to the smallest size, because nothing passes and the size may be why."""
+        """Return to the smallest size, because packets are lost and their size may be the
+        reason."""
         self.bytes = defaults.INITIAL_BYTES
         self._left.clear()

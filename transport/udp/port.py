@@ -1,4 +1,4 @@
-"""The node's UDP port: demultiplexes datagrams (RFC 9443), and owns the sockets."""
+"""The node's UDP port: owns its sockets and demultiplexes their datagrams (RFC 9443)."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,15 +15,17 @@ from .defaults import UdpLimits
 from .quic import QuicByteStream
 
 OnStun = Callable[[bytes, Place, Datagrams], None]
-_STUN: Final = 4  # first bytes below this are STUN (RFC 9443 section 3)
-_QUIC: Final = 64  # first bytes from this on are QUIC
-_PORT_TRIES: Final = 8
+_STUN: Final = 4  # a first byte below this means STUN (RFC 9443, section 3)
+_QUIC: Final = 64  # a first byte from this on means QUIC
+_PORT_TRIES: Final = 8  # port numbers that are tried until one is free for all addresses
 
 
 class UdpPort:
-    """A UDP port number, with a socket per IP version and those added later.
+    """One UDP port number, with a socket for each IP version, and further sockets that are added
+    later.
 
-    QUIC connections are dialled from it and accepted on it; STUN goes to `on_stun`.
+    QUIC connections are dialled from this port and accepted on it. STUN messages are passed to the
+    handler set by `on_stun`.
     """
 
     def __init__(
@@ -34,7 +36,8 @@ class UdpPort:
         half_open: HalfOpen | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`half_open` counts accepted connections without authentication; it may be shared."""
+        """`half_open` counts accepted connections that are not authenticated yet. It may be shared
+        with other ports."""
         self.port = 0
         self.dropped = 0
         """Datagrams that were neither STUN nor QUIC."""
@@ -57,11 +60,13 @@ class UdpPort:
         )
 
     def on_stun(self, callback: OnStun) -> None:
-        """Set the handler of STUN: it gets the datagram, its source, and the receiving socket."""
+        """Set the handler of STUN messages. It is called with the datagram, its source, and the
+        receiving socket."""
         self._stun = callback
 
     def on_byte_stream(self, callback: Callable[[QuicByteStream], None]) -> None:
-        """Set the handler of accepted pipes, whose first bytes have already arrived."""
+        """Set the handler of accepted connections. It is called with a byte stream once its first
+        bytes have arrived."""
         self._pipe = callback
 
     async def run(
@@ -71,9 +76,10 @@ class UdpPort:
         *,
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the port on these addresses (port 0 picks a free one) until cancelled.
+        """Serve the port on these addresses until cancelled. `port` 0 means any free port.
 
-        Reports started with the port's number. Raises AddressInUse, HostError.
+        Reports the port number through `task_status`. Raises AddressInUse if the port is in use,
+        and HostError if it cannot be bound for another reason.
         """
         self._sockets = await self._bind(listen, port)
         for address, socket in zip(listen, self._sockets, strict=True):
@@ -95,7 +101,8 @@ class UdpPort:
             self._added.clear()
 
     async def _bind(self, listen: Sequence[str], port: int) -> list[Datagrams]:
-        """Bind a socket for each address, all with the same port number."""
+        """Bind a socket for each address, all with the same port number. If `port` is 0, try other
+        port numbers if one address cannot use the same one."""
         for _ in range(_PORT_TRIES - 1):
             try:
                 return await self._bind_once(listen, port)
@@ -119,26 +126,28 @@ class UdpPort:
     # Sockets.
 
     def add(self, socket: Datagrams) -> None:
-        """Serve a further socket from now on."""
+        """Start serving a further socket. Raises trio.ClosedResourceError if this port is not
+        running."""
         if self._nursery is None:
             raise trio.ClosedResourceError("this port is not running")
         self._added[socket] = trio.CancelScope()
         self._nursery.start_soon(self._serve_added, socket)
 
     def remove(self, socket: Datagrams) -> None:
-        """Close an added socket; connections that use it lose their path."""
+        """Close a socket that was added. Connections that use it lose their path."""
         scope = self._added.pop(socket, None)
         if scope is not None:
             scope.cancel()
             socket.close()
 
     def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
-        """Send a datagram from the port or an added socket; return False if it was not accepted."""
+        """Send a datagram from an added socket, or from the port if `socket` is None. Return False
+        if the datagram was not accepted."""
         found = socket or self._socket_for(to)
         return found is not None and found.send(data, to)
 
     def _socket_for(self, place: Place) -> Datagrams | None:
-        """Return the socket for the address's IP version."""
+        """Return the port's socket for the IP version of an address, or None if there is none."""
         return self._by_version.get(":" in place[0])
 
     async def _serve_added(self, socket: Datagrams) -> None:
@@ -146,7 +155,7 @@ class UdpPort:
             await self._serve(socket)
 
     async def _serve(self, socket: Datagrams) -> None:
-        # One task per socket; a wake-up handles all datagrams that have arrived.
+        # One task runs for each socket and handles all arrived datagrams at each wake-up.
         while True:
             try:
                 batch = await socket.receive()
@@ -172,9 +181,11 @@ class UdpPort:
     async def dial(
         self, place: Place, *, socket: Datagrams | None = None, timeout: float
     ) -> QuicByteStream:
-        """Open a QUIC connection from the port or an added socket; the dialling side writes first.
+        """Open a QUIC connection from an added socket, or from the port if `socket` is None. The
+        dialling side must write first.
 
-        Raises OSError if there is no answer within `timeout` seconds.
+        Raises OSError if the handshake is not done within `timeout` seconds, or if this port has no
+        socket for the IP version.
         """
         found = socket or self._socket_for(place)
         if found is None:
@@ -203,7 +214,7 @@ class UdpPort:
         self._timer.deadline = when
 
     async def _serve_timers(self) -> None:
-        """Run one timer for all connections, by moving its deadline while the task sleeps."""
+        """Run a single timer for all connections. Its deadline is moved while this task sleeps."""
         while True:
             with trio.CancelScope(deadline=self.connections.due) as self._timer:
                 await trio.sleep_forever()

@@ -1,4 +1,4 @@
-"""Pipe over the single stream of a QUIC connection."""
+"""Byte stream over the single stream of a QUIC connection."""
 
 import errno
 from collections.abc import Callable
@@ -14,7 +14,8 @@ from .connection import Connection
 class QuicByteStream:
     """`ByteStream` over a QUIC connection.
 
-    Received bytes wait here; written bytes wait in the connection, which holds only a few.
+    Received bytes wait in this object. Written bytes wait in the connection, which accepts only a
+    few.
     """
 
     medium = "udp"
@@ -25,13 +26,14 @@ class QuicByteStream:
         flush: Callable[[], None],
         trusted: Callable[[], None] = lambda: None,
     ) -> None:
-        """`flush` sends what the connection has queued; `trusted` is called by `trust`."""
+        """`flush` sends what the connection has queued. `trusted` is called once the other end is
+        authenticated."""
         self.connection = connection
         self._trusted = trusted
         self._flush = flush
         self._arrived = bytearray()
-        self._finished = False  # the peer has ended its direction
-        self._ended = False  # we have ended our direction
+        self._finished = False  # the peer has closed its sending side
+        self._ended = False  # this node has closed its sending side
         self._closed = False
         self._lost = False
         self._readers = trio.lowlevel.ParkingLot()
@@ -39,31 +41,32 @@ class QuicByteStream:
 
     @property
     def remote(self) -> Place:
-        """Present address of the other end, which may move."""
+        """Present address of the other end. It may change during the connection."""
         return self.connection.via.place
 
     @property
     def port(self) -> int:
-        """Our UDP port that this connection uses now."""
+        """UDP port of this node that the connection uses at present."""
         return self.connection.via.socket.port
 
     @property
     def rtt(self) -> float:
-        """Smoothed round trip in seconds, 0 until measured."""
+        """Smoothed round-trip time in seconds; 0 until measured."""
         return self.connection.rtt
 
     @property
     def rate(self) -> float:
-        """Bytes per second that the path delivers, 0 until measured."""
+        """Delivery rate of the path in bytes per second; 0 until measured."""
         return self.connection.control.rate
 
     @property
     def kept(self) -> int:
-        """Unread bytes, in order or not."""
+        """Number of unread bytes, in order or not."""
         return len(self._arrived) + self.connection.kept
 
     def trust(self) -> None:
-        """Open the full window and lift the deadline, as the other end is authenticated."""
+        """Open the full window and remove the deadline, because the other end is now
+        authenticated."""
         self.connection.window.trust()
         self._trusted()
         if self.connection.owes_window and not self._lost:
@@ -72,7 +75,7 @@ class QuicByteStream:
     # Reading.
 
     def read_ready(self, size: int) -> bytes:
-        """See `ByteStream`."""
+        """Return 1 to `size` received bytes, as `ByteStream` specifies."""
         arrived = self._arrived
         if not arrived:
             self._check()
@@ -89,7 +92,7 @@ class QuicByteStream:
         return data
 
     async def wait_readable(self) -> None:
-        """See `ByteStream`."""
+        """Wait until a read can succeed, as `ByteStream` specifies."""
         self._check()
         if self._arrived or self._finished or self._lost:
             await trio.lowlevel.checkpoint()
@@ -100,7 +103,8 @@ class QuicByteStream:
     # Writing.
 
     def write_ready(self, data: memoryview) -> int:
-        """See `ByteStream`. Sends at once, as far as the path accepts it."""
+        """Accept bytes for sending, as `ByteStream` specifies. They are sent at once, as far as
+        congestion control allows it."""
         self._check()
         if self._lost or self._ended:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -113,7 +117,7 @@ class QuicByteStream:
         return taken
 
     async def wait_writable(self) -> None:
-        """See `ByteStream`."""
+        """Wait until few bytes are unsent, as `ByteStream` specifies."""
         self._check()
         if self._lost or self.writable:
             await trio.lowlevel.checkpoint()
@@ -123,19 +127,20 @@ class QuicByteStream:
 
     @property
     def writable(self) -> bool:
-        """Whether few bytes are unsent."""
+        """Whether few enough bytes are unsent to accept more."""
         return self.connection.unsent * 2 <= self._room
 
     @property
     def _room(self) -> int:
-        """Bytes to accept ahead of the wire, to keep it busy until the writer's next turn."""
+        """Number of unsent bytes to accept at most. They keep the path busy until the writer runs
+        again."""
         least, most = defaults.UNSENT_BYTES
         return min(max(int(self.connection.control.rate * defaults.UNSENT_S), least), most)
 
     # The end.
 
     def end(self) -> None:
-        """See `ByteStream`."""
+        """Close the sending side, as `ByteStream` specifies."""
         self._check()
         if self._lost:
             raise OSError(errno.EPIPE, "the connection is lost")
@@ -145,7 +150,7 @@ class QuicByteStream:
             self._flush()
 
     def close(self) -> None:
-        """See `ByteStream`."""
+        """Close both directions at once, as `ByteStream` specifies."""
         if self._closed:
             return
         self._closed = True
@@ -167,19 +172,19 @@ class QuicByteStream:
     # Callbacks of the connection.
 
     def take(self, event: StreamDataReceived) -> None:
-        """Append received bytes of the stream, in order."""
+        """Append received bytes of the stream. aioquic reports them in order."""
         if not self._closed:
             self._arrived += event.data
             self._finished = self._finished or event.end_stream
             self._readers.unpark_all()
 
     def sent(self) -> None:
-        """Wake writers after packets were sent."""
+        """Wake waiting writers if few bytes are unsent. Call this after packets were sent."""
         if self._writers and self.writable:
             self._writers.unpark_all()
 
     def lose(self) -> None:
-        """Mark the connection as ended, by the peer, a timeout or a fault."""
+        """Mark the connection as ended by the peer, by a timeout, or by an error."""
         self._lost = True
         self._flush = self._trusted = _nothing  # they may lead back to this object
         self._wake()

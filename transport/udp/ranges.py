@@ -1,4 +1,4 @@
-"""Set of ranges with binary search: aioquic's own searches linearly."""
+"""Set of ranges with binary search. aioquic's own class searches linearly."""
 
 from bisect import bisect_left
 
@@ -6,10 +6,11 @@ from aioquic.quic.rangeset import RangeSet
 
 
 class Ranges(RangeSet):
-    """Received parts of a stream, or packet numbers, as disjoint ranges."""
+    """Set of disjoint ranges: the received parts of a stream, or received packet numbers."""
 
     def add(self, start: int, stop: int | None = None) -> None:
-        """Add a range, as aioquic's method does."""
+        """Add the range from `start` up to, but not including, `stop` (None: `start + 1`). Ranges
+        that touch are merged, as in aioquic's method."""
         if stop is None:
             stop = start + 1
         assert stop > start

@@ -1,39 +1,42 @@
-"""Flow control window: how far a peer may write ahead of the reader."""
+"""Flow control window, which determines how many bytes a peer may send before the reader has read
+them."""
 
 from . import defaults
 from .defaults import UdpLimits
 
 
 class Extra:
-    """Memory for the growth of all connections' windows."""
+    """Memory budget for the growth of all connections' windows."""
 
     def __init__(self, limits: UdpLimits) -> None:
         self.left = limits.extra_bytes
-        """Bytes that may still be added."""
+        """Bytes by which windows may still grow."""
 
     def take(self, size: int) -> bool:
-        """Take `size` bytes for a window; return whether they were available."""
+        """Take `size` bytes from the budget for a window. Return False, and take none, if fewer are
+        available."""
         if size > self.left:
             return False
         self.left -= size
         return True
 
     def give_back(self, size: int) -> None:
-        """Return the bytes of a connection that has ended."""
+        """Add `size` bytes to the budget again, because the connection that used them has ended."""
         self.left += size
 
 
 class Window:
-    """The window of one connection, in bytes.
+    """Flow control window of one connection. Sizes are in bytes.
 
-    The window is small until the peer is authenticated (`trust`). Then it doubles whenever it is
-    read within `WINDOW_ROUNDS` round trips, as it then limits the sender more than the path does.
+    The window is small until the peer is authenticated (`trust`). After that it doubles whenever
+    the reader consumes all of it within `WINDOW_ROUNDS` round trips, because in this case the
+    window limits the sender more than the path does.
     """
 
     def __init__(self, limits: UdpLimits, extra: Extra) -> None:
         self.bytes = min(limits.stranger_window_bytes, limits.window_bytes)
         self.taken = 0
-        """Bytes that the reader has taken."""
+        """Bytes that the reader has consumed so far."""
         self._limits = limits
         self._extra = extra
         self._since = 0.0
@@ -41,22 +44,24 @@ class Window:
         self._trusted = False
 
     def trust(self) -> None:
-        """Open the full window, as the other end is authenticated."""
+        """Open the full window, because the other end is now authenticated."""
         if not self._trusted:
             self._trusted = True
             self.bytes = self._limits.window_bytes
 
     @property
     def limit(self) -> int:
-        """Stream offset up to which the peer may write."""
+        """Stream offset up to which the peer may send."""
         return self.taken + self.bytes
 
     def owes(self, granted: int) -> bool:
-        """Whether to send the peer a new limit, if it knows the limit `granted`."""
+        """Return whether a new limit should be sent to the peer, which knows the limit
+        `granted`."""
         return self.limit - granted >= self.bytes // 4
 
     def grant(self, now: float, rtt: float) -> int:
-        """Return the limit to send to the peer, after growing the window if it is too small."""
+        """Return the new limit to send to the peer. Before that, enlarge the window if it is too
+        small for the path."""
         read, took = self.taken - self._since_taken, now - self._since
         if self._trusted and read * defaults.WINDOW_ROUNDS * rtt > took * self.bytes:
             more = min(self.bytes, self._limits.largest_window_bytes - self.bytes)
@@ -66,6 +71,6 @@ class Window:
         return self.limit
 
     def close(self) -> None:
-        """Return the memory by which the window has grown."""
+        """Give the memory by which the window has grown back to the common budget."""
         self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
         self.bytes = min(self.bytes, self._limits.window_bytes)

@@ -1,6 +1,6 @@
 """The programs that hosts of a scenario run, by name, with the settings of each."""
 
-from typing import Any, Final
+from typing import Final
 
 from .daemon import DaemonSettings
 from .echo import Echo, EchoSettings
@@ -8,7 +8,8 @@ from .idle import Idle, IdleSettings
 from .punch import PunchSettings
 from .transfer import Transfer, TransferSettings
 
-SETTINGS: Final[dict[str, type[Any]]] = {
+ProgramSettings = DaemonSettings | EchoSettings | TransferSettings | PunchSettings | IdleSettings
+SETTINGS: Final[dict[str, type[ProgramSettings]]] = {
     "daemon": DaemonSettings,
     "udp-echo": EchoSettings,
     "tcp-transfer": TransferSettings,
@@ -16,4 +17,4 @@ SETTINGS: Final[dict[str, type[Any]]] = {
     "idle": IdleSettings,
 }
 
-__all__ = ["SETTINGS", "Echo", "Idle", "Transfer"]
+__all__ = ["SETTINGS", "Echo", "Idle", "ProgramSettings", "Transfer"]

@@ -1,11 +1,20 @@
-"""`daemon`: the unmodified shoal daemon, and its settings."""
+"""`daemon`: the unmodified shoal daemon, and its settings.
 
-from collections.abc import Callable
+The daemon is imported when the first one is made: a scenario of the network alone does not need it.
+"""
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from .. import units
-from ..source import knob
+import trio
+
+from ...host import Host
+from ..format import units
+from ..format.actions import Generate
+from ..format.source import Reader, knob
+
+if TYPE_CHECKING:
+    from ...daemons.daemon import DaemonHandle
 
 PROFILES = (
     "raspberry", "old-laptop", "laptop", "macbook", "desktop", "gaming", "workstation",
@@ -16,7 +25,7 @@ RATE_LEAST = 10_000
 """Bytes per second: the minimum that the daemon takes for `--up`, `--down` and `--relay`."""
 
 
-def limit(value: Any) -> int:
+def limit(value: object) -> int:
     """Read a rate as whole bytes per second, at least the daemon's minimum."""
     found = int(units.rate(value))
     if found < RATE_LEAST:
@@ -24,12 +33,12 @@ def limit(value: Any) -> int:
     return found
 
 
-def relay(value: Any) -> int:
+def relay(value: object) -> int:
     """Read a rate like `limit`; `"none"` is 0."""
     return 0 if value == "none" else limit(value)
 
 
-def memory(value: Any) -> int:
+def memory(value: object) -> int:
     """Read a size in bytes, greater than 0."""
     found = units.size(value)
     if not found:
@@ -37,7 +46,7 @@ def memory(value: Any) -> int:
     return found
 
 
-def layers(value: Any) -> tuple[int, int]:
+def layers(value: object) -> tuple[int, int]:
     """Read layers: `"0:3"` is from layer 0 up to, but not including, layer 3."""
     first, colon, stop = units.text(value).partition(":")
     if not (colon and first.isdecimal() and stop.isdecimal() and int(first) < int(stop)):
@@ -45,15 +54,23 @@ def layers(value: Any) -> tuple[int, int]:
     return int(first), int(stop)
 
 
-def word(*known: str) -> Callable[[Any], str]:
+def word(*known: str) -> Reader[str]:
     """Return a reader that accepts only the given words."""
 
-    def read(value: Any) -> str:
+    def read(value: object) -> str:
         if value not in known:
             raise ValueError(f"`{value}` is not one of {', '.join(known)}")
         return str(value)
 
     return read
+
+
+Tokens = Literal["numbers", "model"]
+
+
+def tokens(value: object) -> Tokens:
+    """Read how the tokens are computed."""
+    return "model" if word("numbers", "model")(value) == "model" else "numbers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +83,8 @@ class DaemonSettings:
     )  # fmt: skip
     profile: str = knob(units.text, "desktop", says="the machine", known=lambda: PROFILES)
     engine: bool = knob(units.switch, True, says="whether it computes; the engine is simulated")
-    tokens: str = knob(
-        word("numbers", "model"), "numbers",
+    tokens: Literal["numbers", "model"] = knob(
+        tokens, "numbers",
         says="`numbers`: made up; `model`: computed with the embedded model's weights",
     )  # fmt: skip
     model: str | None = knob(
@@ -85,3 +102,86 @@ class DaemonSettings:
     )  # fmt: skip
     up: int | None = knob(limit, None, says="the maximum that it sends (default: no limit)")
     down: int | None = knob(limit, None, says="the maximum that it receives (default: no limit)")
+
+
+class DaemonProgram:
+    """`Program` that runs a daemon. It has the handle of the current run, and the duration of each
+    start.
+    """
+
+    def __init__(self, settings: DaemonSettings, bootstrap: list[str]) -> None:
+        from ...daemons.daemon import Daemon
+
+        more: dict[str, Any] = {} if settings.links is None else {"links": settings.links}
+        self._daemon = Daemon(
+            bootstrap=bootstrap, model=settings.model, memory=settings.memory,
+            profile=settings.profile, engine=settings.engine, tokens=settings.tokens,
+            port=settings.port, layers=settings.layers, dtype=settings.dtype, relay=settings.relay,
+            up=settings.up, down=settings.down, **more,
+        )  # fmt: skip
+        self.handle: DaemonHandle | None = None
+        self.boots: list[float] = []  # seconds
+
+    async def run(self, host: Host, *, task_status: "trio.TaskStatus[DaemonHandle]") -> None:
+        """Run the daemon until it ends."""
+        self.handle = None
+        try:
+            await self._daemon.run(host, task_status=_Started(self, task_status))
+        finally:
+            self.handle = None
+
+
+class _Started(trio.TaskStatus["DaemonHandle"]):
+    """Records the handle before passing it to the task that started the daemon."""
+
+    def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[DaemonHandle]") -> None:
+        self._program = program
+        self._status = status
+        self._began = trio.current_time()
+
+    def started(self, handle: "DaemonHandle | None" = None) -> None:
+        assert handle is not None
+        self._program.handle = handle
+        self._program.boots.append(trio.current_time() - self._began)
+        self._status.started(handle)
+
+
+def handle_of(host: Host) -> "DaemonHandle | None":
+    """Return the daemon of a host, once it has started."""
+    program = host.program
+    return program.handle if isinstance(program, DaemonProgram) else None
+
+
+def peer(host: Host) -> str:
+    """Return the peer id of a host's daemon; empty while it starts."""
+    handle = handle_of(host)
+    return str(handle.peer) if handle is not None else ""
+
+
+def linked(host: Host) -> set[str]:
+    """Return the peers to which a host's daemon has a link."""
+    handle = handle_of(host)
+    if handle is None:
+        return set()
+    return {str(link.peer) for link in handle.node.endpoint.links() if link.connected}
+
+
+def known(host: Host) -> set[str]:
+    """Return the peers that a host's daemon considers alive, itself included."""
+    handle = handle_of(host)
+    return set(map(str, handle.node.directory.members())) if handle is not None else set()
+
+
+async def generate(host: Host, action: Generate) -> float | None:
+    """Let a daemon generate; return the virtual seconds that it took, None if it failed."""
+    handle = handle_of(host)
+    if handle is None:
+        return None
+    return await handle.answer_time(action.prompt, model=action.model, max_tokens=action.tokens)
+
+
+async def stop(host: Host) -> None:
+    """End a daemon with its goodbye."""
+    handle = handle_of(host)
+    if handle is not None:
+        await handle.stop()

@@ -3,13 +3,13 @@
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from ...host import Host
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 
 Where = Callable[[str], str]
 """Returns the current address of a host by name."""
@@ -19,7 +19,7 @@ _HEAD: Final = struct.Struct("!QI")  # serial number, number of the target
 LEAST: Final = _HEAD.size
 
 
-def datagram_size(value: Any) -> int:
+def datagram_size(value: object) -> int:
     """Read the bytes of a datagram's content, which has to fit its number."""
     found = units.size(value)
     if not LEAST <= found <= 1400:
@@ -62,7 +62,7 @@ class Echo:
         self._serial = 0
         self._sent: dict[int, float] = {}  # when each unanswered datagram was sent
 
-    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve port 7 and ask the targets, until cancelled."""
         server = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
         await server.bind(("0.0.0.0", PORT))
@@ -76,7 +76,7 @@ class Echo:
             for number in range(len(self.targets)):
                 nursery.start_soon(self._ask, client, number)
 
-    async def _serve(self, server: Any) -> None:
+    async def _serve(self, server: trio.socket.SocketType) -> None:
         while True:
             data, source = await server.recvfrom(2048)
             try:
@@ -84,7 +84,7 @@ class Echo:
             except OSError:
                 continue  # the cable is unplugged: the reply is lost
 
-    async def _ask(self, client: Any, number: int) -> None:
+    async def _ask(self, client: trio.socket.SocketType, number: int) -> None:
         settings = self.settings
         while True:
             self._forget()
@@ -106,7 +106,7 @@ class Echo:
         while self._sent and self._sent[oldest := next(iter(self._sent))] < late:
             del self._sent[oldest]
 
-    async def _listen(self, client: Any) -> None:
+    async def _listen(self, client: trio.socket.SocketType) -> None:
         while True:
             data, _ = await client.recvfrom(2048)
             serial, number = _HEAD.unpack_from(data)

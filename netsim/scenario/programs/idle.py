@@ -1,7 +1,6 @@
 """`idle`: a host that does nothing."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
@@ -16,6 +15,6 @@ class IdleSettings:
 class Idle:
     """Program that waits until it is cancelled."""
 
-    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
         await trio.sleep_forever()

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from ...host import Host
 from ...network.packet import Addr
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 from .echo import Where
 
 PORT: Final = 3478
@@ -53,7 +53,7 @@ class Relay:
     def __init__(self) -> None:
         self._known: dict[int, Addr] = {}
 
-    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
         socket = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
         await socket.bind(("0.0.0.0", PORT))
         task_status.started()
@@ -80,6 +80,15 @@ def _peer(number: int, at: Addr) -> bytes:
     return _PEER + _TWO.pack(number, at[1]) + at[0].encode()
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What every host knows: the hosts by number, the relays, and where each is."""
+
+    names: Sequence[str]
+    relays: Sequence[str]
+    where: Where
+
+
 class Punch:
     """The program of one host. `result` survives restarts."""
 
@@ -88,22 +97,18 @@ class Punch:
         settings: PunchSettings,
         number: int,
         partners: Sequence[tuple[int, int]],
-        names: Sequence[str],
-        relays: Sequence[str],
-        where: Where,
+        meeting: Meeting,
         luck: Random,
     ) -> None:
         self.settings = settings
         self.result = PunchResult()
         self._number = number
         self._partners = list(partners)  # (round, number of the partner) that this host calls
-        self._names = names
-        self._relays = list(relays)
-        self._where = where
+        self._meeting = meeting
         self._luck = luck
         self._tried = 0
 
-    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
         """Register, then call the partners of each round."""
         self._peers: dict[int, _Peer] = {}
         self._registered = trio.Event()
@@ -138,7 +143,7 @@ class Punch:
                 await peer.mutual.wait()
                 took = trio.current_time() - start
                 nursery.cancel_scope.cancel()
-        self.result.attempts.append((self._names[partner], took))
+        self.result.attempts.append((self._meeting.names[partner], took))
 
     async def _ask_for(self, partner: int, peer: "_Peer") -> None:
         while not peer.addresses:
@@ -180,8 +185,8 @@ class Punch:
 
     async def _tell(self, number: int, data: bytes) -> None:
         """Send to the relay at which a host is registered."""
-        relay = self._relays[number % len(self._relays)]
-        await self._send(data, (self._where(relay), PORT))
+        relays = self._meeting.relays
+        await self._send(data, (self._meeting.where(relays[number % len(relays)]), PORT))
 
     async def _send(self, data: bytes, to: Addr) -> None:
         try:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from ...host import Host
-from .. import units
-from ..source import knob
+from ..format import units
+from ..format.source import knob
 from .echo import Where
 
 PORT: Final = 9  # RFC 863
@@ -47,7 +47,7 @@ class Transfer:
         self._where = where
         self.result = TransferResult()
 
-    async def run(self, host: Host, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve port 9 and send to the targets, until cancelled."""
         listeners = await trio.open_tcp_listeners(PORT, host="0.0.0.0")
         task_status.started()

@@ -1,5 +1,6 @@
 """A TCP segment as a simulated wire carries it."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 NO_STAMP: Final = -1.0
@@ -8,6 +9,7 @@ SACK_BYTES: Final = 4
 BLOCK_BYTES: Final = 8
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
     """Segment with ACK set and no other flag, which nearly all segments are.
 
@@ -15,31 +17,20 @@ class Segment:
     `echo` are the timestamps of RFC 7323, in seconds. `sack` holds (first, end) pairs.
     """
 
-    __slots__ = ("acked", "data", "echo", "sack", "seq", "stamp", "window")
+    seq: int
+    acked: int
+    window: int
+    data: bytes
+    sack: tuple[tuple[int, int], ...]
+    stamp: float
+    echo: float
 
-    syn: bool = False
-    ack: bool = True
-    fin: bool = False
-    rst: bool = False
-    mss: int = 0
-
-    def __init__(
-        self,
-        seq: int,
-        acked: int,
-        window: int,
-        data: bytes,
-        sack: tuple[tuple[int, int], ...],
-        stamp: float,
-        echo: float,
-    ) -> None:
-        self.seq = seq
-        self.acked = acked
-        self.window = window
-        self.data = data
-        self.sack = sack
-        self.stamp = stamp
-        self.echo = echo
+    # Without annotations, so that only `Control` has them as fields.
+    syn = False
+    ack = True
+    fin = False
+    rst = False
+    mss = 0
 
     @property
     def end(self) -> int:
@@ -51,33 +42,20 @@ class Segment:
         return f"<{flags} {self.seq}+{len(self.data)} ack {self.acked} window {self.window}>"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Control(Segment):
     """Segment with SYN, FIN or RST. `mss` is the option of a SYN, in bytes of payload."""
 
-    __slots__ = ("ack", "fin", "mss", "rst", "syn")
-
-    def __init__(
-        self,
-        seq: int,
-        acked: int,
-        window: int,
-        data: bytes = b"",
-        sack: tuple[tuple[int, int], ...] = (),
-        stamp: float = NO_STAMP,
-        echo: float = NO_STAMP,
-        *,
-        syn: bool = False,
-        ack: bool = False,
-        fin: bool = False,
-        rst: bool = False,
-        mss: int = 0,
-    ) -> None:
-        super().__init__(seq, acked, window, data, sack, stamp, echo)
-        self.syn = syn
-        self.ack = ack
-        self.fin = fin
-        self.rst = rst
-        self.mss = mss
+    data: bytes = b""
+    sack: tuple[tuple[int, int], ...] = ()
+    stamp: float = NO_STAMP
+    echo: float = NO_STAMP
+    _: KW_ONLY
+    syn: bool = False
+    ack: bool = False
+    fin: bool = False
+    rst: bool = False
+    mss: int = 0
 
 
 def refusal(segment: Segment) -> Control | None:

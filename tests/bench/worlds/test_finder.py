@@ -51,10 +51,10 @@ async def all_found(random: Random, writers: Sequence[Finder], readers: Sequence
 async def test_every_node_finds_the_records_of_all(world: World, count: int) -> None:
     nodes = await crowd(world, count)
     assert await all_found(Random(1), nodes, nodes) == 1.0
-    assert all(node.dht.view()["mode"] == "server" for node in nodes)
+    assert all(node.dht.view().mode == "server" for node in nodes)
     view = nodes[-1].dht.view()
-    assert view["contacts"] >= min(count - 1, 10)
-    assert sum(bucket["contacts"] for bucket in view["buckets"]) == view["contacts"]
+    assert view.contacts >= min(count - 1, 10)
+    assert sum(bucket.contacts for bucket in view.buckets) == view.contacts
 
 
 @pytest.mark.long
@@ -147,8 +147,8 @@ async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
 async def test_unused_links_of_look_ups_end(world: World) -> None:
     nodes = await crowd(world, 30)
     assert await all_found(Random(4), nodes, nodes) == 1.0
-    assert any(node.dht.view()["links"] for node in nodes)
+    assert any(node.dht.view().links for node in nodes)
     await trio.sleep(defaults.REFRESH_LOOK)  # joining still sends some requests
     await trio.sleep(defaults.BRIEF_IDLE + 4 * defaults.BRIEF_LOOK)
-    assert not any(node.dht.view()["links"] for node in nodes)
+    assert not any(node.dht.view().links for node in nodes)
     assert all(node.endpoint.link(nodes[0].peer) for node in nodes[1:]), "others wanted these"

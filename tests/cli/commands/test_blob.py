@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import client
 from shoal.cli.main import invoke
 
 from ..daemons import Daemon, daemons, shoal
@@ -17,14 +16,12 @@ ROOT = "ab" * 32
 Captured = pytest.CaptureFixture[str]
 
 
-def test_ctrl_c_prints_how_to_continue(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def cut_off(*_args: Any, on_event: Any, **_more: Any) -> None:
+def test_ctrl_c_prints_how_to_continue(capsys: Captured, replaced: Any, tmp_path: Path) -> None:
+    def cut_off(_op: str, on_event: Any, _asked: Any) -> None:
         on_event({"event": "progress", "done": 1 << 20, "total": 2 << 20})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(client, "request", cut_off)
+    replaced(cut_off)
     assert invoke(["blob", "get", ROOT, str(tmp_path / "a b")]) == 130
     err = capsys.readouterr().err
     assert "interrupted, 1.0 MiB of 2.0 MiB are here; finished chunks are kept" in err

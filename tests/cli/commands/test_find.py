@@ -7,6 +7,8 @@ import pytest
 
 from shoal.cli.commands.find import record_row, report, says, step_row
 from shoal.cli.main import invoke
+from shoal.node.control.messages.dht import RecordView, Searches, StepView
+from shoal.node.control.messages.encoding import decode
 
 from ..conftest import FIND
 
@@ -17,7 +19,7 @@ def plain(text: str) -> list[str]:
 
 
 def test_records_for_a_person() -> None:
-    assert plain(report(FIND, path=False)) == [
+    assert plain(report(decode(Searches, FIND), path=False)) == [
         "nodes that serve layers of tiny: 2 nodes asked, 12 ms",
         "KIND SAYS BY AGE TOLD BY",
         "shard layers 0:2 (float32), 7.5 tokens/s 12D3KooWNode 3 s 12D3KooWKeeper",
@@ -26,16 +28,16 @@ def test_records_for_a_person() -> None:
 
 
 def test_path_is_shown_on_request() -> None:
-    text = report(FIND, path=True)
+    text = report(decode(Searches, FIND), path=True)
     assert "key " + "cd" * 32 in text
     assert "12D3KooWDead 1 0 bits 0.0 ms - timeout" in plain(text)
-    assert "12D3KooWDead" not in report(FIND, path=False)
+    assert "12D3KooWDead" not in report(decode(Searches, FIND), path=False)
 
 
 def test_no_records_found() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": search["path"][:1]}]}
-    assert report(empty, path=False) == (
+    assert report(decode(Searches, empty), path=False) == (
         "nodes that serve layers of tiny: 1 node asked, 12 ms\nno records found"
     )
 
@@ -56,7 +58,10 @@ def test_no_records_found() -> None:
     ],
 )  # fmt: skip
 def test_summary_of_each_kind_of_record(kind: str, body: dict[str, Any], words: str) -> None:
-    assert says({"kind": kind, "says": body}) == words
+    assert (
+        says(decode(RecordView, {**FIND["searches"][0]["records"][0], "kind": kind, "says": body}))
+        == words
+    )
 
 
 def test_peer_text_is_escaped() -> None:
@@ -64,7 +69,10 @@ def test_peer_text_is_escaped() -> None:
     (step, *_) = search["path"]
     record = {**search["records"][0], "author": "\x1b[2J", "kind": "peer",
               "says": {"addresses": ["\x1b[2J"]}}  # fmt: skip
-    row = [*record_row(record), *step_row({**step, "answer": "\x1b[2J"})]
+    row = [
+        *record_row(decode(RecordView, record)),
+        *step_row(decode(StepView, {**step, "answer": "\x1b[2J"})),
+    ]
     assert not any("\x1b" in cell for cell in row)
 
 
@@ -88,4 +96,6 @@ def test_json_and_the_key_that_was_typed(
 def test_no_node_to_ask() -> None:
     (search, *_) = FIND["searches"]
     empty = {"searches": [{**search, "records": [], "path": []}]}
-    assert "there is no other node to ask; `shoal doctor`" in report(empty, path=False)
+    assert "there is no other node to ask; `shoal doctor`" in report(
+        decode(Searches, empty), path=False
+    )

@@ -27,21 +27,19 @@ class Daemon:
         self.answer = answer
         self.asked: dict[str, Any] = {}
 
-    def request(self, data: Any, op: str, **more: Any) -> Any:
-        self.asked = {"op": op, **{key: value for key, value in more.items() if key != "wait"}}
+    def converse(self, op: str, _on_event: Any, asked: dict[str, Any]) -> Any:
+        self.asked = {"op": op, **asked}
         return self.answer
 
 
-def shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], daemon: Daemon, *args: str
-) -> str:
-    monkeypatch.setattr("shoal.cli.client.request", daemon.request)
+def shown(replaced: Any, capsys: pytest.CaptureFixture[str], daemon: Daemon, *args: str) -> str:
+    replaced(daemon.converse)
     assert invoke(["group", *args]) == 0
     return capsys.readouterr().out
 
 
-def test_the_members(monkeypatch: Any, capsys: Any) -> None:
-    lines = shown(monkeypatch, capsys, Daemon(ANSWER)).splitlines()
+def test_the_members(replaced: Any, capsys: Any) -> None:
+    lines = shown(replaced, capsys, Daemon(ANSWER)).splitlines()
     assert lines[0] == f"group {'ab' * 16}, key 3"
     assert lines[2].split()[:5] == ["12D3KooWaaaaaa", "(this", "node)", "owner", "founder"]
     assert lines[3].split()[:3] == ["12D3KooWbbbbbb", "client", "12D3KooWaaaaaa"]
@@ -53,17 +51,18 @@ def test_the_members(monkeypatch: Any, capsys: Any) -> None:
     ("key", "known", "words"),
     [(None, False, "no key yet"), (4, False, "key 4 (not known here yet)"), (4, True, "key 4")],
 )
-def test_the_key(key: int | None, known: bool, words: str, monkeypatch: Any, capsys: Any) -> None:
+def test_the_key(key: int | None, known: bool, words: str, replaced: Any, capsys: Any) -> None:
     answer = {**ANSWER, "key": key, "key_known": known, "invitations": [], "revoked": []}
-    lines = shown(monkeypatch, capsys, Daemon(answer)).splitlines()
+    lines = shown(replaced, capsys, Daemon(answer)).splitlines()
     assert lines[0].endswith(f", {words}") and len(lines) == 4
 
 
 @pytest.mark.parametrize(
     ("args", "answer", "asked", "text"),
     [
-        (["role", "bbb", "operator"], {"peer": OTHER}, {"op": "group_role", "peer": "bbb",
-         "role": "operator"}, "12D3KooWbbbbbb is now an operator\n"),
+        (["role", "bbb", "operator"], {"peer": OTHER, "role": "operator"},
+         {"op": "group_role", "peer": "bbb", "role": "operator"},
+         "12D3KooWbbbbbb is now an operator\n"),
         (["revoke", "bbb"], {"peer": OTHER}, {"op": "group_revoke", "peer": "bbb"},
          "12D3KooWbbbbbb is revoked; the members get a new key\n"),
         (["rotate"], {"key": 5}, {"op": "group_rotate"}, "the members get key 5\n"),
@@ -72,13 +71,13 @@ def test_the_key(key: int | None, known: bool, words: str, monkeypatch: Any, cap
     ],
 )  # fmt: skip
 def test_changes(
-    args: list[str], answer: Any, asked: Any, text: str, monkeypatch: Any, capsys: Any
+    args: list[str], answer: Any, asked: Any, text: str, replaced: Any, capsys: Any
 ) -> None:
     daemon = Daemon(answer)
-    assert shown(monkeypatch, capsys, daemon, *args) == text
+    assert shown(replaced, capsys, daemon, *args) == text
     assert daemon.asked == asked
-    assert json.loads(shown(monkeypatch, capsys, daemon, *args, "--json")) == answer
+    assert json.loads(shown(replaced, capsys, daemon, *args, "--json")) == answer
 
 
-def test_as_json(monkeypatch: Any, capsys: Any) -> None:
-    assert json.loads(shown(monkeypatch, capsys, Daemon(ANSWER), "--json")) == ANSWER
+def test_as_json(replaced: Any, capsys: Any) -> None:
+    assert json.loads(shown(replaced, capsys, Daemon(ANSWER), "--json")) == ANSWER

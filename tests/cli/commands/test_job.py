@@ -40,18 +40,11 @@ class Daemon:
         self.outcomes: dict[str, dict[str, Any]] = {}
         self.ends: list[Exception] = []
 
-    def request(
-        self,
-        data: Path,
-        op: str,
-        *,
-        on_event: Callable[[dict[str, Any]], None] | None = None,
-        wait: bool = False,
-        **more: Any,
+    def converse(
+        self, op: str, on_event: Callable[[dict[str, Any]], None], more: dict[str, Any]
     ) -> Any:
         self.asked.append({"op": op, **more})
         if op == "job_results":
-            assert on_event is not None
             return self.results(on_event, more["jobs"] or self.jobs)
         if op in self.answers:
             answer = self.answers[op]
@@ -63,7 +56,7 @@ class Daemon:
                 raise CommandError("jobs-full", "full", hint="wait")
             made = [f"{len(self.jobs) + number:064x}" for number in range(len(more["prompts"]))]
             self.jobs += made
-            return {"jobs": made}
+            return {"jobs": made, "model": "tiny", "root": "cd" * 32}
         return self.result(more["job"])
 
     def result(self, job: str) -> dict[str, Any]:
@@ -80,17 +73,17 @@ class Daemon:
                 raise self.answers.pop(job)
             self.room += 1
             on_event({"event": "result", "result": self.result(job)})
-            on_event({"event": "progress"})
-        return {}
+            on_event({"event": "progress", "done": 1, "failed": 0})
+        return {"jobs": len(jobs), "failed": 0}
 
 
 Shoal = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+def daemon(monkeypatch: pytest.MonkeyPatch, replaced: Any) -> Daemon:
     made = Daemon()
-    monkeypatch.setattr("shoal.cli.client.request", made.request)
+    replaced(made.converse)
     monkeypatch.setattr(defaults, "JOBS_FULL_PAUSE", 0.0)
     return made
 
@@ -200,7 +193,8 @@ def test_wait_prints_results(daemon: Daemon, shoal: Shoal) -> None:
 def test_list(daemon: Daemon, shoal: Shoal) -> None:
     items = [ITEM, {**FOUND, "claimant": OWN, "read": True}, FAILED, {**ITEM, "claimant": None}]
     totals = {"open": 1, "claimed": 1, "done": 1, "failed": 1006}
-    daemon.answers["job_list"] = {"jobs": items, "more": 5, "own": OWN, "totals": totals}
+    daemon.answers["job_list"] = {"jobs": items, "more": 5, "own": OWN, "totals": totals,
+                                  "does_jobs": False}  # fmt: skip
     done = shoal("list", "--mine", "--state", "done", "--offset", "7")
     assert daemon.asked[-1] == {
         "op": "job_list", "mine": True, "state": "done", "limit": 50, "offset": 7,
@@ -217,11 +211,12 @@ def test_list(daemon: Daemon, shoal: Shoal) -> None:
     assert json.loads(shoal("list", "--json").out)["more"] == 5
     assert daemon.asked[-1]["limit"] == 1000
     empty = dict.fromkeys(totals, 0)
-    daemon.answers["job_list"] = {"jobs": [], "more": 0, "own": OWN, "totals": empty}
+    daemon.answers["job_list"] = {"jobs": [], "more": 0, "own": OWN, "totals": empty,
+                                  "does_jobs": False}  # fmt: skip
     assert "there are no jobs" in shoal("list").out
     for jobs in ([], [ITEM]):
         daemon.answers["job_list"] = {
-            "jobs": jobs, "more": 0, "own": OWN, "kept": False,
+            "jobs": jobs, "more": 0, "own": OWN, "kept": False, "does_jobs": False,
             "totals": empty | {"open": len(jobs)},
         }  # fmt: skip
         out = shoal("list").out
@@ -246,7 +241,7 @@ def test_result(daemon: Daemon, shoal: Shoal) -> None:
     done = shoal("result", JOB)
     assert (done.code, done.out) == (0, "so be it\\x1b[2J\n")
     assert daemon.asked[-1] == {"op": "job_result", "job": JOB, "until_done": False}
-    daemon.answers["job_show"] = {"job": JOB}
+    daemon.answers["job_show"] = {**ITEM, "spec": None, "claims": []}
     assert shoal("result", JOB[:9], "--wait").out == done.out
     (waited,) = (asked for asked in daemon.asked if asked["op"] == "job_results")
     assert waited == {"op": "job_results", "jobs": [JOB], "until_done": True}
@@ -264,7 +259,7 @@ def test_failed_or_missing_result(daemon: Daemon, shoal: Shoal) -> None:
 
 
 def test_ctrl_c_does_not_cancel_the_job(daemon: Daemon, shoal: Shoal) -> None:
-    daemon.answers |= {"job_show": {"job": JOB}, JOB: KeyboardInterrupt()}
+    daemon.answers |= {"job_show": {**ITEM, "spec": None, "claims": []}, JOB: KeyboardInterrupt()}
     done = shoal("result", JOB, "--wait")
     assert done.code == 130 and "the job continues" in done.err
     assert "`shoal job result abababababab --wait" in done.err
@@ -290,7 +285,7 @@ def test_ctrl_c_while_jobs_are_sent(daemon: Daemon, shoal: Shoal, tmp_path: Path
         sent += 1
         if sent == 2:
             raise KeyboardInterrupt
-        return {"jobs": [JOB]}
+        return {"jobs": [JOB], "model": "tiny", "root": "cd" * 32}
 
     daemon.answers["job_submit"] = second_cut_off
     done = shoal("submit", "tiny", "--file", str(path))

@@ -15,6 +15,8 @@ import pytest
 from shoal.cli.commands.pull import Seen, vouched
 from shoal.cli.main import invoke
 from shoal.dht.errors import FetchFailed
+from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.models import Resolved, VoucherView
 from shoal.node.errors import ControlError
 
 from ..daemons import Daemon, daemons, shoal
@@ -25,11 +27,11 @@ VOUCHERS = [
     {"peer": "12D3KooWFar", "source": "dht", "age_s": 75.0},
     {"peer": "12D3KooWOther", "source": "dht", "age_s": 1.0},
 ]
-RESOLVED = {"event": "resolved", "name": "tiny", "root": ROOT, "vouchers": VOUCHERS}
+RESOLVED: dict[str, Any] = {"event": "resolved", "name": "tiny", "root": ROOT, "vouchers": VOUCHERS}
 ANSWER: dict[str, Any] = {
     "name": "tiny", "root": ROOT, "layers": 6, "weight_bytes": 8 << 20, "local": True,
-    "complete": None, "missing": None, "vouchers": VOUCHERS, "fetched": 8 << 20, "peers": 2,
-    "liars": [], "seconds": 2.5,
+    "complete": None, "missing": None, "room_tokens": None, "vouchers": VOUCHERS,
+    "fetched": 8 << 20, "peers": 2, "liars": [], "seconds": 2.5,
 }  # fmt: skip
 PROGRESS = {"event": "progress", "done": 1 << 20, "total": 8 << 20}
 Captured = pytest.CaptureFixture[str]
@@ -94,7 +96,7 @@ def test_without_a_daemon(capfd: Captured) -> None:
 )
 def test_interruption_prints_how_to_continue(name: str, again: str, tmp_path: Path) -> None:
     seen = Seen(quiet=True)
-    seen.resolved(RESOLVED)
+    seen.resolved(decode(Resolved, RESOLVED))
     seen.done, seen.total = 1 << 20, 8 << 20
     error = seen.interrupted(name, tmp_path)
     assert "1.0 MiB of 8.0 MiB are here" in error.message
@@ -109,8 +111,8 @@ def test_interrupted_before_the_name_is_resolved(tmp_path: Path) -> None:
 
 def test_vouchers_in_few_words() -> None:
     assert vouched([]) == "known only by its hash"
-    assert vouched([{"peer": "x", "source": "here", "age_s": 0.0}]) == "according to this node"
-    assert vouched([{"peer": "x", "source": "members", "age_s": 0.0}]) == "according to x, a member"
+    assert vouched([VoucherView("x", "here", 0.0)]) == "according to this node"
+    assert vouched([VoucherView("x", "members", 0.0)]) == "according to x, a member"
 
 
 # Real daemons.

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,8 @@ import pytest
 
 from shoal.cli.commands.remove import lost
 from shoal.cli.main import invoke
+from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.models import Removed
 
 ROOT = "ab" * 32
 LOSS: dict[str, Any] = {
@@ -22,14 +23,14 @@ Shoal = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def asked(replaced: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
-    def request(data: Path, op: str, *, wait: bool = False, **more: Any) -> Any:
-        found.append({"op": op, **more})
-        return {**LOSS, "removed": more["sure"]}
+    def answer(op: str, _on_event: Any, asked: dict[str, Any]) -> Any:
+        found.append({"op": op, **asked})
+        return {**LOSS, "removed": asked["sure"]}
 
-    monkeypatch.setattr("shoal.cli.client.request", request)
+    replaced(answer)
     return found
 
 
@@ -78,17 +79,17 @@ def test_removal_asks_for_confirmation(
 
 
 def test_sentences_about_the_loss() -> None:
-    assert lost(LOSS) == [
+    assert lost(decode(Removed, LOSS)) == [
         f"model mine, root {ROOT[:16]}: 5.0 MiB on this disk",
         "this is the last known copy: no other node claims to hold all of it",
     ]
-    held = lost({**LOSS, "names": [], "shared": 3, "copies": 1, "partial": 2})
+    held = lost(decode(Removed, {**LOSS, "names": [], "shared": 3, "copies": 1, "partial": 2}))
     assert held == [
         f"model root {ROOT[:16]}: 5.0 MiB on this disk",
         "3 chunks more of it stay, because other models or blobs here need them",
         "1 other node claims to hold all of it",
         "2 other nodes claim to hold parts of it",
     ]
-    assert "has no links" in lost({**LOSS, "linked": False})[-1]
-    assert "unknown" in lost({**LOSS, "copies": None, "partial": None})[-1]
-    assert "embedded" in lost({**LOSS, "embedded": True})[-1]
+    assert "has no links" in lost(decode(Removed, {**LOSS, "linked": False}))[-1]
+    assert "unknown" in lost(decode(Removed, {**LOSS, "copies": None, "partial": None}))[-1]
+    assert "embedded" in lost(decode(Removed, {**LOSS, "embedded": True}))[-1]

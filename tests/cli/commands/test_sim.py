@@ -18,13 +18,17 @@ from typing import Any
 import psutil
 import pytest
 
-from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE, CommandError
+from shoal.cli.errors import CANNOT_SIMULATE, FAILED, OK, USAGE
 from shoal.cli.main import invoke
-from shoal.cli.simulator import run as simrun
-from shoal.cli.simulator import summary as simsummary
-from shoal.cli.simulator import sweep as simsweep
+from shoal.cli.simulator import words
+from shoal.cli.simulator.display import RunTime
+from shoal.netsim.errors import RunFailed
 from shoal.netsim.netns.namespaces import available
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.runs.execute import TraceFile
+from shoal.netsim.runs.processes import on_this_machine
+from shoal.netsim.runs.summary import summarise
+from shoal.netsim.runs.sweepfile import failed_line
+from shoal.netsim.scenario.format.parse import parse
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "netsim.md").read_text()
@@ -177,8 +181,8 @@ def test_a_failed_sweep_names_each_expectation_and_its_seeds(
 
 
 def test_seed_that_ended_early_gives_the_reason(here: Path) -> None:
-    lines = [{"seed": 3, "met": False, "ended": "failed: its process ended with 1"}]
-    text = simsummary.print_summary(simsummary.summary(lines))
+    lines = [failed_line(3, "failed: its process ended with 1")]
+    text = words.summary(summarise(lines))
     assert "failed  seed 3: its process ended with 1" in text
 
 
@@ -193,7 +197,7 @@ def test_incomplete_line_is_run_again(here: Path) -> None:
 
 def test_dead_worker_gives_a_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    lines = list(simsweep.here(parse(ECHO), None, [1, 2], 2))
+    lines = list(on_this_machine(parse(ECHO), None, [1, 2], 2))
     assert {line["seed"] for line in lines} == {1, 2}
     assert all(not line["met"] and "process ended with 1" in line["ended"] for line in lines)
 
@@ -362,9 +366,9 @@ def test_full_disk_ends_a_run_cleanly(here: Path, capsys: pytest.CaptureFixture[
         pytest.skip("this system has no /dev/full")
     (here / "out").mkdir()
     (here / "out" / "scenario.toml").write_text(ECHO)
-    trace = simrun._TraceFile(Path("/dev/full"))
+    trace = TraceFile(Path("/dev/full"))
     trace.write(b"x")
-    with pytest.raises(CommandError, match="cannot be written: no space left") as caught:
+    with pytest.raises(RunFailed, match="cannot be written: no space left") as caught:
         trace.check()
     assert caught.value.hint == "free some space there"
     trace.close()
@@ -560,8 +564,8 @@ def test_a_killed_sweep_leaves_no_process(start: Start) -> None:
 
 
 def test_virtual_time_is_shown_on_terminals_only(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = simrun.VirtualTime(60.0)
+    shown = RunTime(60.0)
     with shown.showing():
         shown(1.0)
     assert capsys.readouterr().err == ""
-    assert simrun.figures_of_time(60.0, 2.0) == "virtual 60.0 s, real 2.0 s, 30 times as fast"
+    assert words.figures_of_time(60.0, 2.0) == "virtual 60.0 s, real 2.0 s, 30 times as fast"

@@ -7,9 +7,11 @@ import pytest
 
 from shoal.cli.commands import state
 from shoal.cli.main import invoke
+from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.state import Feed
 
 OWN, OTHER = "12D3KooW" + "a" * 44, "12D3KooW" + "b" * 44
-FEED = {
+FEED: dict[str, Any] = {
     "event": "feed", "author": OWN, "kind": "models", "part": 0, "epoch": 1_700_000_000_000,
     "entries": 2, "bytes": 2048, "hash": "ab" * 32, "forked": False,
 }  # fmt: skip
@@ -28,117 +30,123 @@ class Daemon:
         self.events, self.answer = events, answer
         self.asked: dict[str, Any] = {}
 
-    def request(self, data: Any, op: str, *, on_event: Any = None, **more: Any) -> Any:
-        self.asked = {"op": op, **more}
+    def converse(self, op: str, on_event: Any, asked: dict[str, Any]) -> Any:
+        self.asked = {"op": op, **asked}
         for event in self.events:
             on_event(event)
         return self.answer
 
 
 def shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], daemon: Daemon, *args: str
+    replaced: Any, capsys: pytest.CaptureFixture[str], daemon: Daemon, *args: str
 ) -> tuple[int, str]:
-    monkeypatch.setattr("shoal.cli.client.request", daemon.request)
+    replaced(daemon.converse)
     code = invoke(["state", *args])
     return code, capsys.readouterr().out
 
 
-def test_parts_stored_by_a_small_node(monkeypatch: Any, capsys: Any) -> None:
+def test_parts_stored_by_a_small_node(replaced: Any, capsys: Any) -> None:
     answer = {"feeds": 0, "own": OWN, "members": 2, "unreadable": 0}
     keeps = {"member": [0], "shards": [3, 11]}
-    _, out = shown(monkeypatch, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
+    _, out = shown(replaced, capsys, Daemon([], {**answer, "keeps": keeps}), "show")
     assert "this node stores only what it needs of other nodes: member, shards 3 b" in out
     assert "nothing is known" not in out
-    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": keeps}), "show")
+    _, out = shown(replaced, capsys, Daemon([FEED], {**answer, "keeps": keeps}), "show")
     assert "this node stores" in out.splitlines()[-1]
     alone = {"shards": [11]}
     told = Daemon([FEED], {**answer, "keeps": None, "alone": alone})
-    _, out = shown(monkeypatch, capsys, told, "show")
+    _, out = shown(replaced, capsys, told, "show")
     assert out.splitlines()[-1] == "no linked node stores shards b"
     every = {"shards": list(range(16))}
-    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
+    _, out = shown(replaced, capsys, Daemon([FEED], {**answer, "keeps": every}), "show")
     assert "of other nodes: shards (" in out
-    _, out = shown(monkeypatch, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
+    _, out = shown(replaced, capsys, Daemon([FEED], {**answer, "keeps": None}), "show")
     assert "this node stores" not in out
 
 
-def test_the_feeds(monkeypatch: Any, capsys: Any) -> None:
+def test_the_feeds(replaced: Any, capsys: Any) -> None:
     daemon = Daemon([FEED, FORKED], {"feeds": 2, "own": OWN, "members": 2, "unreadable": 0})
-    code, out = shown(monkeypatch, capsys, daemon, "show", "--kind", "models")
+    code, out = shown(replaced, capsys, daemon, "show", "--kind", "models")
     assert code == 0
     assert daemon.asked["kind"] == "models" and "author" not in daemon.asked
     lines = out.splitlines()
     assert lines[1].startswith("12D3KooWaaaaaa (this node)  models") and "2.0 KiB" in lines[1]
     assert "shards b" in lines[2] and "forked, empty" in lines[2]
-    code, out = shown(monkeypatch, capsys, daemon, "show", "--json")
+    code, out = shown(replaced, capsys, daemon, "show", "--json")
     assert [feed["author"] for feed in json.loads(out)["feeds"]] == [OWN, OTHER]
-    _, out = shown(monkeypatch, capsys, Daemon([], daemon.answer), "show")
+    _, out = shown(replaced, capsys, Daemon([], daemon.answer), "show")
     assert "nothing is known yet" in out
-    _, out = shown(monkeypatch, capsys, Daemon([], daemon.answer), "show", "--kind", "usage")
+    _, out = shown(replaced, capsys, Daemon([], daemon.answer), "show", "--kind", "usage")
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_facts(monkeypatch: Any, capsys: Any) -> None:
-    daemon = Daemon([{**FEED, "facts": {"ti\x1bny": {"layers": 6}}}], {"feeds": 1, "own": OWN})
-    _, out = shown(monkeypatch, capsys, daemon, "show", "--author", "me")
+def test_facts(replaced: Any, capsys: Any) -> None:
+    daemon = Daemon(
+        [{**FEED, "facts": {"ti\x1bny": {"layers": 6}}}],
+        {"feeds": 1, "own": OWN, "members": 1, "unreadable": 0},
+    )
+    _, out = shown(replaced, capsys, daemon, "show", "--author", "me")
     assert out.splitlines()[-1] == "models  ti\\x1bny  layers 6"
 
 
-def test_log_is_sorted_by_time(monkeypatch: Any, capsys: Any) -> None:
+def test_log_is_sorted_by_time(replaced: Any, capsys: Any) -> None:
     later = {**SAID, "made": 1_700_000_009.0, "value": None}
-    code, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "tiny")
+    code, out = shown(replaced, capsys, Daemon([later, SAID], {"changes": 2}), "log", "tiny")
     lines = out.splitlines()
     assert code == 0 and len(lines) == 2
     assert "ti\\x1bny  root ab, layers 6" in lines[0] and lines[1].endswith("withdrawn")
-    _, out = shown(monkeypatch, capsys, Daemon([later, SAID], {"changes": 2}), "log", "--json")
+    _, out = shown(replaced, capsys, Daemon([later, SAID], {"changes": 2}), "log", "--json")
     assert [each["seq"] for each in json.loads(out)] == [1, 1]
-    _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "nobody")
+    _, out = shown(replaced, capsys, Daemon([], {"changes": 0}), "log", "nobody")
     assert out == "no recorded changes for this key\n"
-    _, out = shown(monkeypatch, capsys, Daemon([], {"changes": 0}), "log", "--kind", "usage")
+    _, out = shown(replaced, capsys, Daemon([], {"changes": 0}), "log", "--kind", "usage")
     assert out == "nothing of kind `usage` is known\n"
 
 
-def test_first_facts_of_a_feed_may_be_older(monkeypatch: Any, capsys: Any) -> None:
+def test_first_facts_of_a_feed_may_be_older(replaced: Any, capsys: Any) -> None:
     first = {**SAID, "seq": 0, "earlier": True}
     later = {**SAID, "made": 1_700_000_009.0}
-    _, out = shown(monkeypatch, capsys, Daemon([first, later], {"changes": 2}), "log")
+    _, out = shown(replaced, capsys, Daemon([first, later], {"changes": 2}), "log")
     assert [" or earlier  " in line for line in out.splitlines()] == [True, False]
-    _, out = shown(monkeypatch, capsys, Daemon([first], {"changes": 1}), "log", "--json")
+    _, out = shown(replaced, capsys, Daemon([first], {"changes": 1}), "log", "--json")
     assert json.loads(out)[0]["earlier"] is True
 
 
-def test_a_key_can_be_copied(monkeypatch: Any, capsys: Any) -> None:
+def test_a_key_can_be_copied(replaced: Any, capsys: Any) -> None:
     key = "ab" * 32 + "/0"
     said = Daemon([{**SAID, "kind": "shards", "key": key}], {"changes": 1})
-    _, out = shown(monkeypatch, capsys, said, "log")
+    _, out = shown(replaced, capsys, said, "log")
     assert f"  {key}  " in out
-    feed = Daemon([{**FEED, "facts": {key: {"start": 0}}}], {"feeds": 1, "own": OWN})
-    _, out = shown(monkeypatch, capsys, feed, "show", "--author", "me")
+    feed = Daemon(
+        [{**FEED, "facts": {key: {"start": 0}}}],
+        {"feeds": 1, "own": OWN, "members": 1, "unreadable": 0},
+    )
+    _, out = shown(replaced, capsys, feed, "show", "--author", "me")
     assert f"  {key}  start 0" in out
 
 
-def test_clock_of_a_stranger(monkeypatch: Any, capsys: Any) -> None:
+def test_clock_of_a_stranger(replaced: Any, capsys: Any) -> None:
     strange = {**SAID, "made": 2**62 / 1000}
-    code, out = shown(monkeypatch, capsys, Daemon([strange], {"changes": 1}), "log")
+    code, out = shown(replaced, capsys, Daemon([strange], {"changes": 1}), "log")
     assert code == 0 and out.startswith("at no time")
 
 
-def test_verify(monkeypatch: Any, capsys: Any) -> None:
+def test_verify(replaced: Any, capsys: Any) -> None:
     whole = {"feeds": 3, "entries": 1, "bytes": 100, "damaged": []}
-    code, out = shown(monkeypatch, capsys, Daemon([], whole), "verify")
+    code, out = shown(replaced, capsys, Daemon([], whole), "verify")
     assert (code, out) == (0, "3 feeds intact: 1 entry, 100 B\n")
     bad = {**whole, "damaged": [{"author": OTHER, "kind": "jobs", "part": 0}]}
-    code, out = shown(monkeypatch, capsys, Daemon([], bad), "verify")
+    code, out = shown(replaced, capsys, Daemon([], bad), "verify")
     assert code == 1
     assert out.splitlines()[1] == "damaged: jobs of 12D3KooWbbbbbb, fetched again"
 
 
-def test_export_is_one_document(monkeypatch: Any, capsys: Any) -> None:
+def test_export_is_one_document(replaced: Any, capsys: Any) -> None:
     daemon = Daemon([{**FEED, "facts": {"é": {"layers": 6}}}], {"feeds": 1})
-    code, out = shown(monkeypatch, capsys, daemon, "export")
+    code, out = shown(replaced, capsys, daemon, "export")
     assert code == 0
     assert json.loads(out)["feeds"][0]["facts"] == {"é": {"layers": 6}}
-    assert state.feed_row(FEED, OTHER)[0] == "12D3KooWaaaaaa"
-    code, line = shown(monkeypatch, capsys, daemon, "export", "--json")
+    assert state.feed_row(decode(Feed, FEED), OTHER)[0] == "12D3KooWaaaaaa"
+    code, line = shown(replaced, capsys, daemon, "export", "--json")
     assert (code, json.loads(line)) == (0, json.loads(out)) and line.count("\n") == 1
     assert line.isascii()

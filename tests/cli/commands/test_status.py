@@ -15,65 +15,71 @@ from shoal.cli.commands.status import (
     swarm_line,
 )
 from shoal.cli.main import invoke
+from shoal.node.control.messages.encoding import decode
+from shoal.node.control.messages.node import Disk, LinkView, PeerView, Relaying, Status
 
 from ..conftest import LINK, PEER, STATUS
 
 
 def test_memory_counts_every_process() -> None:
-    rows = dict(status_rows(STATUS))
+    rows = dict(status_rows(decode(Status, STATUS)))
     assert rows["memory"] == "110.0 MiB resident: daemon 80.0 MiB, text of tiny 30.0 MiB"
     assert rows["offered"] == "8.0 MiB reserved for layers and KV caches, of 1.0 GiB (`--memory`)"
 
 
 def test_status_shows_reachability_and_relays() -> None:
-    rows = dict(status_rows(STATUS))
+    rows = dict(status_rows(decode(Status, STATUS)))
     assert rows["reachable"] == "through 1 relay"
     assert rows["relays"] == "reservation at 12D3KooWRelay (12.3 ms)"
     assert rows["relaying"] == "2 reservations, 1 circuit, 3.0 MiB carried, up to 1.0 MB/s"
-    assert "relays" not in dict(status_rows({**STATUS, "relays": []}))
+    assert "relays" not in dict(status_rows(decode(Status, {**STATUS, "relays": []})))
 
 
 def test_status_shows_the_disk_limit_and_the_choice_of_a_model() -> None:
     serving = {**STATUS["serving"], "why": "tiny: every node ships with it"}
-    rows = dict(status_rows({**STATUS, "serving": serving}))
+    rows = dict(status_rows(decode(Status, {**STATUS, "serving": serving})))
     assert rows["chosen"] == "tiny: every node ships with it"
     assert rows["disk"] == (
         "5.0 MiB by models and blobs, of at most 50.0 GiB, depending on the free space "
         "(`--disk` sets it)"
     )
-    assert "chosen" not in dict(status_rows({**STATUS, "serving": {**serving, "why": None}}))
+    assert "chosen" not in dict(
+        status_rows(decode(Status, {**STATUS, "serving": {**serving, "why": None}}))
+    )
     disk = {"used_bytes": 0, "limit_bytes": None, "set": True}
-    assert disk_line(disk).endswith("no limit")
-    assert disk_line({**disk, "limit_bytes": 1 << 30}).endswith("at most 1.0 GiB")
+    assert disk_line(decode(Disk, disk)).endswith("no limit")
+    assert disk_line(decode(Disk, {**disk, "limit_bytes": 1 << 30})).endswith("at most 1.0 GiB")
 
 
 def test_an_address_through_a_relay_can_be_copied_whole() -> None:
     relay = f"/ip4/192.0.2.7/tcp/4001/p2p/{'R' * 52}/p2p-circuit/p2p/{'P' * 52}"
-    assert dict(status_rows({**STATUS, "addresses": [relay]}))["address"] == relay
+    assert dict(status_rows(decode(Status, {**STATUS, "addresses": [relay]})))["address"] == relay
 
 
 def test_relaying_is_off() -> None:
     off = {**STATUS["relaying"], "on": False}
-    assert "no other node is known to reach" in relaying_line({**off, "allowed": True})
-    assert "--relay none" in relaying_line({**off, "allowed": False})
+    assert "no other node is known to reach" in relaying_line(
+        decode(Relaying, {**off, "allowed": True})
+    )
+    assert "--relay none" in relaying_line(decode(Relaying, {**off, "allowed": False}))
 
 
 def test_links_and_why_one_is_not_direct() -> None:
     direct = {**LINK, "peer": "12D3KooWNear", "path": "lan", "medium": "tcp", "why_relayed": None}
-    text = links_text([LINK, direct])
+    text = links_text(decode(tuple[LinkView, ...], [LINK, direct]))
     assert text.splitlines()[1].split() == [
         "12D3KooWOther", "relayed", "circuit", "31.4", "ms", "1.2", "kB/s", "-", "3", "s",
     ]  # fmt: skip
     assert text.splitlines()[3:] == [
         "12D3KooWOther is not direct: a direct path has not been tried yet"
     ]
-    assert links_text([]) == "there are no links"
+    assert links_text(decode(tuple[LinkView, ...], [])) == "there are no links"
 
 
 def test_a_link_without_a_path() -> None:
     lost = {**LINK, "path": "none", "medium": None, "rtt_ms": None, "rate_in": None}
-    assert link_row(lost)[1:4] == ["none", "-", "-"]
-    said = links_text([lost]).splitlines()[-1]
+    assert link_row(decode(LinkView, lost))[1:4] == ["none", "-", "-"]
+    said = links_text(decode(tuple[LinkView, ...], [lost])).splitlines()[-1]
     assert said == "12D3KooWOther cannot be reached now; the node keeps trying"
 
 
@@ -99,25 +105,27 @@ def test_hint_for_a_node_that_may_not_invite(
 
 
 def test_role_in_a_group() -> None:
-    place = {"role": "owner", "members": 4}
-    assert swarm_line({**STATUS, "private": True, "group": place}) == "private, owner, 4 members"
-    alone = {"role": "client", "members": 1}
-    assert swarm_line({**STATUS, "private": True, "group": alone}) == "private, client, 1 member"
+    def line(role: str, members: int) -> str:
+        place: Any = {"role": role, "members": members}
+        return swarm_line(decode(Status, {**STATUS, "private": True, "group": place}))
+
+    assert line("owner", 4) == "private, owner, 4 members"
+    assert line("client", 1) == "private, client, 1 member"
 
 
 def test_status_and_peers_show_room() -> None:
     model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
-    rows = dict(status_rows({**STATUS, "models": [model]}))
+    rows = dict(status_rows(decode(Status, {**STATUS, "models": [model]})))
     assert rows["models"] == "tiny: 6 layers, complete, room for 1,792 tokens of prompt and answer"
     assert rows["serving"].endswith("room for 100 tokens")
     serving = {**STATUS["serving"], "room_tokens": 30}
-    rows = dict(status_rows({**STATUS, "serving": serving}))
+    rows = dict(status_rows(decode(Status, {**STATUS, "serving": serving})))
     assert rows["serving"].endswith("room for 100 tokens, 30 now")
-    assert "room" not in dict(status_rows(STATUS))["models"]
-    assert peer_row(PEER)[1:3] == ["tiny 0:2", "100"]
+    assert "room" not in dict(status_rows(decode(Status, STATUS)))["models"]
+    assert peer_row(decode(PeerView, PEER))[1:3] == ["tiny 0:2", "100"]
     other = {**STATUS["serving"]["shard"], "layers": "2:6", "kv_tokens_free": 7}
-    assert peer_row({**PEER, "shards": [*PEER["shards"], other]})[2] == "100, 7"
-    assert peer_row({**PEER, "shards": []})[1:3] == ["-", "-"]
+    assert peer_row(decode(PeerView, {**PEER, "shards": [*PEER["shards"], other]}))[2] == "100, 7"
+    assert peer_row(decode(PeerView, {**PEER, "shards": []}))[1:3] == ["-", "-"]
 
 
 def test_peers_and_links_fit_80_columns_with_short_ids(

@@ -22,20 +22,20 @@ ROWS: list[dict[str, Any]] = [
 
 
 def shown(
-    monkeypatch: pytest.MonkeyPatch,
+    replaced: Any,
     capsys: pytest.CaptureFixture[str],
     rows: Any,
     *args: str,
     kept: bool = True,
 ) -> str:
     answer = {"usage": rows, "more": 3 if rows else 0, "own": OWN, "kept": kept}
-    monkeypatch.setattr("shoal.cli.client.request", lambda *_, **__: answer)
+    replaced(lambda *_: answer)
     assert invoke(["usage", *args]) == 0
     return capsys.readouterr().out
 
 
-def test_used_and_provided(monkeypatch: Any, capsys: Any) -> None:
-    out = shown(monkeypatch, capsys, ROWS)
+def test_used_and_provided(replaced: Any, capsys: Any) -> None:
+    out = shown(replaced, capsys, ROWS)
     had, gave = out.split("\n\n")
     assert "used, as reported by" in had and "provided, as reported by" in gave
     first, second, third = had.splitlines()[2:]
@@ -47,16 +47,16 @@ def test_used_and_provided(monkeypatch: Any, capsys: Any) -> None:
     assert gave.splitlines()[-1] == "and 3 more sums"
 
 
-def test_nothing_yet(monkeypatch: Any, capsys: Any) -> None:
-    assert "no node has reported" in shown(monkeypatch, capsys, [])
+def test_nothing_yet(replaced: Any, capsys: Any) -> None:
+    assert "no node has reported" in shown(replaced, capsys, [])
 
 
-def test_usage_of_a_node_that_does_not_store_reports(monkeypatch: Any, capsys: Any) -> None:
+def test_usage_of_a_node_that_does_not_store_reports(replaced: Any, capsys: Any) -> None:
     for rows in ([], ROWS):
-        out = shown(monkeypatch, capsys, rows, kept=False)
+        out = shown(replaced, capsys, rows, kept=False)
         assert "does not store the usage reports" in out.splitlines()[-1]
         assert "no node has reported" not in out
 
 
-def test_json(monkeypatch: Any, capsys: Any) -> None:
-    assert json.loads(shown(monkeypatch, capsys, ROWS, "--json"))["usage"] == ROWS
+def test_json(replaced: Any, capsys: Any) -> None:
+    assert json.loads(shown(replaced, capsys, ROWS, "--json"))["usage"] == ROWS

@@ -8,10 +8,9 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.host import Host
-from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import build, draw, load
-from shoal.netsim.trace.trace import SENT, Trace
+from shoal.netsim.trace.trace import SENT, Record, Trace
 from shoal.netsim.world import World
 
 PORT = 4001
@@ -34,17 +33,8 @@ class Meter(Trace):
         self.packets[host] = self.bytes[host] = 0
         self.until[host] = now + seconds
 
-    def add(
-        self,
-        time: float,
-        what: str,
-        host: str,
-        proto: int,
-        src: Addr,
-        dst: Addr,
-        size: int,
-        cause: str,
-    ) -> None:
+    def add(self, record: Record) -> None:
+        time, what, host, _, _, _, size, _ = record
         if what == SENT and time < self.until.get(host, 0.0):
             self.packets[host] += 1
             self.bytes[host] += size

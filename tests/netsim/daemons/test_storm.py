@@ -136,7 +136,8 @@ def test_a_hundred_lives_leave_nothing_behind(way: str) -> None:
             if way == "crash":
                 daemon = await host.restart()
             else:
-                daemon = await host.start(host.program)
+                program: Any = host.program
+                daemon = await host.start(program)
         assert seen[0] == seen[1]
         await daemon.until(lambda status: status["peers"] == 1)
 

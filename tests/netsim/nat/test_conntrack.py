@@ -53,10 +53,10 @@ def test_input_reject_answers_and_remembers_nothing() -> None:
     wire = Wire("linux-reject")
     wire.back(B, OUTER)
     told = wire.told()
-    assert told is not None and isinstance(told.data, Icmp) and told.data.kind == "port"
+    assert told is not None and isinstance(told.data, Icmp) and told.icmp.kind == "port"
     wire.back(B, OUTER, flag("syn"), TCP)
     told = wire.told()
-    assert told is not None and told.proto == TCP and told.data.rst
+    assert told is not None and told.proto == TCP and told.segment.rst
     assert wire.out(INSIDE, B) == OUTER
 
 
@@ -64,7 +64,7 @@ def test_accepted_syn_is_refused_and_forgotten() -> None:
     wire = Wire("linux-accept")
     wire.back(B, OUTER, flag("syn"), TCP)
     told = wire.told()
-    assert told is not None and told.data.rst
+    assert told is not None and told.segment.rst
     assert size(wire) == 0
     assert wire.out(INSIDE, B, flag("syn"), TCP) == OUTER
 
@@ -263,7 +263,7 @@ def test_error_from_outside_is_translated_and_ends_nothing() -> None:
     wire.put(error("port", A, OUTER, (UDP, OUTER, A)), wire.wan)
     (told,) = wire.inner.got
     assert (told.dst[0], told.src[0]) == (INSIDE[0], A[0])
-    assert (told.data.src, told.data.dst) == (INSIDE, A)
+    assert (told.icmp.src, told.icmp.dst) == (INSIDE, A)
     wire.inner.got.clear()
     assert wire.back(A, OUTER) == INSIDE
 
@@ -274,7 +274,7 @@ def test_error_from_inside_is_translated() -> None:
     wire.back(A, OUTER)
     wire.put(error("port", INSIDE, A, (UDP, A, INSIDE)), wire.lan)
     (told,) = wire.outer.got
-    assert (told.src[0], told.data.src, told.data.dst) == (GATE, A, OUTER)
+    assert (told.src[0], told.icmp.src, told.icmp.dst) == (GATE, A, OUTER)
 
 
 def test_error_about_nothing_known_is_dropped() -> None:

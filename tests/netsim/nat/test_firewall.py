@@ -61,7 +61,7 @@ def test_unsolicited_ipv6_is_prohibited() -> None:
     wire = six()
     assert wire.back(PEER6, SIX) is None
     told = wire.told()
-    assert told is not None and isinstance(told.data, Icmp) and told.data.kind == "admin"
+    assert told is not None and isinstance(told.data, Icmp) and told.icmp.kind == "admin"
     wire.out(SIX, PEER6)
     assert wire.back(OTHER6, SIX) is None
 
@@ -78,7 +78,7 @@ def test_unsolicited_syn_waits_for_a_simultaneous_open() -> None:
     wire.back(PEER6, SIX, flag("syn"), TCP)
     assert wire.at(5.9).told() is None
     told = wire.at(6.0).told()
-    assert told is not None and told.data.kind == "admin"
+    assert told is not None and told.icmp.kind == "admin"
     wire = six()
     wire.back(PEER6, SIX, flag("syn"), TCP)
     wire.at(1.0).out(SIX, PEER6, flag("syn"), TCP)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.nat import probes
 from shoal.netsim.nat.kinds import KINDS, knobs_of
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.world import World
 from tests.netsim.nat.wire import A2, INSIDE, TCP, UDP, A, Wire, flag
 
@@ -74,4 +74,4 @@ def test_blocked_udp_lets_the_web_out() -> None:
 def test_no_network_says_so() -> None:
     wire = Wire("no-network")
     told = wire.inward(INSIDE, (A[0], 443), flag("syn"), TCP)
-    assert told is not None and told.data.kind == "admin"
+    assert told is not None and told.icmp.kind == "admin"

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from shoal.netsim.nat.ports import HIGH_PORT, LOW_PORT, Ports
+from shoal.netsim.nat.ports import HIGH_PORT, LOW_PORT, PortAllocator
 
 IP = "198.51.100.1"
 
 
-def ports(policy: str, block: int = 512) -> Ports:
+def ports(policy: str, block: int = 512) -> PortAllocator:
     random = Random(1)
-    return Ports(policy, block, lambda: random)
+    return PortAllocator(policy, block, lambda: random)
 
 
 @pytest.mark.parametrize("policy", ["preserve", "random", "sequential"])

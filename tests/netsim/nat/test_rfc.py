@@ -184,8 +184,8 @@ def test_unsolicited_syn_is_held_six_seconds() -> None:
     wire.back(A, OUTER, flag("syn"), TCP)
     assert wire.at(5.9).told() is None
     told = wire.at(6.0).told()
-    assert told is not None and isinstance(told.data, Icmp) and told.data.kind == "port"
-    assert (told.data.src, told.data.dst) == (A, OUTER)
+    assert told is not None and isinstance(told.data, Icmp) and told.icmp.kind == "port"
+    assert (told.icmp.src, told.icmp.dst) == (A, OUTER)
 
 
 def test_held_syn_is_forgotten_when_the_inside_connects() -> None:
@@ -200,7 +200,7 @@ def test_unsolicited_syn_otherwise(answer: str, reset: bool) -> None:
     wire = Wire("eim-apdf", tcp_unsolicited=answer)
     wire.back(A, OUTER, flag("syn"), TCP)
     told = wire.told()
-    assert (told is not None and told.data.rst) is reset
+    assert (told is not None and told.segment.rst) is reset
     assert wire.at(10.0).told() is None
 
 
@@ -214,12 +214,12 @@ def test_errors_are_translated_both_ways(kind: str) -> None:
     assert outer is not None
     wire.put(error("port", A, outer, (UDP, outer, A)), wire.wan)
     (told,) = wire.inner.got
-    assert (told.dst[0], told.data.src, told.data.dst) == (INSIDE[0], INSIDE, A)
+    assert (told.dst[0], told.icmp.src, told.icmp.dst) == (INSIDE[0], INSIDE, A)
     wire.inner.got.clear()
     assert wire.back(A, outer) == INSIDE
     wire.put(error("port", INSIDE, A, (UDP, A, INSIDE)), wire.lan)
     (told,) = wire.outer.got
-    assert (told.src[0], told.data.src, told.data.dst) == (GATE, A, outer)
+    assert (told.src[0], told.icmp.src, told.icmp.dst) == (GATE, A, outer)
 
 
 def test_error_about_a_remote_never_spoken_to_is_dropped() -> None:
@@ -257,7 +257,7 @@ def test_sessions_of_a_mapping_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_held_syns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.netsim.nat.syns.HELD", 3)
+    monkeypatch.setattr("shoal.netsim.nat.segments.HELD", 3)
     wire = Wire("eim-apdf")
     for port in range(1, 10):
         wire.back((A[0], port), OUTER, flag("syn"), TCP)

@@ -17,5 +17,5 @@ def test_flags(name: str, bits: int) -> None:
 
 def test_reset_answers_anything_but_a_reset() -> None:
     answer = reset_for(Packet(TCP, INSIDE, A, 60, flag("syn"), "", ""), "gate")
-    assert answer is not None and (answer.src, answer.dst) == (A, INSIDE) and answer.data.rst
+    assert answer is not None and (answer.src, answer.dst) == (A, INSIDE) and answer.segment.rst
     assert reset_for(Packet(TCP, INSIDE, A, 60, flag("rst"), "", ""), "gate") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.netsim.nat.sessions import Session, Timers
+from shoal.netsim.nat.sessions import FlowState, Timers
 from shoal.netsim.network.packet import TCP, UDP, Packet
 from tests.netsim.nat.wire import INSIDE, A, flag
 
@@ -14,7 +14,7 @@ def packet(name: str = "") -> Packet:
 
 
 def test_udp_is_a_stream_when_answered_and_old() -> None:
-    session = Session(0.0)
+    session = FlowState(0.0)
     for outbound, now, expected in (
         (True, 0.0, 30.0),
         (True, 3.0, 33.0),  # old, but never answered
@@ -29,7 +29,7 @@ def lives(*steps: str) -> float:
     """Return the seconds that a flow lives after the last step (`>syn` outward, `<synack`
     inward).
     """
-    session = Session(0.0)
+    session = FlowState(0.0)
     for step in steps:
         session.renew(packet(step[1:]), step[0] == ">", 0.0, TIMERS)
     return session.expires

@@ -4,11 +4,11 @@ from typing import Any
 
 from shoal.netsim.clock import Events
 from shoal.netsim.nat.kinds import build
-from shoal.netsim.network.gateway import Gateway
-from shoal.netsim.network.network import Attachment, Network, Segment
+from shoal.netsim.network.gateway import Gateway, GatewayPlace
+from shoal.netsim.network.link import LinkSpec
+from shoal.netsim.network.network import Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
-from shoal.netsim.sockets.tcp.segment import Control
-from shoal.netsim.sockets.tcp.segment import Segment as TcpSegment
+from shoal.netsim.sockets.tcp.segment import Control, Segment
 from shoal.netsim.streams import Streams
 from shoal.netsim.trace.trace import Trace
 
@@ -36,12 +36,17 @@ class Plug:
 class Wire:
     """One gateway, two computers inside (or `hosts`), all others outside."""
 
-    def __init__(self, kind: str, hosts: tuple[str, ...] = (), *, seed: int = 0, **knobs: Any):
+    def __init__(
+        self, kind: str, hosts: tuple[str, ...] = (), *, seed: int = 0,
+        link: LinkSpec | None = None, **knobs: object,
+    ) -> None:  # fmt: skip
         self.events = Events()
         self.trace = Trace(keep=True)
         self.network = Network(self.events, Streams(seed), self.trace)
-        self.internet = Segment(self.network, "internet", 0.0)
-        self.gate: Gateway = build(kind, self.network, "gate", self.internet, GATE, **knobs)
+        self.internet = Subnet(self.network, "internet", 0.0)
+        self.gate: Gateway = build(
+            kind, GatewayPlace(self.network, "gate", self.internet, GATE, link), knobs
+        )
         self.inner = Plug("inner")
         self.lan = self.gate.inside.attach(self.inner)
         for host in hosts or (INSIDE[0], OTHER[0]):
@@ -93,10 +98,10 @@ class Wire:
         return [record[1] for record in self.trace.records if record[1] not in ("sent", "received")]
 
 
-def flag(name: str) -> TcpSegment:
+def flag(name: str) -> Segment:
     """Return a segment: syn, synack, ack, fin, rst."""
     if name == "ack":
-        return TcpSegment(1, 1, 1000, b"", (), -1.0, -1.0)
+        return Segment(1, 1, 1000, b"", (), -1.0, -1.0)
     ack = name in ("synack", "fin")
     return Control(
         1, 1, 1000, syn=name.startswith("syn"), ack=ack, fin=name == "fin", rst=name == "rst"

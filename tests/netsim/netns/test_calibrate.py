@@ -7,10 +7,10 @@ import sys
 import pytest
 import trio
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns import calibrate as this
 from shoal.netsim.netns import nft
-from shoal.netsim.netns.calibrate import ABSENT, COMMAND, GOLDEN, Difference, compare, golden
+from shoal.netsim.netns.calibrate import ABSENT, COMMAND, GOLDEN, Mismatch, compare, golden
 from shoal.netsim.netns.lab import KernelLab
 from shoal.netsim.netns.namespaces import KernelRefused
 
@@ -21,7 +21,7 @@ def test_equal_tables_have_no_differences() -> None:
 
 def test_a_difference_names_kind_probe_and_both_answers() -> None:
     [found] = compare({"nat": {"p": "APDF", "q": 1}}, {"nat": {"p": "EIF", "q": 1}})
-    assert found == Difference("nat", "p", "APDF", "EIF")
+    assert found == Mismatch("nat", "p", "APDF", "EIF")
     assert str(found) == "nat: p is 'APDF', in the kernel 'EIF'"
 
 

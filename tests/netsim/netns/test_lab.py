@@ -4,7 +4,7 @@ import socket
 
 import trio
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns.lab import KernelLab
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns import nft
 from shoal.netsim.netns.namespaces import KernelRefused, Namespaces
 
-SITE = nft.Site("198.51.100.1", "192.168.1.0/24", 7.5)
+SITE = nft.RecipeInputs("198.51.100.1", "192.168.1.0/24", 7.5)
 
 
 @pytest.mark.parametrize("kind", nft.KINDS)

@@ -144,7 +144,7 @@ def test_hops_are_counted() -> None:
     wire.put(packet, wire.lan)
     assert wire.drops() == ["ttl"]
     (told,) = wire.inner.got
-    assert told.data.kind == "ttl"
+    assert told.icmp.kind == "ttl"
 
 
 def test_packet_to_an_unused_inside_address_is_dropped() -> None:
@@ -169,7 +169,7 @@ def test_narrow_access_link_tells_the_inside() -> None:
     wire = Wire("linux-drop", link=LinkSpec(up=PipeSpec(mtu=1000)))
     wire.put(Packet(UDP, INSIDE, A, 1001, b"x", "inner", ""), wire.lan)
     (told,) = wire.inner.got
-    assert (told.data.kind, told.data.mtu, told.data.src) == ("too-big", 1000, INSIDE)
+    assert (told.icmp.kind, told.icmp.mtu, told.icmp.src) == ("too-big", 1000, INSIDE)
 
 
 def test_redial_renumbers_the_ipv6_inside() -> None:

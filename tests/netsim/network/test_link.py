@@ -242,7 +242,7 @@ def talk(link: LinkSpec, size: int, count: int = 1, down: LinkSpec | None = None
 
     class Listener:
         def receive(self, packet: Packet) -> None:
-            if packet.data.kind == "too-big":  # and not that the port is closed
+            if packet.icmp.kind == "too-big":  # and not that the port is closed
                 heard.append(packet)
 
     alice.protocols[ICMP] = Listener()
@@ -267,7 +267,7 @@ def test_a_network_drops_large_packets_and_reports_it() -> None:
         assert found.outcomes in (["mtu"], [])
         (told,) = found.complaints
         assert isinstance(told.data, Icmp)
-        assert (told.data.kind, told.data.mtu, told.dst[0]) == ("too-big", 1280, told.data.src[0])
+        assert (told.icmp.kind, told.icmp.mtu, told.dst[0]) == ("too-big", 1280, told.icmp.src[0])
     assert not talk(narrow, 1280).complaints
 
 

@@ -1,10 +1,10 @@
-"""The route of a packet over a segment, and the hosts that receive it."""
+"""The route of a packet over a subnet, and the hosts that receive it."""
 
 import pytest
 
 from shoal.netsim.clock import Events
 from shoal.netsim.network.link import LinkSpec, PipeSpec
-from shoal.netsim.network.network import BROADCAST, NAMELESS_ROUTER, Attachment, Network, Segment
+from shoal.netsim.network.network import BROADCAST, NAMELESS_ROUTER, Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, UDP, Icmp, Packet
 from shoal.netsim.streams import Streams
 from shoal.netsim.trace.trace import Trace
@@ -31,13 +31,13 @@ class Lan:
     def __init__(self, link: LinkSpec | None = None, latency: float = 0.01) -> None:
         self.events, self.trace = Events(), Trace(keep=True)
         self.network = Network(self.events, Streams(1), self.trace)
-        self.segment = Segment(self.network, "lan", latency)
+        self.subnet = Subnet(self.network, "lan", latency)
         self.boxes = [Box(name) for name in "abc"]
         self.plugs = []
         for number, box in enumerate(self.boxes, 1):
             box.events = self.events
-            self.plugs.append(self.segment.attach(box, link=link))
-            self.segment.assign(self.plugs[-1], f"10.0.0.{number}")
+            self.plugs.append(self.subnet.attach(box, link=link))
+            self.subnet.assign(self.plugs[-1], f"10.0.0.{number}")
 
     def send(self, to: str, size: int = 100, sender: int = 0) -> None:
         source = self.plugs[sender]
@@ -67,7 +67,7 @@ def test_packets_to_unknown_addresses_go_to_the_router_but_not_back_to_it(six: b
     stranger = "2600::9" if six else "203.0.113.9"
     lan.send(stranger)
     assert (lan.heard(), lan.why()) == ([0, 0, 0], ["no-route"])
-    lan.segment.gateway = lan.plugs[2]
+    lan.subnet.gateway = lan.plugs[2]
     lan.send(stranger)
     lan.send(stranger, sender=2)
     assert (lan.heard(), lan.why()) == ([0, 0, 1], ["no-route"] * 2)
@@ -75,17 +75,17 @@ def test_packets_to_unknown_addresses_go_to_the_router_but_not_back_to_it(six: b
 
 def test_groups_reach_their_members_and_a_broadcast_all_but_the_router() -> None:
     lan = Lan()
-    lan.segment.gateway = lan.plugs[2]
-    lan.segment.join(GROUP, lan.plugs[1])
-    lan.segment.join(GROUP, lan.plugs[0])
+    lan.subnet.gateway = lan.plugs[2]
+    lan.subnet.join(GROUP, lan.plugs[1])
+    lan.subnet.join(GROUP, lan.plugs[0])
     lan.send(GROUP)
     assert lan.heard() == [0, 1, 0]  # not the sender
-    lan.segment.leave_all(lan.plugs[1])
+    lan.subnet.leave_all(lan.plugs[1])
     lan.send(GROUP)
     assert lan.heard() == [0, 1, 0]
     lan.send(BROADCAST)
     assert lan.heard() == [0, 2, 0]
-    lan.segment.carries_groups = False
+    lan.subnet.carries_groups = False
     lan.send(BROADCAST)
     assert lan.heard() == [0, 2, 0]
 
@@ -122,8 +122,8 @@ def test_a_box_that_is_off_gets_nothing() -> None:
 def test_an_address_has_one_owner_until_it_is_released() -> None:
     lan = Lan()
     with pytest.raises(ValueError, match=r"10\.0\.0\.2 is taken on lan"):
-        lan.segment.assign(lan.plugs[0], "10.0.0.2")
-    lan.segment.release(lan.plugs[1], "10.0.0.2")
-    lan.segment.assign(lan.plugs[0], "10.0.0.2")
+        lan.subnet.assign(lan.plugs[0], "10.0.0.2")
+    lan.subnet.release(lan.plugs[1], "10.0.0.2")
+    lan.subnet.assign(lan.plugs[0], "10.0.0.2")
     lan.send("10.0.0.2", sender=2)
     assert lan.heard() == [1, 0, 0]

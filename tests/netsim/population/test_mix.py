@@ -90,7 +90,7 @@ def test_they_are_built_as_drawn() -> None:
         assert outer.up.spec == profiles.link(drawn.link).up
         assert outer.site == drawn.site
         if one.gateways:
-            assert plug.segment is one.gateways[0].inside
+            assert plug.subnet is one.gateways[0].inside
             wifi = profiles.overlay("bad-wifi").up
             assert (plug.up.spec == wifi) == drawn.bad_wifi
         assert any(":" in address for address in host.addresses()) == drawn.ipv6

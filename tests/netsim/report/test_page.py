@@ -3,7 +3,6 @@
 import re
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,7 +11,8 @@ from markupsafe import Markup
 
 from shoal.netsim.report import plots
 from shoal.netsim.report.page import page
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
+from shoal.netsim.scenario.result import Result
 from shoal.netsim.scenario.run import Run
 
 TEXT = """\
@@ -46,10 +46,10 @@ value = "1ms"
 HOSTILE = "<script>alert(1)</script> & $x$ ' onload="
 
 
-def result(name: str = "plain") -> dict[str, Any]:
+def result(name: str = "plain") -> Result:
     found = Run(parse(TEXT.format(name=name)), 1).go()
     found.versions = {"shoal": "0", "python": HOSTILE}
-    return asdict(found)
+    return found
 
 
 class Tags(HTMLParser):
@@ -105,13 +105,13 @@ def test_a_page_is_whole_and_fetches_nothing(
 
 def test_hostile_names_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     run = result(HOSTILE)
-    for host in run["hosts"]:
-        host["kind"] = HOSTILE
-    run["pairs"]["classes"] = [HOSTILE for _ in run["pairs"]["classes"]]
-    run["happenings"][0] |= {"what": HOSTILE, "target": HOSTILE}
-    run["metrics"] = {HOSTILE: 1.0, HOSTILE + "2": {"count": 0}, "drops": {HOSTILE: 1}}
-    run["samples"] = {HOSTILE: [1.0, 2.0]}
-    run["ended"] = HOSTILE
+    for host in run.hosts:
+        host.kind = HOSTILE
+    run.pairs["classes"] = [HOSTILE for _ in run.pairs["classes"]]
+    run.happenings[0].what = run.happenings[0].target = HOSTILE
+    run.metrics = {HOSTILE: 1.0, HOSTILE + "2": {"count": 0}, "drops": {HOSTILE: 1}}
+    run.samples = {HOSTILE: [1.0, 2.0]}
+    run.ended = HOSTILE
     for with_plots in (True, False):
         if with_plots and not plots.available():
             continue
@@ -151,7 +151,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_legends_stand_beside_the_data(figures: list[Any]) -> None:
     run = result()
-    run["hosts"][0]["up"] = False
+    run.hosts[0].up = False
     page(run)
     legends = [(axes, axes.get_legend()) for figure in figures for axes in figure.axes]
     boxes = [(axes.get_window_extent(), legend.get_window_extent())
@@ -206,12 +206,14 @@ def test_marks_and_figures_are_explained(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_empty_sections_are_left_out() -> None:
     assert plots.topology([]) == "" and plots.matrix({"classes": ["a"], "cells": []}) == ""
-    assert plots.timeline({"series": {"at": []}}) == ""
+    run = result()
+    run.series = {"at": []}
+    assert plots.timeline(run) == ""
 
 
 def test_a_run_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[sim]\nname = "x"\nduration = "1s"\n[[host]]\nname = "a"\nprogram = "idle"\n'
-    found = page(asdict(Run(parse(text), 1).go()))
+    found = page(Run(parse(text), 1).go())
     assert "No step was asked for" in found and not re.search(r"Expectations", found)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.run import Run
 
 RunText = Callable[..., Run]

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from shoal.netsim.errors import BadScenario, SimError
-from shoal.netsim.scenario.daemons import DaemonProgram
+from shoal.netsim.scenario.format.source import knobs
 from shoal.netsim.scenario.programs import SETTINGS
-from shoal.netsim.scenario.programs.daemon import PROFILES, RATE_LEAST
-from shoal.netsim.scenario.source import knobs
+from shoal.netsim.scenario.programs.daemon import PROFILES, RATE_LEAST, DaemonProgram
 
 THREE = """
 [[host]]

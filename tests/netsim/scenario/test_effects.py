@@ -7,13 +7,21 @@ import pytest
 
 from shoal.netsim.errors import BadScenario
 from shoal.netsim.nat.kinds import KINDS, knobs_of
-from shoal.netsim.scenario import vocabulary
-from shoal.netsim.scenario.actions import ACTIONS
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format import vocabulary
+from shoal.netsim.scenario.format.actions import ACTIONS
+from shoal.netsim.scenario.format.parse import parse
+from shoal.netsim.scenario.format.source import knobs
+from shoal.netsim.scenario.format.tables import (
+    Churn,
+    Direction,
+    Group,
+    HostTable,
+    Nat,
+    Sim,
+    WorldTable,
+)
 from shoal.netsim.scenario.programs import SETTINGS
 from shoal.netsim.scenario.run import Run
-from shoal.netsim.scenario.source import knobs
-from shoal.netsim.scenario.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
 
 ECHO = """\
 [sim]
@@ -286,6 +294,7 @@ def test_valid_gateways_are_built(text: str) -> None:
 
 
 def test_fields_of_tables_are_frozen() -> None:
-    for table in (Sim, WorldTable, Nat, HostTable, Direction, Churn, *ACTIONS.values()):
+    tables: list[type] = [Sim, WorldTable, Nat, HostTable, Direction, Churn, *ACTIONS.values()]
+    for table in tables:
         assert table.__dataclass_params__.frozen, table  # type: ignore[attr-defined]
         assert all(item.name for item in fields(table))

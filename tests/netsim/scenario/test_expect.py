@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shoal.netsim.scenario.expect import INVARIANTS
-from shoal.netsim.scenario.metrics import INVARIANTS as KNOWN
-from shoal.netsim.scenario.metrics import (
+from shoal.netsim.scenario.format.metrics import INVARIANTS as KNOWN
+from shoal.netsim.scenario.format.metrics import (
     MEASURES,
     known_metrics,
     measure_of,

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from shoal.netsim.population.latency import FORMATS
-from shoal.netsim.scenario.links import link_spec
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.links import link_spec
+from shoal.netsim.scenario.format.parse import parse
+from shoal.netsim.scenario.format.tables import Scenario
 from shoal.netsim.scenario.reference import reference
 from shoal.netsim.scenario.run import Run
-from shoal.netsim.scenario.tables import Scenario
 
 SPEC = Path(__file__).resolve().parents[3] / "docs" / "spec" / "scenario.md"
 TEXT = SPEC.read_text()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.netsim.errors import SimError
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.result import Result
 from shoal.netsim.scenario.run import Run
 

@@ -38,7 +38,7 @@ class Wire:
 
     def _interfere(self, packet: Packet, host: str) -> float:
         if packet.proto == TCP:
-            self.seen.append((self.world.events.now, host, packet.data))
+            self.seen.append((self.world.events.now, host, packet.segment))
         return -1.0 if self.decide(packet, host) else 0.0
 
 
@@ -231,7 +231,7 @@ def test_without_sack_the_same_burst_takes_longer() -> None:
 
         def decide(packet: Packet, host: str) -> bool:
             if not sack:
-                packet.data.sack = ()
+                packet.segment.sack = ()
             return dropping(packet, host)
 
         Wire(world, decide)
@@ -673,7 +673,7 @@ def test_a_lost_last_acknowledgement() -> None:
     """TIME-WAIT answers the FIN that is sent again."""
     world, near, far = two()
     drop = False
-    Wire(world, lambda packet, host: drop and host == "far" and not packet.data.fin)
+    Wire(world, lambda packet, host: drop and host == "far" and not packet.segment.fin)
 
     async def main() -> int:
         nonlocal drop

@@ -142,7 +142,7 @@ def test_multicast_over_ipv6() -> None:
     hosts = lan(world, 2)
     for number, host in enumerate(hosts):
         item = host.attachments[0]
-        item.segment.assign(item, f"fd00::{number + 1}")
+        item.subnet.assign(item, f"fd00::{number + 1}")
 
     async def main() -> None:
         a, b = [await open_at(host, "::", PORT) for host in hosts]
@@ -205,8 +205,8 @@ def test_an_address_lost_is_not_sent_from() -> None:
         to = (bob.addresses()[0], 9)
         await a.sendto(b"x", to)
         item = alice.attachments[0]
-        item.segment.release(item, alice.addresses()[0])
-        item.segment.assign(item, "12.0.0.9")
+        item.subnet.release(item, alice.addresses()[0])
+        item.subnet.assign(item, "12.0.0.9")
         alice.addresses_changed()
         await a.sendto(b"x", to)
         await b.recv(9)

@@ -23,7 +23,7 @@ def written(*records: Record) -> BytesIO:
     file = BytesIO()
     trace = Trace(file=file)
     for item in records:
-        trace.add(*item)
+        trace.add(item)
     assert trace.digest
     file.seek(0)
     return file

@@ -13,7 +13,7 @@ BASE: Record = (1.5, "sent", "alice", UDP, ("10.0.0.1", 7), ("10.0.0.2", 9), 60,
 def digest(*records: Record) -> str:
     trace = Trace()
     for record in records:
-        trace.add(*record)
+        trace.add(record)
     return trace.digest
 
 
@@ -35,7 +35,7 @@ def test_order_counts_and_asking_does_not() -> None:
     assert digest(BASE, other) != digest(other, BASE)
     trace = Trace()
     for record in (BASE, other):
-        trace.add(*record)
+        trace.add(record)
         assert len(trace.digest) == 32
     assert trace.digest == digest(BASE, other)
 
@@ -45,7 +45,7 @@ def test_kept_and_written_records_are_those_added() -> None:
     trace = Trace(keep=True, file=file)
     records = [(float(number), *BASE[1:]) for number in range(3000)]
     for record in records:
-        trace.add(*record)
+        trace.add(record)
     assert trace.digest and trace.count == 3000
     assert trace.records == records
     file.seek(0)
@@ -55,5 +55,5 @@ def test_kept_and_written_records_are_those_added() -> None:
 def test_without_keeping_nothing_is_kept() -> None:
     trace = Trace()
     for _ in range(5000):
-        trace.add(*BASE)
+        trace.add(BASE)
     assert trace.digest and trace.count == 5000 and not trace.records

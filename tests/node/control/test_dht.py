@@ -178,13 +178,13 @@ async def test_early_records_reach_nodes_that_join_later(world: World) -> None:
     first = await world.host("d0").start(engine=False)
     second = await world.host("d1").start(bootstrap=[first], engine=False)
     await trio.sleep(30)
-    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
-    assert own["kept"] == 1
+    (own,) = [each for each in second.node.discovery.dht.view().own if each.kind == "peer"]
+    assert own.kept == 1
     for number in range(2, 8):
         await world.host(f"d{number}").start(bootstrap=[first], engine=False)
     await trio.sleep(60)
-    (own,) = [each for each in second.node.discovery.dht.view()["own"] if each["kind"] == "peer"]
-    assert own["kept"] >= 4, "announced again after each doubling of the number of nodes"
+    (own,) = [each for each in second.node.discovery.dht.view().own if each.kind == "peer"]
+    assert own.kept >= 4, "announced again after each doubling of the number of nodes"
 
 
 async def test_facts_known_to_members_are_announced_in_the_background(world: World) -> None:

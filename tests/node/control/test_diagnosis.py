@@ -249,4 +249,4 @@ async def test_relaying_and_possible_relaying_are_findings() -> None:
 
 async def test_finding_view_has_no_empty_hint() -> None:
     _, diagnosis = make()
-    assert finding_view(diagnosis.verdict())["hint"] is None
+    assert finding_view(diagnosis.verdict()).hint is None

@@ -9,7 +9,7 @@ import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
-from shoal.node.control.jobs import JobOperations
+from shoal.node.control.messages.encoding import encode
 from shoal.node.control.server import Operation
 from shoal.node.defaults import JOBS_AT_ONCE, JOBS_COUNTED, USAGE_SHOWN
 from shoal.node.errors import ControlError
@@ -131,7 +131,7 @@ async def test_jobs_of_strangers_are_listed_with_limits_and_not_trusted(world: W
     assert listed["jobs"][0]["model"] is None
     done = await node.ask("job_list", state="done")
     assert (done["jobs"], done["more"]) == ([], 0)
-    assert await turns_during(JobOperations(node.node).list) > 2000 // JOBS_COUNTED
+    assert await turns_during(node.node.control.operations["job_list"]) > 2000 // JOBS_COUNTED
     shown = await node.ask("job_show", job=listed["jobs"][0]["job"])
     assert shown["spec"] is None and shown["author"] == AUTHOR
 
@@ -157,7 +157,7 @@ async def test_listing_expensive_jobs_does_not_block_the_event_loop(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(another)
-        await JobOperations(node.node).list({}, _emit)
+        await node.node.control.operations["job_list"]({}, _emit)
         nursery.cancel_scope.cancel()
     assert longest < 0.05
 
@@ -213,16 +213,16 @@ async def test_results_of_many_jobs_come_as_events(world: World) -> None:
     events: list[Any] = []
 
     async def emit(event: Any) -> None:
-        events.append(event)
+        events.append(encode(event))
 
-    operation = JobOperations(asker.node).results
+    operation = asker.node.control.operations["job_results"]
     unknown = "cd" * 32
     await operation({"jobs": [*jobs, unknown]}, emit)
     assert [event["result"]["error"] for event in events if event["event"] == "result"] == [
         "not-done", "not-done", "unknown-job",
     ]  # fmt: skip
     events.clear()
-    assert await operation({"until_done": True}, emit) == {"jobs": 2, "failed": 0}
+    assert encode(await operation({"until_done": True}, emit)) == {"jobs": 2, "failed": 0}
     assert events[0] == {"event": "jobs", "jobs": jobs}
     results = {e["result"]["job"]: e["result"] for e in events if e["event"] == "result"}
     assert results[jobs[0]]["prompt"] == "é" * 200 and results[jobs[0]]["text"]
@@ -242,10 +242,11 @@ async def test_waiting_client_is_told_of_a_cancelled_job(world: World) -> None:
     events: list[Any] = []
 
     async def emit(event: Any) -> None:
-        events.append(event)
+        events.append(encode(event))
 
+    results: Any = node.node.control.operations["job_results"]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(JobOperations(node.node).results, {"until_done": True}, emit)
+        nursery.start_soon(results, {"until_done": True}, emit)
         await trio.sleep(1)
         await node.ask("job_cancel", all=True)
     errors = [event["result"]["error"] for event in events if event["event"] == "result"]
@@ -281,7 +282,7 @@ async def test_usage_is_bounded_whatever_other_nodes_report(world: World) -> Non
         most - number for number in range(USAGE_SHOWN)
     ]
     assert answer["more"] == 4 * USAGE_SHOWN
-    assert await turns_during(JobOperations(node.node).usage) >= 3
+    assert await turns_during(node.node.control.operations["usage"]) >= 3
 
 
 async def test_usage_lists_client_provider_and_model(world: World) -> None:

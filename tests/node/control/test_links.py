@@ -5,6 +5,7 @@ from types import MappingProxyType
 import pytest
 
 from shoal.node.control.links import SYMMETRIC, link_view, look, relaying_view, why_relayed
+from shoal.node.control.messages.encoding import encode
 from shoal.transport.bytestream import PathKind
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -90,20 +91,21 @@ async def test_rates_cover_the_time_between_two_samples() -> None:
         before = look(a.endpoint.links())
         await link.call("echo", payload=bytes(100_000), timeout=5)
         view = link_view(link, dialer, before, 2.0, 100.0)
-        assert (view["path"], view["medium"], view["why_relayed"]) == ("loopback", "tcp", None)
-        assert 50_000 < view["rate_out"] < 60_000 and 50_000 < view["rate_in"] < 60_000
-        assert [path["used"] for path in view["paths"]] == [True]
+        assert (view.path, view.medium, view.why_relayed) == ("loopback", "tcp", None)
+        assert view.rate_out is not None and view.rate_in is not None
+        assert 50_000 < view.rate_out < 60_000 and 50_000 < view.rate_in < 60_000
+        assert [path.used for path in view.paths] == [True]
         fresh = link_view(link, dialer, {}, 2.0, 100.0)
-        assert fresh["rate_in"] is None, "a link that began since then has no rate yet"
+        assert fresh.rate_in is None, "a link that began since then has no rate yet"
         other = {b.endpoint.peer: (b"another life", 0, 0)}
-        assert link_view(link, dialer, other, 2.0, 100.0)["rate_in"] is None
+        assert link_view(link, dialer, other, 2.0, 100.0).rate_in is None
 
 
 @pytest.mark.trio
 async def test_relaying() -> None:
     host = RealHost()
     endpoint = Endpoint(host, Identity.from_seed(b"r" * 32), admission=OpenSwarm())
-    assert relaying_view(Dialer(host, endpoint)) == {
+    assert encode(relaying_view(Dialer(host, endpoint))) == {
         "on": False, "allowed": True, "rate": 0, "places": 0, "circuits": 0, "strangers": 0,
         "bytes": 0, "refused": {},
     }  # fmt: skip
@@ -111,4 +113,4 @@ async def test_relaying() -> None:
     dialer = Dialer(host, endpoint, relaying=limits)
     dialer.relaying.book.reserve(Asker("peer", "5.5.5.5", 0.0), 0.0)
     view = relaying_view(dialer)
-    assert (view["on"], view["rate"], view["places"]) == (True, 5_000, 1)
+    assert (view.on, view.rate, view.places) == (True, 5_000, 1)

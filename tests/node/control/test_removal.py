@@ -154,10 +154,10 @@ async def test_without_a_daemon(tmp_path: Path) -> None:
     library = await offline._library(host, tmp_path)
     root = await import_embedded(library)
     loss = await remove_model(host, tmp_path, "tiny", sure=False)
-    assert loss["copies"] is None and loss["freed"] > 9_000_000
-    assert [model["root"] for model in (await list_models(host, tmp_path))["models"]] == [root]
-    assert (await remove_model(host, tmp_path, root[:8], sure=True))["removed"]
-    assert (await list_models(host, tmp_path))["models"] == []
+    assert loss.copies is None and loss.freed > 9_000_000
+    assert [model.root for model in (await list_models(host, tmp_path)).models] == [root]
+    assert (await remove_model(host, tmp_path, root[:8], sure=True)).removed
+    assert (await list_models(host, tmp_path)).models == ()
 
 
 def test_layers_served_only_here_are_found_fast_whatever_others_claim() -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.cli.client import request
+from shoal.cli.client import converse
 from shoal.cli.errors import CommandError
 from shoal.node import defaults
-from shoal.node.control.server import ControlServer, Emit
+from shoal.node.control.messages.encoding import encode
+from shoal.node.control.messages.node import CapacityView, Peers, PeerView
+from shoal.node.control.server import ControlServer, Emit, encoded
 from shoal.node.errors import ControlError
 from shoal.node.settings.config import DataFolder
 from shoal.transport.host import localname
@@ -221,9 +223,33 @@ async def test_socket_in_a_folder_with_a_long_path(
     data.mkdir(parents=True)
     async with serving(data) as (path, _):
         assert path == data / "control.sock" and path.stat().st_mode & 0o777 == 0o600
-        answer = await trio.to_thread.run_sync(partial(request, data, "echo", x=1))
+        answer = await trio.to_thread.run_sync(partial(converse, data, {"op": "echo", "x": 1}))
         assert answer == {"request": {"op": "echo", "x": 1}}
     assert not path.exists()
+
+
+@pytest.mark.trio
+async def test_long_reply_does_not_block_other_tasks() -> None:
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    capacity = CapacityView(2, 1 << 30, True, 1e9, 1e9)
+    peer = PeerView(
+        peer="x", version="é", address=None, path=None, rtt_ms=1.5, bytes_in=1, bytes_out=2,
+        linked_s=None, shards=(), capacity=capacity,
+    )  # fmt: skip
+    reply = Peers((peer,) * 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(another)
+        text = await encoded(reply)
+        nursery.cancel_scope.cancel()
+    assert text == json.dumps(encode(reply))
+    assert turns > 1000 // defaults.CONTROL_STEP // 2
 
 
 @pytest.mark.trio
@@ -233,6 +259,6 @@ async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
         killed.bind(str(tmp_path / "control.sock"))
         killed.listen()
     with pytest.raises(CommandError, match="no daemon is running"):
-        await trio.to_thread.run_sync(request, tmp_path, "echo")
+        await trio.to_thread.run_sync(partial(converse, tmp_path, {"op": "echo"}))
     async with serving(tmp_path) as (path, _):
         assert "ok" in (await ask(path, b'{"op": "echo"}\n'))[-1]

@@ -7,6 +7,7 @@ import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.world import World
+from shoal.node.control.messages.encoding import encode
 from shoal.state.defaults import CONTESTED, SETTLE_AGAIN, WRITE_HOLD
 from shoal.state.feeds.entry import NO_PARENT, Proof, seal_entry
 from shoal.state.membership.record import ModelName, ShardRecord
@@ -26,10 +27,10 @@ async def asked(node: DaemonHandle, op: str, **more: Any) -> tuple[list[Any], An
     events: list[Any] = []
 
     async def emit(event: Any) -> None:
-        events.append(event)
+        events.append(encode(event))
 
-    operation = node.node.control._operations[op]
-    return events, await operation(more, emit)
+    operation = node.node.control.operations[op]
+    return events, encode(await operation(more, emit))
 
 
 async def test_nodes_see_each_others_feeds(world: World) -> None:

@@ -198,7 +198,7 @@ async def test_settings_change_while_a_daemon_runs(tmp_path: Path) -> None:
         caps = part.endpoint.shaper.caps
         assert (caps.up.node, caps.down.node) == (None, 2 * 10**6)
         await node.ask("config_set", key="disk", text="300MiB")
-        assert part.quota.allowance.limit == part.library.store.limit == 300 << 20
+        assert part.content.quota.allowance.limit == part.library.store.limit == 300 << 20
         await node.ask("config_set", key="links", text="20")
         assert part.membership.most_links == 20
         later = (await node.ask("config_set", key="memory", text="2GiB"))["ok"]

@@ -1,16 +1,15 @@
 """Progress lines of a node that fetches layers."""
 
-from typing import Any
-
 import pytest
 import trio
 
 from shoal.node.daemon.fetchprogress import MIB, FetchProgress
+from shoal.tasks.serving.serving import Phase, ServingStatus
 from shoal.transport.host.real import RealHost
 
 
-def status(done: int, phase: str = "fetching", total: int = 10) -> dict[str, Any]:
-    return {"phase": phase, "done_bytes": done * MIB, "total_bytes": total * MIB}
+def status(done: int, phase: Phase = "fetching", total: int = 10) -> ServingStatus:
+    return ServingStatus(phase, "", done * MIB, total * MIB)
 
 
 @pytest.mark.trio

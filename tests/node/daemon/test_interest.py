@@ -63,7 +63,7 @@ async def test_pulled_model_adds_its_part_until_it_is_removed(world: World) -> N
     await trio.sleep(5)
     assert state.interest.kept == BASE | {plot}
     assert set(placements.get(root) or ()) == {first.peer}
-    second.node.keeping._library = SimpleNamespace(roots=frozenset)
+    second.node.compute.keeping._library = SimpleNamespace(roots=frozenset)  # type: ignore[assignment]
     await trio.sleep(UNUSED_KEPT - 10)
     assert placements.get(root)
     await trio.sleep(20)
@@ -83,7 +83,7 @@ async def test_group_owner_stores_all_state(world: World) -> None:
     """Otherwise its revocation would drop everything that the revoked peer said in other feeds."""
     owner = await world.host("a").start(engine=False, state="needed", private=True)
     await trio.sleep(3)
-    assert owner.node.state.interest.kept == set(all_parts())
+    assert owner.node.state.interest.kept == frozenset(all_parts())
 
 
 async def test_node_reports_that_it_stores_all_state(world: World) -> None:

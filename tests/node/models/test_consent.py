@@ -10,9 +10,10 @@ import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
+from shoal.node.daemon.daemon import Node
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.node.invite import decode
-from shoal.node.models.consent import backing_of
+from shoal.node.models.consent import Witnesses, backing_of
 from shoal.state.group.facts import Role
 from shoal.state.membership.record import ModelName
 from shoal.tasks.defaults import DEMAND_NETWORKS
@@ -85,7 +86,7 @@ def test_new_nodes_serve_a_model_that_several_networks_serve() -> None:
             assert (await node.serving())["root"] == root
         newcomer = await world.host("newcomer").start(bootstrap=[first])
         assert (await newcomer.serving())["root"] == root
-        assert newcomer.node.serving.status()["why"] == (
+        assert newcomer.node.serving.status().why == (
             f"other: members in {DEMAND_NETWORKS} networks name, serve or ask for it"
         )
 
@@ -99,10 +100,10 @@ def test_the_inviter_is_trusted_after_a_restart() -> None:
         host = world.host("guest")
         guest = await host.start(invitation=decode(code), engine=False)
         await guest.until(lambda status: status["peers"] == 1)
-        assert backing_of(guest.node).trusted == {first.peer: "which invited this node"}
+        assert evidence(guest.node).trusted == {first.peer: "which invited this node"}
         await guest.stop()
         guest = await host.start(engine=False)
-        assert backing_of(guest.node).trusted == {first.peer: "which invited this node"}
+        assert evidence(guest.node).trusted == {first.peer: "which invited this node"}
 
     run(body)
 
@@ -117,8 +118,8 @@ def test_neighbours_are_trusted_and_other_peers_count_by_network() -> None:
         await b.until(lambda status: status["peers"] == 1)
         await trio.sleep(10)  # until they have heard each other's multicasts
         await c.until(lambda status: status["peers"] == 1)
-        assert backing_of(b.node).trusted == {a.peer: "on the same network"}
-        assert backing_of(c.node) == Backing(
+        assert evidence(b.node).trusted == {a.peer: "on the same network"}
+        assert evidence(c.node) == Backing(
             embedded=EMBEDDED_ROOT, networks={far.peer: owner(world.names["far"][0])}
         )
 
@@ -133,7 +134,7 @@ def test_jobs_of_linked_peers_are_demand() -> None:
         await first.until(lambda status: status["models"])
         await first.ask("job_submit", prompts=["x"], model="tiny")
         await trio.sleep(20)
-        assert backing_of(other.node).asked == {EMBEDDED_ROOT: {first.peer}}
+        assert evidence(other.node).asked == {EMBEDDED_ROOT: {first.peer}}
 
     run(body)
 
@@ -145,6 +146,11 @@ def test_the_embedded_models_root_is_the_one_that_is_imported() -> None:
         assert first.node.library.names() == {"tiny": EMBEDDED_ROOT}
 
     run(body)
+
+
+def evidence(node: Node) -> Backing:
+    parts = Witnesses(node.endpoint, node.dialer, node.library, node.state, node.inviter)
+    return backing_of(parts)
 
 
 class FakeLink:
@@ -177,7 +183,7 @@ def fake_node(*links: FakeLink, found: str = "", roles: Mapping[str, Role] | Non
     return SimpleNamespace(
         endpoint=SimpleNamespace(links=lambda: list(links)),
         library=SimpleNamespace(names=dict),
-        inviter=None,
+        inviter=SimpleNamespace(peer=None),
         state=SimpleNamespace(
             upkeep=upkeep, views=SimpleNamespace(jobs=SimpleNamespace(waiting={}))
         ),

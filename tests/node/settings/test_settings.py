@@ -9,6 +9,7 @@ import pytest
 
 from shoal.cli.commands import node as commands
 from shoal.node import defaults
+from shoal.node.control.messages.encoding import encode
 from shoal.node.errors import BadSetting, NodeError
 from shoal.node.settings.applying import LIVE
 from shoal.node.settings.config import DataFolder, NodeConfig
@@ -158,14 +159,14 @@ def test_random_bytes_are_read_or_refused(folder: DataFolder) -> None:
 def test_view_shows_current_and_next_values(folder: DataFolder) -> None:
     now = remember(HOST, folder, {"memory": "1GiB"})
     set_key(HOST, folder, "memory", "2GiB")
-    shown = {each["key"]: each for each in view(HOST, folder, now)["settings"]}
+    shown = {each.key: encode(each) for each in view(HOST, folder, now).settings}
     assert list(shown) == list(KEYS)
     assert shown["memory"] == {
         "key": "memory", "text": "1GiB", "origin": "option", "unit": "bytes, as 4GiB",
         "default": "half of what is free", "applies": "start", "next": "2GiB",
     }  # fmt: skip
     assert (shown["up"]["text"], shown["up"]["origin"]) == (None, "default")
-    stopped = {each["key"]: each for each in view(HOST, folder, None)["settings"]}
+    stopped = {each.key: encode(each) for each in view(HOST, folder, None).settings}
     assert (stopped["memory"]["text"], stopped["memory"]["origin"]) == ("2GiB", "file")
 
 

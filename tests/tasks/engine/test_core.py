@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from shoal.tasks.engine import defaults
+from shoal.tasks.engine.compute import TorchCompute
 from shoal.tasks.engine.interface import (
     FailedEvent,
     HiddenEvent,
@@ -123,7 +125,7 @@ def test_a_repeated_span_is_answered_and_computes_nothing(whole: Any) -> None:
     again = whole.run(prompt(session, steps=6))
     assert again == first
     assert whole.steps == steps + 1  # the turn that found the answer
-    assert whole.core._sessions[session].kv.length == 8 + 5  # not truncated
+    assert whole.core.session(session).kv.length == 8 + 5  # not truncated
 
 
 def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
@@ -132,9 +134,9 @@ def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
     answers = [whole.hidden(span) for span in spans]
     assert whole.hidden(spans[-1]) == answers[-1]
     assert whole.hidden(spans[-8]) == answers[-8]
-    assert whole.core._sessions[session].kv.length == 20
+    assert whole.core.session(session).kv.length == 20
     assert whole.hidden(spans[3]) == answers[3]  # no longer kept: computed again
-    assert whole.core._sessions[session].kv.length == 4
+    assert whole.core.session(session).kv.length == 4
 
 
 def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> None:
@@ -142,7 +144,8 @@ def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> Non
     session = whole.open(b"s")
     for at in range(4):
         whole.hidden(Span(session, 0, at * 8, 8, tokens=TOKENS, want="logits"))
-    assert len(whole.core._sessions[session]._kept) == 1
+    kept = whole.core.session(session).kept
+    assert [at for at in range(4) if kept((0, at * 8, 8)) is not None] == [3]
 
 
 def test_a_lower_start_truncates(whole: Any, checkpoint: Any) -> None:
@@ -159,9 +162,10 @@ def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, check
     other = TOKENS[::-1]
     renewed = whole.tokens(prompt(session, epoch=2, tokens=other))
     assert renewed == checkpoint("Llama").greedy(other, 1)
-    assert len(whole.core._sessions[session]._kept) == 1
+    kept = whole.core.session(session).kept
+    assert [epoch for epoch in range(4) if kept((epoch, 0, 8)) is not None] == [2]
     assert code(whole, prompt(session, epoch=1)) == "old-epoch"
-    assert whole.core._sessions[session].kv.length == 8
+    assert whole.core.session(session).kv.length == 8
 
 
 def test_a_new_epoch_ends_the_work_of_the_old(whole: Any) -> None:
@@ -281,32 +285,37 @@ def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypa
     assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
 
 
-def test_hidden_states_are_checked_before_use(checkpoint: Any, driver: Any) -> None:
+def test_hidden_states_are_checked_before_use(
+    checkpoint: Any, driver: Any, monkeypatch: Any
+) -> None:
     worker = driver(checkpoint("Llama").shard(Parts(False, 1, 2, False)))
-    worker.core._model.forward = None
+    monkeypatch.setattr(TorchCompute, "forward", None)
     values = np.zeros((2, 32), dtype=np.float32)
     values[1, 5] = -math.inf
     span = Span(worker.open(b"s"), 0, 0, 2, hidden=values.data.cast("B"))
     assert code(worker, span) == "not-finite"
 
 
-def test_a_value_that_overflows_is_not_passed_on(checkpoint: Any, driver: Any) -> None:
+def test_a_value_that_overflows_is_not_passed_on(
+    checkpoint: Any, driver: Any, monkeypatch: Any
+) -> None:
     worker = driver(checkpoint("Llama").shard(Parts(False, 1, 2, False)))
     span = Span(worker.open(b"s"), 0, 0, 2, hidden=bytes(256))
     assert len(worker.hidden(span)) == 256
-    with torch.inference_mode():
-        worker.core._model.layers[0].input_norm.fill_(math.inf)
+    monkeypatch.setattr(
+        TorchCompute, "forward", lambda model, x, kv, position: torch.full_like(x, math.inf)
+    )
     assert code(worker, replace(span, epoch=1)) == "not-finite"
 
 
 def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
-    limit = whole.core._budget.limit
+    limit = whole.request("usage")[1]["kv_bytes_limit"]
     names = (b"x%015d" % index for index in range(10_000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
         reply = whole.request("open", next(names), 96)
     assert reply[:2] == ("refused", "no-memory")
-    assert whole.core._budget.reserved <= limit
+    assert 0 < whole.request("usage")[1]["kv_bytes_reserved"] <= limit
     assert whole.request("open", b"y" * 16, 97)[:2] == ("refused", "too-long")
     assert whole.request("open", b"y" * 16, 0)[:2] == ("refused", "too-long")
     assert whole.request("open", b"short", 1)[:2] == ("refused", "bad-span")
@@ -373,7 +382,9 @@ def test_a_shard_beyond_the_memory_is_refused_before_it_is_read(
     from shoal.tasks.engine.messages import load_payload
 
     made = checkpoint("Llama")
-    missing = tuple(replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors)
+    missing = tuple(
+        structs.replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors
+    )
     shard = replace(made.shard(), tensors=missing)
     reply = driver(memory_bytes=1000).request("load", payload=load_payload(shard))
     assert reply[:2] == ("refused", "no-memory")

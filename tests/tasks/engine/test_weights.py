@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import TensorSource

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from shoal.tasks.engine import defaults
-from shoal.tasks.engine.wire import Channel, Header, WireClosed, WireError, _opened
+from shoal.tasks.engine.wire import Channel, Header, WireClosed, WireError, read_shared
 
 PREFIX = struct.Struct("!IB3xQ")
 
@@ -178,7 +178,7 @@ def test_a_descriptor_of_something_else_is_refused(pair: Pair) -> None:
 def test_only_files_are_read() -> None:
     ends = os.pipe()
     with pytest.raises(WireError):
-        _opened(ends[0], 0)
+        read_shared(ends[0], 0)
     for end in ends:
         os.close(end)
 

@@ -384,11 +384,11 @@ async def test_a_stage_lost_to_its_neighbour_only_is_named_as_well(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
             await trio.testing.wait_all_tasks_blocked()
-            (session,) = swarm.client.gateway._runs
+            session = swarm.session
             failed = Failed(session, 1, "stage-lost", "the link ended: silent", second.peer)
             link = head.endpoint.link(swarm.client.peer)
             assert link is not None
-            link._deliver("session.failed", failed.header(), b"")
+            link.deliver("session.failed", failed.header())
         (error,) = errors
         assert error.code == "stage-lost"
         assert error.message.startswith(f"stage 2 of 3 ({second.peer}, layers 2:4) is lost")
@@ -477,10 +477,10 @@ async def test_a_refused_open_tries_another_replica(autojump_clock: object) -> N
 
 async def _asked(swarm: FakeSwarm, nodes: list[Node], count: int) -> int:
     """Return how often these nodes were asked to open during a number of requests."""
-    before = sum(len(node.stage._closed) for node in nodes)
+    before = swarm.opens(nodes)
     for _ in range(count):
         await _generate(swarm)
-    return sum(len(node.stage._closed) for node in nodes) - before
+    return swarm.opens(nodes) - before
 
 
 @pytest.mark.trio
@@ -603,7 +603,7 @@ async def test_it_fails_after_repeated_refusals(autojump_clock: object) -> None:
 
     async def body(_: FakeSwarm) -> None:
         assert (await _error(swarm)).code == "no-memory"
-        assert sum(len(node.stage._closed) for node in swarm.nodes) == 3  # each was asked once
+        assert swarm.opens(swarm.nodes) == 3  # each was asked once
 
     await _run(swarm, body)
 
@@ -650,12 +650,12 @@ async def test_messages_from_the_wrong_sender_are_refused(
                 swarm.wire.freeze_at = 0
                 nursery.start_soon(_generate, swarm)
                 await trio.testing.wait_all_tasks_blocked()
-                (session,) = swarm.client.gateway._runs
+                session = swarm.session
                 node = [*swarm.stages, stranger][sender]
                 header = make(session).header()
                 link = node.endpoint.link(swarm.client.peer)
                 assert link is not None
-                link._deliver(f"session.{kind}", header, b"")
+                link.deliver(f"session.{kind}", header)
                 assert [item.code[:7] for item in swarm.wire.refusals] == [code[:7]]
                 await trio.testing.wait_all_tasks_blocked()
                 assert swarm.client.gateway.sessions == 1  # and it goes on
@@ -690,12 +690,12 @@ async def test_a_head_that_breaks_the_protocol_ends_the_session(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
             await trio.testing.wait_all_tasks_blocked()
-            (session,) = swarm.client.gateway._runs
+            session = swarm.session
             message = make(session)
             method = f"session.{type(message).__name__.lower()}"
             link = swarm.stages[1].endpoint.link(swarm.client.peer)
             assert link is not None
-            link._deliver(method, message.header(), b"")
+            link.deliver(method, message.header())
         assert [error.code for error in errors] == ["bad-stage"]
         assert f"stage 2 of 2 ({swarm.stages[1].peer}" in errors[0].message
         swarm.assert_free()
@@ -717,12 +717,12 @@ async def test_messages_after_the_final_token_are_ignored(autojump_clock: object
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
             await trio.testing.wait_all_tasks_blocked()
-            (session,) = swarm.client.gateway._runs
+            session = swarm.session
             link = swarm.stages[1].endpoint.link(swarm.client.peer)
             assert link is not None
             for position in (5, 6):
                 token = Token(session, 1, position, 1, 0, position == 5, 0)
-                link._deliver("session.token", token.header(), b"")
+                link.deliver("session.token", token.header())
         assert [summary.token_ids for summary in summaries] == [(1,)]
         swarm.assert_free()
 
@@ -743,12 +743,12 @@ async def test_a_head_that_does_not_stop_is_stopped(autojump_clock: object) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(asking)
             await trio.testing.wait_all_tasks_blocked()
-            (session,) = swarm.client.gateway._runs
+            session = swarm.session
             link = swarm.stages[1].endpoint.link(swarm.client.peer)
             assert link is not None
             for position in range(5, 100):
                 token = _token(session, position=position)
-                link._deliver("session.token", token.header(), b"")
+                link.deliver("session.token", token.header())
         assert [error.code for error in errors] == ["bad-stage"]
         swarm.assert_free()
 
@@ -882,7 +882,7 @@ async def test_a_stage_that_refuses_a_job_is_not_avoided(autojump_clock: object)
             nursery.start_soon(gateway.generate, _request(), Client().emit)
             await trio.sleep(0.3)
             error = await _error(swarm, turn=turn, job="cd" * 32)
-            assert error.code == "busy" and not gateway._chains.avoided()
+            assert error.code == "busy" and not gateway.avoided()
 
     await _run(swarm, body)
 

@@ -10,15 +10,16 @@ import trio.testing
 from shoal.dht.content.library import Library
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange.exchange import Exchange
-from shoal.state.membership.record import ModelName, ShardRecord
+from shoal.state.membership.record import ModelName
 from shoal.tasks.defaults import TEXT_MEMORY
 from shoal.tasks.errors import SessionError, TextError
-from shoal.tasks.inference.models import Models, holders, resolve
+from shoal.tasks.inference.models import Models
+from shoal.tasks.inference.sources import Sources
 from shoal.tasks.text.process import ModelFiles, TextProcess
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import small_manifest
 from tests.tasks.fake_node import OTHER, FakeDirectory, FakeExchange, FakeLibrary, record_of
-from tests.tasks.fake_swarm import FakeHost, FakeText, peer_of
+from tests.tasks.fake_swarm import FakeHost, FakeText
 
 
 class FakeProcess(FakeText):
@@ -32,12 +33,12 @@ class FakeProcess(FakeText):
         await trio.lowlevel.checkpoint()
         if self._world.errors:
             raise self._world.errors.pop()
-        self._world.alive += 1
+        self._world.running.append(self.files.name)
         task_status.started(self.info)
         try:
             await trio.sleep_forever()
         finally:
-            self._world.alive -= 1
+            self._world.running.remove(self.files.name)
 
 
 class World:
@@ -48,20 +49,26 @@ class World:
         self.exchange = FakeExchange(self.library, self.manifest)
         self.processes: list[FakeProcess] = []
         self.errors: list[TextError] = []
-        self.alive = 0
+        self.running: list[str] = []  # the models of the text processes
         self.memory = 8 * TEXT_MEMORY
         self.passed: list[tuple[str, int]] = []
         self.models = Models(
             cast(Host, FakeHost()),
-            cast(Library, self.library),
-            cast(Exchange, self.exchange),
-            self.directory,
+            Sources(
+                cast(Library, self.library),
+                cast(Exchange, self.exchange),
+                self.directory,
+                reserve=self._pass,
+            ),
             kept=kept,
             text_process=self._process,
-            pass_through=self._pass,
             memory=lambda: self.memory,
         )
         self.others("small")
+
+    @property
+    def alive(self) -> int:
+        return len(self.running)
 
     def _process(self, host: Host, files: ModelFiles) -> TextProcess:
         self.processes.append(FakeProcess(self, files))
@@ -138,7 +145,7 @@ async def test_processes_stay_within_the_memory_limit(autojump_clock: object) ->
         async with world.models.use("third"):
             await trio.testing.wait_all_tasks_blocked()
             assert world.alive == 2, "an idle one has ended"
-            assert not world.models._loaded.keys() & {world.manifest.root}
+            assert "small" not in world.running
         world.memory = 0  # of a node whose shard takes all: one may read all the same
         async with world.models.use("small"):
             await trio.testing.wait_all_tasks_blocked()
@@ -223,15 +230,3 @@ async def test_an_unknown_name_is_answered_with_the_nearest(autojump_clock: obje
                 pass
 
     await world.run(body)
-
-
-def test_holders_are_the_other_members_with_any_part() -> None:
-    directory, root = FakeDirectory(), "ab" * 32
-    shard = ShardRecord(root, True, 0, 1, False, "float32", 1)
-    directory.put(record_of(peer_of(1), holdings=(root,)))  # our own
-    directory.put(record_of(peer_of(3), holdings=(root,)))
-    directory.put(record_of(peer_of(4), models=(ModelName("m", root, 1, 1),)))
-    directory.put(record_of(peer_of(5), shards=(shard,)))
-    directory.put(record_of(peer_of(6), holdings=("cd" * 32,)))
-    assert sorted(holders(root, directory)) == sorted(peer_of(number) for number in (3, 4, 5))
-    assert resolve("m", cast(Library, FakeLibrary()), directory) == root

@@ -1,12 +1,12 @@
 """Tests of the stage: spans pass, strangers are refused, nothing is left behind."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
 from shoal.tasks.inference.session import Close, Feed, Open, SpanMessage, pack_tokens
@@ -46,6 +46,7 @@ def _open(swarm: FakeSwarm, at: int = 0, **changes: Any) -> Open:
         tokens=50,
         steps=5,
         stop_ids=(VOCABULARY - 1,),
+        sampling=Sampling(),
     )
     return replace(message, **changes)
 
@@ -72,7 +73,7 @@ async def _settle() -> None:
 
 
 def _span(start: int = 0, count: int = 3, **changes: Any) -> SpanMessage:
-    return replace(SpanMessage(SESSION, None, 1, start, count, True), **changes)
+    return replace(SpanMessage(SESSION, 1, start, count, True, 0.0), **changes)
 
 
 @pytest.mark.trio
@@ -129,8 +130,7 @@ async def test_an_open_that_does_not_fit_is_refused(
 @pytest.mark.trio
 async def test_without_an_engine_every_open_is_refused(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
-    bare = Node(swarm, 50, None)
-    bare.stage._engine_or_none = None
+    bare = Node(swarm, 50, None, computes=False)
 
     async def body(_: FakeSwarm) -> None:
         header = _open(swarm, stages=(bare.peer,)).header()
@@ -226,8 +226,7 @@ async def test_sessions_are_limited_by_gateway_and_memory(autojump_clock: object
 async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage, other = swarm.stages[0], Node(swarm, 201, None)
-    stage.stage.serve(replace(stage.stage._current(), kv_tokens=4 * CONTEXT))
-    stage.engine.kv_tokens = 4 * CONTEXT
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=4 * CONTEXT)
 
     async def opening(sender: Node, number: int, tokens: int = CONTEXT) -> str:
         header = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
@@ -258,8 +257,7 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
 async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: object) -> None:
     swarm = FakeSwarm((2,))
     stage = swarm.stages[0]
-    stage.stage.serve(replace(stage.stage._current(), kv_tokens=CONTEXT))
-    stage.engine.kv_tokens = CONTEXT
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=CONTEXT)
 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm, tokens=CONTEXT)
@@ -314,9 +312,9 @@ HIDDEN_SPAN = b"\0" * 24
         (2, 0, "session.span", _span(gateway=peer_of(200)), pack_tokens([1] * 3), "not-yours"),
         (2, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN, "not-yours"),
         (-1, 1, "session.span", _span(), HIDDEN_SPAN, "not-yours"),
-        (1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
-        (-1, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
-        (2, 1, "session.feed", Feed(SESSION, peer_of(200), 1, 3, 1), b"", "not-yours"),
+        (1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (-1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (2, 1, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
         # A stranger's own session with that name, or another peer's.
         (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
         (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
@@ -326,8 +324,8 @@ HIDDEN_SPAN = b"\0" * 24
         (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1, 1, VOCABULARY]), "bad-message"),
         (0, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN + b"\0", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 50, 1), b"", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, peer_of(200), 1, 3, VOCABULARY), b"", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, 1, 50, 1, peer_of(200)), b"", "bad-message"),
+        (2, 0, "session.feed", Feed(SESSION, 1, 3, VOCABULARY, peer_of(200)), b"", "bad-message"),
     ],
 )
 async def test_a_message_from_the_wrong_place_changes_nothing(
@@ -366,7 +364,7 @@ async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: 
         _post(
             swarm.client, first, "session.span", _span(token=False).header(), pack_tokens([1] * 3)
         )
-        _post(head, first, "session.feed", Feed(SESSION, swarm.client.peer, 1, 3, 1).header(), b"")
+        _post(head, first, "session.feed", Feed(SESSION, 1, 3, 1, swarm.client.peer).header(), b"")
         await _settle()
         # Only the client refuses: it is no gateway here and knows no session.
         assert {refusal.code for refusal in swarm.wire.refusals} == {"unknown-session"}
@@ -558,7 +556,10 @@ async def test_closed_names_are_remembered_within_a_bound(autojump_clock: object
     async def body(_: FakeSwarm) -> None:
         for number in range(4100):
             await _call(swarm.client, stage, "session.close", Close(number.to_bytes(16)).header())
-        assert len(stage.stage._closed) == 4096
+        for number in range(4):  # of 4,100 names, the four oldest are forgotten
+            await _open_all(swarm, session=number.to_bytes(16))
+        header = _open(swarm, session=(4).to_bytes(16)).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "session-closed"
 
     await _run(swarm, body)
 

@@ -1,16 +1,20 @@
-"""One node's state without a store or links: facts are in the views a moment after they are set."""
+"""One node's state without a store or links: facts are in the views a moment after they are set.
+Also a shelf in memory."""
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
 
+from shoal.dht.errors import DiskFull, ModelError
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
 from shoal.state.service import State
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
 from shoal.state.views.members import Members
+from shoal.tasks.jobs import defaults
 from shoal.transport.identity import Identity, PeerId
 
 ME, AUTHOR, OTHER = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3)]
@@ -90,3 +94,38 @@ class FakeState:
     def said(self, kind: str, key: str) -> list[Mapping[str, Any] | None]:
         """Return all values that this node ever set for a key."""
         return [value for of, about, value in self.log if (of, about) == (kind, key)]
+
+
+class FakeShelf:
+    """Results of this node and of others, by root. `get` takes 1 s."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.asked = 0
+        self.full = False  # whether the disk takes anything
+
+    async def put(self, data: bytes) -> str:
+        await trio.lowlevel.checkpoint()
+        if self.full:
+            raise DiskFull(Path("/jobs"), len(data), 0)
+        root = f"{len(self.blobs):064x}"
+        self.blobs[root] = data
+        return root
+
+    async def get(self, root: str, size: int) -> bytes:
+        self.asked += 1
+        await trio.sleep(1)
+        if self.full:
+            raise DiskFull(Path("/jobs"), size, 0)
+        if root not in self.blobs:
+            await trio.sleep(defaults.FETCH_PATIENCE)
+            raise ModelError("no-source", "no node has it")
+        return self.blobs[root]
+
+    async def drop(self, root: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self.blobs.pop(root, None)
+
+    async def tidy(self, wanted: Collection[str]) -> None:
+        for root in self.blobs.keys() - set(wanted):
+            await self.drop(root)

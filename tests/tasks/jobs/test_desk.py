@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from shoal.dht.errors import DiskFull, ModelError
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
@@ -18,37 +17,19 @@ from shoal.state.views.jobs import Job, State, job_fact, job_id
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
 from shoal.tasks.jobs.errors import BadSpec, JobError
+from shoal.tasks.jobs.local import LocalNode
 from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome
 from shoal.tasks.jobs.prompt import PromptSpec
 from shoal.tasks.jobs.results import Results
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.shortid import BadId
-from tests.tasks.jobs.fake_state import ME, OTHER, FakeState
+from tests.tasks.jobs.fake_state import ME, OTHER, FakeShelf, FakeState
 
 ROOT = "ab" * 32
 SPEC = PromptSpec(ROOT, "hello", name="tiny")
 DONE = pack_outcome(Outcome(text="so be it", tokens=3, reason="stop"))
 HONEST = Identity.from_seed(bytes([9]) * 32).peer
 BLOB = pack_outcome(Outcome(blob="cd" * 32, size=5000, tokens=900))
-
-
-class Shelf:
-    """Results that other nodes hold."""
-
-    def __init__(self) -> None:
-        self.blobs: dict[str, bytes] = {}
-        self.asked = 0
-        self.full = False
-
-    async def get(self, root: str, size: int) -> bytes:
-        self.asked += 1
-        await trio.sleep(1)
-        if self.full:
-            raise DiskFull(Path("/jobs"), 5000, 0)
-        if root not in self.blobs:
-            await trio.sleep(defaults.FETCH_PATIENCE)
-            raise ModelError("no-source", "nobody has it")
-        return self.blobs[root]
 
 
 class Desk:
@@ -59,8 +40,9 @@ class Desk:
         host = SimulatedHost(machine, PROFILES["desktop"], nursery, 0)
         assert machine.disk is not None
         self.disk = machine.disk
-        self.state, self.shelf = FakeState(nursery), Shelf()
-        self.desk = Made(host, self.state.state, ME, Results(host, Path("/jobs")), self.shelf)
+        self.state, self.shelf = FakeState(nursery), FakeShelf()
+        node = LocalNode(host, self.state.state, ME)
+        self.desk = Made(node, Results(host, Path("/jobs")), self.shelf)
 
     async def submit(self, *specs: PromptSpec) -> list[str]:
         return await self.desk.submit(specs or [SPEC], lease=100.0)

@@ -22,8 +22,8 @@ from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.inference.routing import find_route
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadSpec
+from shoal.tasks.jobs.local import IdleTime
 from shoal.tasks.jobs.prompt import KIND, Prompts, PromptSpec, pack_spec, read_spec, served
-from shoal.tasks.jobs.turn import IdleTime
 from shoal.tasks.text.process import Message, TextDelta
 from shoal.transport.identity import Identity, PeerId
 
@@ -324,7 +324,12 @@ def test_a_spec_may_have_as_many_fields_as_fit(fields: int) -> None:
 
 def test_models_that_strangers_name_are_remembered_in_bounds() -> None:
     desk = Desk()
-    for number in range(3 * defaults.MODELS_WAITED_FOR):
-        desk.prompts.able(job(pack_spec(PromptSpec(f"{number:064x}", "x"))))
-    assert len(desk.prompts._unserved) <= defaults.MODELS_WAITED_FOR
+    jobs = [
+        job(pack_spec(PromptSpec(f"{number:064x}", "x")))
+        for number in range(3 * defaults.MODELS_WAITED_FOR)
+    ]
+    assert not any(desk.prompts.able(each) for each in jobs), "their models may still be served"
     assert desk.looks == 1, "however many models they name"
+    desk.now += defaults.MODEL_PATIENCE
+    given_up = [desk.prompts.able(each) for each in reversed(jobs)]
+    assert given_up.count(True) == defaults.MODELS_WAITED_FOR, "those named last"

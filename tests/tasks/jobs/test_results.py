@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -47,6 +48,15 @@ async def test_results_survive_the_daemon(world: World) -> None:
         about = again.about(RESULT.job)
         assert about is not None and about.read > 0 and about.outcome.text == about.prompt == ""
         assert again.unread == 0 and (await opened(host)).unread == 0
+
+
+async def test_the_longest_result_is_read_back(world: World) -> None:
+    long = Outcome(text="x" * defaults.RESULT_BYTES, size=defaults.RESULT_BYTES, tokens=9)
+    async with disk(world) as host:
+        results = await opened(host)
+        await results.put(replace(RESULT, outcome=long))
+        found = await (await opened(host)).take(RESULT.job)
+        assert found is not None and found.outcome == long
 
 
 async def test_invalid_files_are_ignored(world: World) -> None:

@@ -16,7 +16,7 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.tasks.jobs.errors import BadOutcome
-from shoal.tasks.jobs.shelf import Shelf
+from shoal.tasks.jobs.shelf import Shelf, Storage
 from shoal.transport.identity import PeerId
 from tests.dht.exchange.test_exchange import Swarm
 
@@ -61,12 +61,10 @@ class Desk:
         self.room: list[int] = []
         self.shelf = Shelf(
             host,
-            self.library,
+            Storage(self.library, self._make_room, self.withdrawn.append),
             cast(Exchange, self.exchange),
             FOLDER,
-            make_room=self._make_room,
             linked=list,
-            withdraw=self.withdrawn.append,
         )
 
     async def _make_room(self, size: int) -> None:
@@ -153,12 +151,10 @@ async def test_a_blob_larger_than_claimed_is_not_fetched(
 
     shelf = Shelf(
         author.host,
-        author.library,
+        Storage(author.library, room, lambda root: None),
         author.exchange,
         tmp_path / "shelf",
-        make_room=room,
         linked=swarm.network.peers,
-        withdraw=lambda root: None,
     )
     with pytest.raises(BadOutcome):
         await shelf.get(large.root, 1000)

@@ -1,6 +1,6 @@
 """Tests of doing jobs: the claim, the work, the result, and failures."""
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import cast
@@ -8,20 +8,18 @@ from typing import cast
 import pytest
 import trio
 
-from shoal.dht.errors import ModelError
 from shoal.state import defaults as state_defaults
-from shoal.state.claims.claimant import Claimant
 from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.views.jobs import Job, State
+from shoal.state.views.jobs import Job, Jobs, Standing, State
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
+from shoal.tasks.jobs.local import IdleTime, LocalNode, Terms
 from shoal.tasks.jobs.outcome import Outcome, read_outcome
-from shoal.tasks.jobs.turn import IdleTime
 from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
-from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeState
+from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeShelf, FakeState
 
 pytestmark = pytest.mark.trio
 WORK = 10.0  # seconds of a job
@@ -54,34 +52,12 @@ class Runner:
         return Outcome(text=self.text, tokens=1)
 
 
-class Shelf:
-    def __init__(self) -> None:
-        self.held: dict[str, bytes] = {}
-        self.refuses = False
-
-    async def put(self, data: bytes) -> str:
-        await trio.lowlevel.checkpoint()
-        if self.refuses:
-            raise ModelError("disk-full", "no space")
-        root = f"{len(self.held):064x}"
-        self.held[root] = data
-        return root
-
-    async def drop(self, root: str) -> None:
-        await trio.lowlevel.checkpoint()
-        self.held.pop(root, None)
-
-    async def tidy(self, wanted: Collection[str]) -> None:
-        for root in self.held.keys() - set(wanted):
-            await self.drop(root)
-
-
 class Desk:
     """A node that does jobs."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.state = FakeState(nursery)
-        self.runner, self.shelf = Runner(), Shelf()
+        self.runner, self.shelf = Runner(), FakeShelf()
         self.live: set[PeerId] = {ME, OTHER}
         self.waited_for = 0
         self.ready = True
@@ -92,15 +68,15 @@ class Desk:
 
     def boot(self) -> None:
         self.worker = Worker(
-            cast(Host, FakeHost()),
-            self.state.state,
-            ME,
+            LocalNode(cast(Host, FakeHost()), self.state.state, ME),
+            Terms(
+                IdleTime(lambda: self.waited_for),
+                ready=lambda: self.ready,
+                accepts=lambda author: author not in self.out,
+            ),
             {"sum": self.runner},
-            IdleTime(lambda: self.waited_for),
             self.shelf,
             live=lambda: self.live,
-            ready=lambda: self.ready,
-            asks=lambda author: author not in self.out,
         )
         self.worker.health = self.troubles.append
 
@@ -177,7 +153,7 @@ async def test_silence_during_a_job_counts_from_the_last_sighting(
         made.live = {ME}
         await trio.sleep(3)
         assert made.worker.at is None and made.runner.ended
-        assert 2 <= made.worker._crew.silent(OTHER) <= 3 + defaults.LOOK
+        assert 2 <= made.worker.crew.silent(OTHER) <= 3 + defaults.LOOK
 
 
 async def test_no_job_begins_while_an_interactive_request_runs(autojump_clock: object) -> None:
@@ -278,22 +254,22 @@ async def test_a_long_result_is_a_blob_and_is_dropped_with_its_claim(
         made.runner.text = "x" * 5000
         job = made.state.submit(0)
         await trio.sleep(WORK + 5)
-        (root,) = made.shelf.held
+        (root,) = made.shelf.blobs
         assert (made.outcome(job).blob, made.outcome(job).size) == (root, 5000)
         made.state.withdraw(job)
         await trio.sleep(state_defaults.CLAIM_KEPT - 10)
-        assert made.shelf.held
+        assert made.shelf.blobs
         await trio.sleep(3 * defaults.TIDY)
-        assert not made.shelf.held and made.state.views.jobs.claims_of(job) == []
+        assert not made.shelf.blobs and made.state.views.jobs.claims_of(job) == []
 
 
 async def test_another_node_does_the_job_if_the_shelf_is_full(autojump_clock: object) -> None:
     async with desk() as made:
-        made.runner.text, made.shelf.refuses = "x" * 5000, True
+        made.runner.text, made.shelf.full = "x" * 5000, True
         job = made.state.submit(0)
         await trio.sleep(WORK + 5)
         assert made.stands(job) is State.OPEN and made.troubles[-1] is not None
-        made.shelf.refuses = False
+        made.shelf.full = False
         await trio.sleep(state_defaults.JOB_LEASE[1] + WORK + 5)
         assert made.stands(job) is State.DONE and made.troubles[-1] is None
 
@@ -303,7 +279,7 @@ async def test_a_text_that_is_too_large_is_an_error(autojump_clock: object) -> N
         made.runner.text = "x" * (defaults.RESULT_BYTES + 1)
         job = made.state.submit(0)
         await trio.sleep(WORK + 5)
-        assert made.outcome(job).error == "too-large" and not made.shelf.held
+        assert made.outcome(job).error == "too-large" and not made.shelf.blobs
 
 
 async def test_a_feed_without_room_claims_nothing(autojump_clock: object) -> None:
@@ -356,11 +332,11 @@ async def test_the_job_of_a_killed_run_is_resumed(autojump_clock: object) -> Non
         job, done = made.state.submit(0), made.state.submit(1)
         made.claim(ME, job, 1)
         made.claim(ME, done, 1, done=True, result=b"x")
-        made.shelf.held["ee" * 32] = b"nobody was told of it"
+        made.shelf.blobs["ee" * 32] = b"nobody was told of it"
         nursery.start_soon(made.worker.run)
         await trio.sleep(WORK + 5)
         assert made.stands(job) is State.DONE and made.runner.began == [job]
-        assert not made.shelf.held
+        assert not made.shelf.blobs
         nursery.cancel_scope.cancel()
 
 
@@ -404,7 +380,7 @@ async def test_jobs_of_an_unknown_kind_are_not_done(autojump_clock: object) -> N
         job = made.state.submit(0, kind="training")
         await trio.sleep(60)
         assert made.stands(job) is State.OPEN
-        assert AUTHOR not in made.worker._crew.shares
+        assert AUTHOR not in made.worker.crew.shares
 
 
 async def test_a_job_that_falls_to_another_node_is_delayed(autojump_clock: object) -> None:
@@ -412,7 +388,7 @@ async def test_a_job_that_falls_to_another_node_is_delayed(autojump_clock: objec
     async with desk() as made:
         made.state.hear(OTHER, "member", JOBS, jobs_fact(["sum"]))
         await trio.sleep(1)
-        shares = made.worker._crew.shares
+        shares = made.worker.crew.shares
         jobs = [made.state.submit(number) for number in range(40)]
         theirs = [job for job in jobs if next(shares.heirs(job)) == OTHER]
         for job in set(jobs) - set(theirs[:1]):
@@ -430,7 +406,7 @@ async def test_many_changes_do_not_stall_the_loop(autojump_clock: object) -> Non
     """Strangers can create any number of jobs and claims at once, without a stalled loop."""
     async with desk() as node:
         node.ready = False
-        looked = count(node.worker._claimant)
+        looked = count_looks(node.state.views.jobs)
         for number in range(3 * state_defaults.WATCHED):
             node.claim(OTHER, node.state.submit(number))
         seen = list[int]()
@@ -440,15 +416,15 @@ async def test_many_changes_do_not_stall_the_loop(autojump_clock: object) -> Non
         assert max(after - before for before, after in pairwise(seen)) <= 2 * defaults.AT_ONCE
 
 
-def count(claimant: Claimant) -> list[int]:
+def count_looks(jobs: Jobs) -> list[int]:
     """Count the jobs that are examined from now on."""
-    looked, noticed = [0], claimant.noticed
+    looked, get = [0], jobs.get
 
-    def counted(job: str, now: float) -> bool:
+    def counted(subject: str) -> Standing | None:
         looked[0] += 1
-        return noticed(job, now)
+        return get(subject)
 
-    claimant.noticed = counted  # type: ignore[method-assign]
+    jobs.get = counted  # type: ignore[method-assign]
     return looked
 
 
@@ -457,7 +433,7 @@ async def test_many_members_do_not_stall_the_loop(autojump_clock: object) -> Non
         peers = [Identity.from_seed(number.to_bytes(32)).peer for number in range(10, 1210)]
         for peer in peers:
             node.state.hear(peer, "member", JOBS, jobs_fact(["sum"]))
-        seen, shares = list[int](), node.worker._crew.shares
+        seen, shares = list[int](), node.worker.crew.shares
         while len(shares) <= len(peers):
             await trio.lowlevel.checkpoint()
             seen.append(len(shares))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.tasks.defaults import PROBE_FILE
+from shoal.tasks.defaults import PROBE_FILE, SPEED_STEPS
 from shoal.tasks.placement import probe as probe_module
-from shoal.tasks.placement.probe import Speed, measure, probe
+from shoal.tasks.placement.probe import DecodeSpeed, Speed, measure, probe
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Host, Machine
 
@@ -84,3 +84,30 @@ async def test_a_real_measurement_is_plausible() -> None:
     speed = await measure(RealHost())
     assert 1e7 < speed.flops < 1e15
     assert 1e7 < speed.bandwidth < 1e14
+
+
+def test_no_speed_is_reported_before_enough_measurements() -> None:
+    speed = DecodeSpeed()
+    for _ in range(SPEED_STEPS - 1):
+        speed.note(0.01)
+    assert speed.tokens_per_s == 0.0
+    speed.note(0.01)
+    assert speed.tokens_per_s == pytest.approx(100)
+
+
+def test_times_that_are_not_positive_are_ignored() -> None:
+    speed = DecodeSpeed()
+    for seconds in [0.0, -1.0, *[0.1] * SPEED_STEPS]:
+        speed.note(seconds)
+    assert speed.tokens_per_s == pytest.approx(10)
+
+
+def test_it_follows_changes_but_not_a_single_step() -> None:
+    speed = DecodeSpeed()
+    for _ in range(200):
+        speed.note(0.01)
+    speed.note(0.1)
+    assert 80 < speed.tokens_per_s < 100
+    for _ in range(400):
+        speed.note(0.02)
+    assert speed.tokens_per_s == pytest.approx(50, rel=0.02)

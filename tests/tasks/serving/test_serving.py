@@ -18,12 +18,12 @@ from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.models import Find
+from shoal.tasks.inference.sources import Find, Sources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing, Choice
 from shoal.tasks.placement.holes import needed_bytes
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.serving import RestartingEngine, Serving, ServingSettings
+from shoal.tasks.serving.serving import Device, RestartingEngine, Serving, ServingSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import CONFIG, small_manifest
@@ -64,13 +64,14 @@ class World:
         self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
         self.serving = Serving(
             host,
-            cast(RestartingEngine, self.engine) if engine else None,
-            self.stage,
-            cast(Library, self.library),
-            cast(Exchange, self.exchange),
-            self.directory,
+            Device(self.stage, cast(RestartingEngine, self.engine) if engine else None),
+            Sources(
+                cast(Library, self.library),
+                cast(Exchange, self.exchange),
+                self.directory,
+                names=find,
+            ),
             ServingSettings(**{"memory": 2**30, "layers": (0, 2), **settings}),
-            find=find,
             backing=lambda: self.backing,
         )
 
@@ -100,7 +101,7 @@ async def test_without_torch_it_says_so(autojump_clock: object) -> None:
 
     async def body() -> None:
         assert "torch is not installed" in await world.settle("no-engine")
-        assert world.serving.status()["phase"] == "no-engine"
+        assert world.serving.status().phase == "no-engine"
 
     await world.run(body)
 
@@ -116,7 +117,7 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
         await trio.sleep(2 * DEMAND_LOOK[0])
         assert await world.settle("fetching") == "fetching layers 1:2 of small"
         status = world.serving.status()
-        assert (status["done_bytes"], status["total_bytes"]) == (1, 3)
+        assert (status.done_bytes, status.total_bytes) == (1, 3)
         world.exchange.hold.set()
         assert await world.settle("serving") == "serving layers 1:2 of small"
         assert world.exchange.asked == [OTHER]
@@ -169,7 +170,7 @@ async def test_a_model_that_only_a_stranger_names_is_not_fetched(autojump_clock:
         world.backing = Backing(trusted={OTHER: "which invited this node"})
         await trio.sleep(DEMAND_LOOK[1] + 1)  # a peer may have become trusted without other news
         await world.settle("serving")
-        assert world.serving.status()["why"] == (
+        assert world.serving.status().why == (
             f"small: {OTHER}, which invited this node, names or serves it"
         )
 
@@ -191,7 +192,7 @@ async def test_the_embedded_model_waits_until_demand_is_known(
         assert await world.settle("choosing") == "finding out which models members want"
         await trio.sleep(DEMAND_TIME)
         await world.settle("serving")
-        assert world.serving.status()["why"] == "small: every node ships with it"
+        assert world.serving.status().why == "small: every node ships with it"
 
     await world.run(body)
 
@@ -244,7 +245,7 @@ async def test_failures_are_shown_and_retried(autojump_clock: object) -> None:
         assert "no model 'small' is known" in await world.settle("choosing")
         await trio.sleep(11)
         assert "did you mean" not in await world.settle("failed")
-        assert "shoal model list" in world.serving.status()["hint"]
+        assert "shoal model list" in (world.serving.status().hint or "")
         world.other_has_it("smell")
         await trio.sleep(100)
         assert "did you mean `smell`?" in await world.settle("failed")
@@ -271,7 +272,7 @@ async def test_layers_outside_the_model_are_an_error(
     async def body() -> None:
         sentence = await world.settle("failed")
         assert "is no range of this model's 2 layers" in sentence
-        assert "use 0:2" in world.serving.status()["hint"]
+        assert "use 0:2" in (world.serving.status().hint or "")
 
     await world.run(body)
 
@@ -325,7 +326,7 @@ async def test_a_name_of_several_models_is_not_waited_for(autojump_clock: object
 
     async def body() -> None:
         assert await world.settle("failed") == "it means 2 models"
-        assert world.serving.status()["hint"] == "NAME@HASH"
+        assert world.serving.status().hint == "NAME@HASH"
 
     await world.run(body)
 

@@ -3,7 +3,18 @@
 import pytest
 
 from shoal.tasks.errors import TextError
-from shoal.tasks.text.frames import FrameReader, pack_frame, unpack_body
+from shoal.tasks.text.frames import (
+    Decoded,
+    FrameReader,
+    Ids,
+    Reply,
+    TextInfo,
+    pack_frame,
+    unpack_body,
+)
+from shoal.transport.decoding import typed
+from shoal.transport.errors import Undecodable
+from shoal.transport.message import Message
 
 
 def test_frames_come_out_as_they_went_in_however_cut() -> None:
@@ -28,3 +39,22 @@ def test_a_frame_without_a_map_is_refused(body: bytes) -> None:
     with pytest.raises(TextError) as caught:
         unpack_body(body)
     assert caught.value.code == "text-protocol"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        (Reply, {}),
+        (Reply, {"id": "1"}),
+        (Reply, {"id": 1, "code": "text-failed", "message": "\x1b[2J"}),
+        (Reply, {"id": 1, "code": "c" * 65}),
+        (Ids, {"ids": b"abc"}),
+        (Ids, {"ids": [1]}),
+        (Decoded, {"window": "a"}),
+        (TextInfo, {"vocabulary": 9, "bos": None, "eos": -1, "stop_ids": [], "chat": True}),
+        (TextInfo, {"vocabulary": 9, "bos": None, "eos": 1, "stop_ids": ["1"], "chat": True}),
+    ],
+)
+def test_a_child_cannot_answer_nonsense(kind: type[Message], reply: dict[str, object]) -> None:
+    with pytest.raises(Undecodable):
+        typed(kind, reply)

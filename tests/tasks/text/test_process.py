@@ -1,6 +1,7 @@
 """The text child, as a real process: what it answers, what it survives, what it refuses."""
 
 import json
+import math
 import os
 import platform
 import signal
@@ -324,14 +325,20 @@ async def test_calls_before_and_after_running_are_refused(files: Files) -> None:
 class LateSocket:
     """The child's socket. A reply arrives in the instant in which its deadline passes."""
 
-    def __init__(self, socket: Any, text: TextProcess) -> None:
+    def __init__(self, socket: Any, timeout: float) -> None:
         self._socket = socket
-        self._text = text
+        self._timeout = timeout
+        self._sent = -math.inf
+
+    async def send(self, data: bytes) -> int:
+        self._sent = trio.current_time()
+        count: int = await self._socket.send(data)
+        return count
 
     async def recv(self, size: int) -> bytes:
         data: bytes = await self._socket.recv(size)
         with trio.CancelScope(shield=True):
-            await trio.sleep_until(min(self._text._clock.deadline, trio.current_time() + 1) + 0.01)
+            await trio.sleep_until(self._sent + self._timeout + 0.01)
         return data
 
     def __getattr__(self, name: str) -> Any:
@@ -345,7 +352,7 @@ async def test_a_reply_in_the_instant_of_its_deadline_counts(
     host = WatchedHost()
     async with running(files(), host) as text:
         monkeypatch.setattr(process_module, "TEXT_TIMEOUT", 0.2)
-        late = LateSocket(host.children[0].socket, text)
+        late = LateSocket(host.children[0].socket, timeout=0.2)
         ids = await text.encode("before")
         monkeypatch.setattr(RealChild, "socket", late)
         assert await text.encode("before") == ids  # the reader waits at the real socket still

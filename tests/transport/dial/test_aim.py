@@ -224,7 +224,7 @@ async def haunted(world: World, tcp: int, udp: int, seconds: float = 20) -> _Vic
     liar = TransportNode(world.host("liar"), b"l" * 32, strategies=Strategies(relay=False))
     await liar.computer.start(liar)
     liar.endpoint.handle("reach.where", lambda call: Reply({"seen": [victim.ip, 0, 0, ""]}))
-    link = await liar.connect(first.address.peer, [first.address], timeout=5)
+    link = await liar.connect(first.peer, [first.address], timeout=5)
     link.post("member.push", payload=_ghosts(victim.ip, tcp, udp, 10), priority=Priority.CONTROL)
     await trio.sleep(seconds)
     return victim

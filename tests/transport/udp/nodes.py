@@ -57,8 +57,8 @@ class Node:
     async def start(self) -> None:
         started = trio.Event()
 
-        class Status:
-            def started(self, value: int) -> None:
+        class Status(trio.TaskStatus[int]):
+            def started(self, value: int | None = None) -> None:
                 started.set()
 
         self.host.start_soon(self.nursery, self._run, Status())

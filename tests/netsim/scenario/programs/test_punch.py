@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.programs.punch import Relay, draw_pairs
 from shoal.netsim.scenario.run import Run
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.scenario.parse import parse
+from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.run import Run
 
 TEXT = """\

@@ -9,8 +9,8 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.nat.igd import Igd
-from shoal.netsim.nat.leases import Leases
+from shoal.netsim.nat.portmap.igd import Igd
+from shoal.netsim.nat.portmap.leases import Leases
 from shoal.netsim.network.gateway import Gateway
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
@@ -53,7 +53,7 @@ class Node:
 
 
 class Home:
-    """`knobs` are the gateway's (`netsim/nat/igd.py`)."""
+    """`knobs` are the gateway's (`netsim/nat/portmap/igd.py`)."""
 
     def __init__(self, world: World, **knobs: Any) -> None:
         self.world = world

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from shoal.netsim.nat import upnp
-from shoal.netsim.nat.igd import Igd
+from shoal.netsim.nat.portmap import upnp
+from shoal.netsim.nat.portmap.igd import Igd
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap.defaults import BODY_BYTES, HTTP_S
 from shoal.transport.nat.portmap.igd import TARGETS
@@ -95,7 +95,7 @@ async def test_a_web_server_that_is_not_there(
 ) -> None:
     home = Home(world, igd="upnp")
     said = f"HTTP/1.1 200 OK\r\nST: {TARGETS[1]}\r\nLOCATION: http://{GATEWAY}:5999/x\r\n\r\n"
-    monkeypatch.setattr("shoal.netsim.nat.igd.search_answers", lambda *_: [said.encode()])
+    monkeypatch.setattr("shoal.netsim.nat.portmap.igd.search_answers", lambda *_: [said.encode()])
     assert await outcome(home) == "found, but it cannot be reached"
 
 

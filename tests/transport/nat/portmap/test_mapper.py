@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.nat.igd import Igd
-from shoal.netsim.nat.leases import Full
-from shoal.netsim.nat.upnp import Fault
+from shoal.netsim.nat.portmap.igd import Igd
+from shoal.netsim.nat.portmap.leases import Full
+from shoal.netsim.nat.portmap.upnp import Fault
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
@@ -272,8 +272,8 @@ async def test_another_network_means_another_mapping(world: World) -> None:
         node = home.start(nursery)
         await home.until(node)
         plug = home.alice.attachments.pop()
-        plug.segment.release(plug, plug.addresses[0])
-        plug.segment.leave_all(plug)
+        plug.subnet.release(plug, plug.addresses[0])
+        plug.subnet.leave_all(plug)
         world.plug(home.alice, behind=cafe)
         await trio.sleep(20)
         assert node.mapping.address == cafe.address and node.mapping.gateway == "192.168.7.1"

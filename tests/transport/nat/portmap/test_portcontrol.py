@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
-from shoal.netsim.nat.igd import Igd
-from shoal.netsim.nat.pcp import PortControl as Answering
+from shoal.netsim.nat.portmap.igd import Igd
+from shoal.netsim.nat.portmap.pcp import PortControl as Answering
 from shoal.netsim.network.packet import UDP, Packet
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap import mapper

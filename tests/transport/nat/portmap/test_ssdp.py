@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.netsim.nat.upnp import Device, parse_search, search_answers
+from shoal.netsim.nat.portmap.upnp import Device, parse_search, search_answers
 from shoal.transport.nat.portmap.http import Url
 from shoal.transport.nat.portmap.igd import TARGETS, decode_answer, encode_search
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.netsim.nat import probes
+from shoal.netsim.nat.probes import catalogue as probes
 from shoal.netsim.netns.lab import KernelLab
 from shoal.netsim.netns.namespaces import available
 from shoal.transport.host.datagrams import Datagrams, datagrams

@@ -1,0 +1,95 @@
+"""Summarises a sweep: quantiles of the figures over its seeds, and the failures by seed."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..scenario.format.metrics import Metrics, summary
+from .sweepfile import SeedLine
+
+_STATISTICS: Final = ("count", "min", "p5", "p50", "p95", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """An expectation that seeds did not meet, its line in the file, and what each seed had."""
+
+    expectation: str
+    line: int  # 0: unknown
+    seeds: list[int] = field(default_factory=list)
+    found: list[str | float | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedEarly:
+    """A seed whose run ended early, and the reason."""
+
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures over the seeds of a sweep, and its failures; the fields of sweep.json."""
+
+    seeds: int
+    failed: list[int]
+    unmet: list[Unmet]
+    ended: list[EndedEarly]
+    metrics: dict[str, dict[str, float]]  # statistics over the seeds, by figure
+
+
+def summarise(lines: Sequence[SeedLine]) -> Summary:
+    """Return quantiles of each figure over the seeds, and the seeds that failed."""
+    lines = sorted(lines, key=lambda line: line["seed"])
+    reasons = reasons_of(lines)
+    values: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in flat(line.get("metrics", {}), reasons):
+            values.setdefault(name, []).append(value)
+    statistics = {name: summary(items) for name, items in values.items()}
+    return Summary(
+        seeds=len(lines),
+        failed=[line["seed"] for line in lines if not line["met"]],
+        unmet=_unmet(lines),
+        ended=[
+            EndedEarly(line["seed"], line["ended"]) for line in lines if line["ended"] != "done"
+        ],
+        metrics={
+            name: {key: found[key] for key in _STATISTICS} for name, found in statistics.items()
+        },
+    )
+
+
+def _unmet(lines: Sequence[SeedLine]) -> list[Unmet]:
+    found: dict[tuple[int, str], Unmet] = {}
+    for line in lines:
+        for item in line.get("verdicts", ()):
+            if not item["met"]:
+                key = item.get("line", 0), item["text"]
+                entry = found.setdefault(key, Unmet(key[1], key[0]))
+                entry.seeds.append(line["seed"])
+                entry.found.append(item.get("shown", item["found"]))
+    return [found[key] for key in sorted(found)]
+
+
+def reasons_of(lines: Sequence[SeedLine]) -> list[str]:
+    """Return the reasons for which packets were dropped in any of the seeds."""
+    return sorted({key for line in lines for key in _drops(line.get("metrics", {}))})
+
+
+def _drops(metrics: Metrics) -> Mapping[str, float]:
+    drops = metrics.get("drops")
+    return drops if isinstance(drops, Mapping) else {}
+
+
+def flat(metrics: Metrics, reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield figures by name; of distributions, the median and the 95th percentile."""
+    for name, value in metrics.items():
+        if name == "drops":
+            drops = _drops(metrics)
+            yield from ((f"drops.{reason}", drops.get(reason, 0)) for reason in reasons)
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", value[key]) for key in ("p50", "p95") if key in value)
+        elif value is not None:
+            yield name, value

@@ -1,0 +1,74 @@
+"""Runs a scenario with many seeds and keeps a line for each; missing seeds run at the next call."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from ..errors import CannotSimulate
+from .cluster import on_ray
+from .folder import write_text
+from .processes import on_this_machine
+from .read import read_scenario
+from .run import file_name
+from .summary import Summary, summarise
+from .sweepfile import SeedLine, SweepFile
+
+SUMMARY: Final = "sweep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What to run, as the options of `shoal sim sweep`."""
+
+    file: Path
+    seeds: tuple[int, ...] = ()  # none: those of the scenario
+    jobs: int | None = None  # None: one per core
+    ray: str | None = None  # address of a cluster
+    out: Path | None = None
+    hosts: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep is: seeds done, of how many, and the line of the seed that has just ended."""
+
+    done: int
+    total: int
+    line: SeedLine | None  # None: at the start, where seeds of earlier calls count
+
+
+def sweep(options: SweepOptions, show: Callable[[Progress], None]) -> Summary:
+    """Run the seeds that are missing, and summarise all that were asked for. Raises SimError.
+
+    `show` is called once at the start if earlier calls did some, and for each seed that ends.
+    """
+    scenario = read_scenario(options.file, options.hosts)
+    if options.ray is not None and scenario.sim.strict:
+        raise CannotSimulate(
+            "`strict` restarts processes, which a Ray cluster does not allow",
+            hint="omit `--ray` or `strict`",
+        )
+    wanted = options.seeds or scenario.sim.seeds
+    folder = options.out or Path("runs") / f"{file_name(scenario.sim.name)}-sweep"
+    kept = SweepFile(folder, scenario, options.hosts, force=options.force)
+    missing = [seed for seed in wanted if seed not in kept.lines]
+    done = len(wanted) - len(missing)
+    if done:
+        show(Progress(done, len(wanted), None))
+    if missing:
+        lines = (
+            on_this_machine(scenario, options.hosts, missing, options.jobs or os.cpu_count() or 1)
+            if options.ray is None
+            else on_ray(options.ray, scenario, options.hosts, missing)
+        )
+        for line in lines:
+            done += 1
+            kept.add(line)
+            show(Progress(done, len(wanted), line))
+    found = summarise([kept.lines[seed] for seed in wanted])
+    write_text(folder / SUMMARY, json.dumps(asdict(found), indent=1) + "\n")
+    return found

@@ -1,0 +1,203 @@
+"""The actions of a `[[step]]`: one dataclass for each, by its name in the file."""
+
+# ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
+
+from dataclasses import dataclass
+from typing import Final
+
+from . import units
+from .source import knob
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Partition the hosts: no packet passes between the groups. Hosts in no group can talk to
+    all.
+    """
+
+    groups: tuple[Names, ...] = knob(units.groups, says="who stays together")
+    oneway: bool = knob(units.switch, False, says="only the first group's packets are lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """End every partition, loss, delay and clog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Lose packets in one direction at random."""
+
+    origins: Names = knob(units.names, key="from", says="who sends")
+    receivers: Names = knob(units.names, key="to", says="who would receive")
+    share: float = knob(units.share, says="of the packets")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Delay packets in one direction."""
+
+    origins: Names = knob(units.names, key="from", says="who sends")
+    receivers: Names = knob(units.names, key="to", says="who receives")
+    by: float = knob(units.period, says="so much")
+
+
+@dataclass(frozen=True, slots=True)
+class Clog:
+    """Hold back all that these hosts send or would receive; then all of it arrives."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """Clog a random subset of the hosts one after the other, and unclog them in another order."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Cut the power, without a goodbye."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Switch the power on, with the same disk; a running host is crashed first."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Suspend hosts, as when a lid is closed: nothing runs, nothing is received."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Wake suspended hosts up."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Set the wall clock forward or back."""
+
+    target: Names = knob(units.names, says="the hosts")
+    step: float = knob(units.span, says="seconds forward; negative is back")
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Let the wall clock run fast or slow from now on."""
+
+    target: Names = knob(units.names, says="the hosts")
+    rate: float = knob(units.number, says="seconds gained in a second; negative is slow")
+
+
+@dataclass(frozen=True, slots=True)
+class NatReboot:
+    """Let a gateway forget all its mappings."""
+
+    target: Names = knob(units.names, says="the gateways")
+
+
+@dataclass(frozen=True, slots=True)
+class Redial:
+    """Give a gateway another public address."""
+
+    target: Names = knob(units.names, says="the gateways")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """Pull the cable; for a gateway, the one to the outside."""
+
+    target: Names = knob(units.names, says="the hosts or [[nat]]s")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """Put the cable back."""
+
+    target: Names = knob(units.names, says="the hosts or [[nat]]s")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut one direction of a link."""
+
+    target: Names = knob(units.names, says="the hosts or [[nat]]s")
+    way: str = knob(units.text, says="`up`: packets that they send; `down`: packets to them",
+                    known=lambda: ("up", "down"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull:
+    """Fill the disk of a daemon's host, so that writes fail (ENOSPC)."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskReadOnly:
+    """Make the disk of a daemon's host read-only (EROFS)."""
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLostSyncs:
+    """Let the disk of a daemon's host confirm syncs that it has not done: a crash loses the
+    writes.
+    """
+
+    target: Names = knob(units.names, says="the hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Let a daemon generate text."""
+
+    target: Names = knob(units.names, says="the daemons, one after the other")
+    prompt: str = knob(units.text, "In the beginning", says="what to continue")
+    tokens: int = knob(units.positive, 16, says="how many tokens")
+    model: str = knob(units.text, "tiny", says="of which model")
+
+
+Action = (
+    Partition | Heal | Loss | Delay | Clog | Swizzle | Crash | Restart | Sleep | Resume | Clock
+    | Drift | NatReboot | Redial | LinkDown | LinkUp | Cut | DiskFull | DiskReadOnly
+    | DiskLostSyncs | Generate
+)  # fmt: skip
+ACTIONS: Final[dict[str, type[Action]]] = {
+    "partition": Partition, "loss": Loss, "delay": Delay, "clog": Clog, "swizzle": Swizzle,
+    "heal": Heal, "crash": Crash, "restart": Restart, "sleep": Sleep, "resume": Resume,
+    "clock": Clock, "drift": Drift, "nat.reboot": NatReboot, "redial": Redial,
+    "link.down": LinkDown, "link.up": LinkUp, "cut": Cut,
+    "disk.full": DiskFull, "disk.read-only": DiskReadOnly, "disk.lost-syncs": DiskLostSyncs,
+    "generate": Generate,
+}  # fmt: skip
+GATEWAYS: Final = (NatReboot, Redial)
+PLUGS: Final = (LinkDown, LinkUp, Cut)
+OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)
+UNDO: Final = {
+    "partition": "heal", "loss": "heal", "delay": "heal", "clog": "unclog", "swizzle": "unclog",
+    "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",
+    "disk.full": "disk.mend", "disk.read-only": "disk.mend", "disk.lost-syncs": "disk.mend",
+}  # fmt: skip
+"""The action that ends each action with a `for`; other actions cannot be ended."""
+NEEDS_FOR: Final = (Clog, Swizzle)
+
+
+def targets_of(action: Action) -> Names:
+    """Return the words that an action has as its `target`; none for one without."""
+    found: Names = getattr(action, "target", ())
+    return found

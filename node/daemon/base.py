@@ -1,0 +1,138 @@
+"""The parts of a daemon that need no peer: settings, keys, library and engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import trio
+from trio import TaskStatus
+
+from ...dht.content.library import Library
+from ...state.membership.record import Capacity
+from ...tasks.engine.families import check_model
+from ...tasks.engine.process import EngineProcess
+from ...tasks.placement.probe import probe
+from ...tasks.serving.serving import NO_TORCH, RestartingEngine
+from ...transport.host.seam import Host
+from ...transport.identity import IDENTITY_FILE, Identity, load_or_create_identity
+from .. import defaults
+from ..errors import ControlError
+from ..folder import disk_errors
+from ..health import Condition, Health
+from ..settings.applying import LiveSettings
+from ..settings.config import NodeConfig
+from ..swarm.credentials import Credentials
+from ..swarm.remembering import Inviter
+from .stall import StallGuard
+
+
+class ManagedEngine(RestartingEngine, Protocol):
+    """Engine that runs as a task: the worker process, or the simulator's engine."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the worker, while it lives."""
+        ...
+
+    async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
+
+
+EngineFactory = Callable[[Host, int, int], ManagedEngine | None]  # host, threads, bytes of memory
+Say = Callable[[str], None]
+NO_ENGINE = "this node has no engine, as its owner chose: it serves no layers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """Parts of one daemon that need no peer. `began` is on the host's clock."""
+
+    host: Host
+    settings: LiveSettings
+    identity: Identity
+    new: bool
+    """Whether this start created the identity."""
+    credentials: Credentials
+    inviter: Inviter
+    library: Library
+    capacity: Capacity
+    engine: ManagedEngine | None
+    no_engine: str
+    """Why there is no engine, if there is none."""
+    health: Health
+    stalls: StallGuard
+    say: Say
+    """Prints a line for a person."""
+    began: float
+    stopped: trio.Event
+    """Set when the daemon is to end."""
+
+    @property
+    def config(self) -> NodeConfig:
+        """The configuration in force."""
+        return self.settings.config
+
+    @property
+    def works(self) -> bool:
+        """Whether this node does jobs of others, unless it is a client of a group."""
+        wanted = self.config.jobs
+        return self.engine is not None if wanted is None else wanted
+
+    def refuse_when_stopping(self) -> None:
+        """Raise ControlError if the daemon is to end: a waiting client must not delay that."""
+        if self.stopped.is_set():
+            raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
+
+
+async def prepare(
+    host: Host, settings: LiveSettings, factory: EngineFactory | None, say: Say
+) -> Base:
+    """Load or create the contents of the data folder, measure the machine, and make the engine.
+
+    Without a factory, the engine is the worker process, if torch is installed. A factory that
+    returns None means that this node has no engine. Raises NodeError, TransportError.
+    """
+    config = settings.config
+    with disk_errors(config.folder):
+        known = await host.offload(host.files.size, config.data / IDENTITY_FILE)
+        identity = await load_or_create_identity(host, config.data)
+        credentials = await Credentials.load(host, config.folder, identity, private=config.private)
+        library = Library(host, config.folder.library, check_config=check_model)
+        await library.open()
+        capacity = await probe(host, config.data, memory=config.memory)
+        inviter = await Inviter.load(host, config.folder)
+    engine = _engine(host, config, capacity, factory)
+    return Base(
+        host=host,
+        settings=settings,
+        identity=identity,
+        new=known is None,
+        credentials=credentials,
+        inviter=inviter,
+        library=library,
+        capacity=replace(capacity, engine=engine is not None),
+        engine=engine,
+        no_engine=NO_TORCH if factory is None else NO_ENGINE,
+        health=Health(partial(_tell, say)),
+        stalls=StallGuard(host, defaults.STALL),
+        say=say,
+        began=host.now(),
+        stopped=trio.Event(),
+    )
+
+
+def _engine(
+    host: Host, config: NodeConfig, capacity: Capacity, factory: EngineFactory | None
+) -> ManagedEngine | None:
+    threads = config.threads or capacity.cores
+    if factory is not None:
+        return factory(host, threads, capacity.memory_bytes)
+    if not capacity.engine:
+        return None
+    return EngineProcess(host, threads=threads, memory_bytes=capacity.memory_bytes)
+
+
+def _tell(say: Say, condition: Condition) -> None:
+    say(f"warning: {condition.sentence}")
+    if condition.hint:
+        say(f"hint: {condition.hint}")

@@ -1,0 +1,76 @@
+"""The parts of a daemon that compute: the gateway's sessions, the served layers, and jobs."""
+
+from functools import partial
+
+from ...dht.content.scrub import Scrub
+from ...tasks.inference.gateway import Gateway
+from ...tasks.inference.models import Models
+from ...tasks.serving.serving import Device, Serving, ServingSettings
+from ..models.consent import Witnesses, backing_of
+from ..swarm.grouping import Grouping
+from ..swarm.seeking import Seeking
+from .base import Base
+from .content import Content
+from .interest import Keeping
+from .jobs import Working
+from .network import Network
+
+
+class Compute:
+    """The computing parts of one daemon, and those that depend on what it computes."""
+
+    def __init__(self, base: Base, network: Network, content: Content) -> None:
+        host, directory, endpoint = base.host, network.directory, network.endpoint
+        self._base, self._network, self._content = base, network, content
+        self.stage = network.stage
+        self.models = self._new_models()
+        chooses = base.engine is not None and base.config.model is None
+        self.keeping = Keeping(
+            base.library, directory, network.state, chooses=chooses, works=base.works
+        )
+        self.keeping.look()
+        seeking = Seeking(
+            host, network.discovery.dht, directory, content.providers, self.keeping.look,
+            endpoint.guard,
+        )  # fmt: skip
+        self.gateway = Gateway(host, network.courier, directory, self.models, seek=seeking.seek)
+        self.serving = self._new_serving()
+        self.grouping = Grouping(
+            network.state, base.credentials, endpoint, network.membership, base.health,
+            self.serving,
+        )  # fmt: skip
+        self.working = Working(base, network, content, self.gateway, self.serving)
+        self.scrub = Scrub(
+            host,
+            base.library,
+            base.config.folder.scrub,
+            repair=content.holdings.repair,
+            tell=content.holdings.mended,
+            idle=self._is_idle,
+        )
+
+    def _new_models(self) -> Models:
+        base = self._base
+        return Models(
+            base.host,
+            self._content.sources,
+            memory=lambda: base.capacity.memory_bytes - self.serving.loaded_bytes,
+        )
+
+    def _new_serving(self) -> Serving:
+        base, network = self._base, self._network
+        config = base.config
+        witnesses = Witnesses(
+            network.endpoint, network.dialer, base.library, network.state, base.inviter
+        )
+        return Serving(
+            base.host,
+            Device(self.stage, base.engine, base.no_engine),
+            self._content.sources,
+            ServingSettings(base.capacity.memory_bytes, config.model, config.layers, config.dtype),
+            backing=partial(backing_of, witnesses),
+        )
+
+    def _is_idle(self) -> bool:
+        sessions = self.gateway.sessions or self.stage.sessions
+        return not (sessions or self._content.exchange.fetching())

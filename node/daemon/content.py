@@ -1,0 +1,55 @@
+"""The parts of a daemon that store and fetch: its providers, its exchange, and its disk limit."""
+
+from ...dht.content.quota import Quota
+from ...dht.exchange.exchange import Exchange
+from ...dht.exchange.proving import Proving
+from ...dht.kv.index import KvIndex
+from ...tasks.inference.sources import Sources
+from ..models.inventory import Holdings
+from ..models.names import names_of
+from ..models.providers import Providers
+from ..settings.applying import disk_of
+from .base import Base
+from .embedded import EmbeddedModel
+from .network import Network
+
+
+class Content:
+    """The models, blobs and KV blocks of one daemon, and its ways to get more."""
+
+    def __init__(self, base: Base, network: Network) -> None:
+        host, endpoint, directory = base.host, network.endpoint, network.directory
+        dht, guard = network.discovery.dht, endpoint.guard
+        self.library = base.library
+        self.providers = Providers(host, dht, network.dialer)
+        self.names = names_of(dht, base.library, directory, network.state.views.models)
+        self.kv = KvIndex(host, endpoint, dht, connect=self.providers.connect, guard=guard)
+        self.exchange = Exchange(
+            host, endpoint, base.library, swarm=self.providers.swarm, guard=guard
+        )
+        self.holdings = Holdings(
+            base.library, self.exchange, directory, endpoint, self.providers, base.health, base.say
+        )
+        proof = Proving(
+            host, base.library, self.exchange.provider, connect=self.providers.connect, guard=guard
+        )
+        self.quota = Quota(
+            host,
+            base.library,
+            disk_of(host, base.config, base.library),
+            claims=self.holdings.claims,
+            proof=proof,
+            in_use=self.holdings.in_use,
+            withdraw=self.holdings.evicted,
+        )
+        self.exchange.quota = self.quota
+        self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)
+        self.sources = Sources(
+            base.library,
+            self.exchange,
+            directory,
+            restore=self.embedded.restore,
+            reserve=self.quota.pass_through,
+            names=self.names.resolve,
+            guard=guard,
+        )

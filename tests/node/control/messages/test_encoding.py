@@ -1,0 +1,170 @@
+"""Messages of the control socket: their JSON, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.world import World
+from shoal.node.control.messages import dht, generation, group, jobs, models, node, settings, state
+from shoal.node.control.messages.encoding import (
+    Ask,
+    decode,
+    decode_event,
+    encode,
+    event_types,
+    extended,
+    reply_type,
+)
+from shoal.node.errors import ControlError
+from shoal.node.invite import decode as decode_code
+
+MODULES = (dht, generation, group, jobs, models, node, settings, state)
+RUN = generation.Run(model="tiny", prompt="Once")
+PLAIN = (
+    "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
+    "state_verify",
+)  # fmt: skip
+"""Operations without keys that change nothing."""
+ENTRY: dict[str, Any] = {
+    "name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 1, "local": True,
+    "complete": None, "missing": None, "room_tokens": None,
+    "vouchers": [{"peer": "x", "source": "here", "age_s": 0}],
+}  # fmt: skip
+
+
+def asks() -> Iterator[type[Ask[Any, Any]]]:
+    for module in MODULES:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Ask) and "op" in vars(kind):
+                yield kind
+
+
+async def test_every_request_has_an_operation(world: World) -> None:
+    daemon = await world.host("a").start(engine=False)
+    assert {kind.op for kind in asks()} == set(daemon.node.control.operations)
+
+
+async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
+    """A command with `--json` prints what it decoded, so no key or value may change."""
+    first = await world.host("a").start(model="tiny", layers=(0, 6), private=True)
+    code = (await first.ask("invite"))["code"]
+    second = await world.host("b").start(invitation=decode_code(code), engine=False)
+    await first.serving()
+    await trio.sleep(30)
+    path = str(second.node.config.data / "file")
+    second.node.host.files.write(second.node.config.data / "file", b"hello")
+    requests: list[tuple[type[Ask[Any, Any]], dict[str, Any]]] = [
+        *((kind, {}) for kind in asks() if kind.op in PLAIN),
+        (dht.Find, {"key": "tiny"}),
+        (jobs.SubmitJobs, {"model": "tiny", "prompts": ["One"], "max_tokens": 4}),
+        (jobs.ListJobs, {}),
+        (models.ShowModel, {"name": "tiny"}),
+        (models.AddBlob, {"path": path}),
+        (generation.Run, {"model": "tiny", "prompt": "x", "max_tokens": 4}),
+    ]
+    for kind, asked in requests:
+        reply = await second.ask(kind.op, **asked)
+        back = encode(decode(reply_type(decode(kind, asked)), reply))
+        assert json.dumps(back) == json.dumps(reply), kind.op
+
+
+def test_a_message_and_its_json() -> None:
+    entry = decode(models.ModelEntry, ENTRY)
+    assert entry.vouchers == (models.VoucherView("x", "here", 0),)
+    assert encode(entry) == ENTRY and list(encode(entry)) == list(ENTRY)
+    listed = extended(models.ListedModel, entry, lacks=3)
+    assert encode(listed) == ENTRY | {"lacks": 3}
+    assert decode(models.ListedModel, json.loads(json.dumps(encode(listed)))) == listed
+
+
+def test_fields_that_are_left_out() -> None:
+    shown = {**ENTRY, "holders": [], "config": {"layers": [1, {"deep": None}]}}
+    assert encode(decode(models.ShownModel, shown)) == shown
+    others: dict[str, Any] = {"others": []}
+    assert encode(decode(models.ShownModel, shown | others)) == shown | others
+    assert encode(state.ShowState(kind="jobs")) == {"kind": "jobs"}
+
+
+def test_unknown_keys_and_events_are_ignored() -> None:
+    assert decode(node.Process, {"pid": 1, "version": "2", "new": []}) == node.Process(1, "2")
+    ask = RUN
+    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.Piece("x")
+    assert decode_event(ask, {"event": "of a later version"}) is None
+    assert list(encode(generation.Piece("x"))) == ["event", "text"]
+    assert decode_event(node.Ping(), {"event": "text"}) is None
+
+
+def test_types_of_replies_and_events() -> None:
+    assert reply_type(RUN) is generation.Answer
+    assert event_types(RUN) == (generation.Routed, generation.Piece)
+    assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
+
+
+def test_the_first_kind_of_a_union_that_fits() -> None:
+    union = reply_type(jobs.CancelJobs())
+    assert decode(union, {"job": "ab"}) == jobs.CancelledJob("ab")
+    assert decode(union, {"jobs": ["ab"], "results": 2}) == jobs.CancelledJobs(("ab",), 2)
+    with pytest.raises(ControlError):
+        decode(union, {})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"prompt": ""}, "`prompt` is not a text of 1 to"),
+        ({"prompt": "x" * 2**21}, "`prompt` is not a text of 1 to"),
+        ({"prompt": None}, "`prompt` is not a text of 1 to"),
+        ({"model": 5}, "`model` is not a text of 1 to 256 characters"),
+        ({"raw": 1}, "`raw` is not true or false, but a whole number"),
+        ({"max_tokens": 0}, "`max_tokens` is not a whole number from 1 to"),
+        ({"max_tokens": True}, "`max_tokens` is not a whole number from 1 to"),
+        ({"max_tokens": 1.0}, "`max_tokens` is not a whole number from 1 to"),
+        ({"temperature": "1"}, "`temperature` is not a number from 0 to 100"),
+        ({"temperature": 10**400}, "`temperature` is not a number from 0 to 100"),
+        ({"top_p": float("nan")}, "`top_p` is not a number from 0 to 1"),
+        ({"seed": 2**64}, "`seed` is not a whole number from 0 to"),
+        ({"stop": "x"}, "`stop` is not a list of 0 to 16 items"),
+        ({"stop": ["x"] * 17}, "`stop` is not a list of 0 to 16 items"),
+        ({"stop": ["x", ""]}, "`stop` is not a text of 1 to 256 characters"),
+        ({"stop": {"x": "y"}}, "`stop` is not a list of 0 to 16 items"),
+    ],
+)
+def test_requests_are_typed_and_bounded(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ControlError, match=said) as raised:
+        decode(generation.Run, {"model": "tiny", "prompt": "Once", **more})
+    assert raised.value.code == "bad-request" and len(raised.value.message) < 200
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "", "x" * 4097])
+def test_file_names(name: str) -> None:
+    with pytest.raises(ControlError):
+        decode(models.AddBlob, {"path": name})
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [[], None, "x", {"pid": "1", "version": "2"}, {"pid": 1}, {"pid": True, "version": "2"}],
+)
+def test_replies_are_typed(reply: Any) -> None:
+    with pytest.raises(ControlError):
+        decode(node.Process, reply)
+
+
+def test_values_of_unions_mappings_and_fixed_words() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"vouchers": [1]}, {"vouchers": {}}, {"room_tokens": "1"}, {"layers": None},
+    ]  # fmt: skip
+    for changes in wrong:
+        with pytest.raises(ControlError):
+            decode(models.ModelEntry, ENTRY | changes)
+    with pytest.raises(ControlError):
+        decode(models.ShownModel, {**ENTRY, "holders": [], "config": 5})
+    with pytest.raises(ControlError, match="`applies` is not one of: live, start"):
+        decode(
+            settings.SettingView,
+            {"key": "up", "text": None, "origin": "file", "unit": "B", "default": "none",
+             "applies": "never", "next": None},
+        )  # fmt: skip
