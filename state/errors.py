@@ -95,7 +95,7 @@ class FeedDamaged(StateError):
 
 
 class StoreDamaged(StateError):
-    """The store's file was damaged. It was moved to `aside`, and a new file was created."""
+    """The store's file was damaged. The file was moved to `aside`, and a new one was created."""
 
     own = True
 

@@ -74,8 +74,8 @@ class Listing(Directory):
     def has_met(self) -> bool:
         """Return whether this node knows its peers.
 
-        It does once at least one other member is live, the facts of all live members have arrived,
-        and membership is sure which members are live.
+        The result is True once at least one other member is live, the facts of all live members
+        have arrived, and membership is sure which members are live.
         """
         own, members = self._own.peer, self.members()
         told = all(record.version for peer, record in members.items() if peer != own)

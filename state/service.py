@@ -63,8 +63,8 @@ class State:
 
         `keeps` is the plots (kinds and parts of feeds) of other authors that this node stores until
         `need` is called. None means that it always stores all of them. `hold` is the time in
-        seconds after the start before this node's own feeds are written. It is 0 if the key is new,
-        because no peer can then have later entries of these feeds.
+        seconds after the start before this node's own feeds are written. A node with a new key uses
+        a `hold` of 0, because no peer can have later entries of its feeds.
         """
         self._host = host
         self._endpoint = endpoint

@@ -200,7 +200,7 @@ class Claimant:
     def known(self) -> list[str]:
         """Return all jobs whose state may have to be passed to `noticed`. There may be very many.
 
-        This is for a caller that cannot tell which jobs have changed.
+        Call `noticed` for each of them if it is unknown which jobs have changed.
         """
         held = self._jobs.all_in(State.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))

@@ -51,7 +51,7 @@ class Claim:
 def claim_hash(job: str, claimant: PeerId) -> bytes:
     """Return the 32 bytes that decide between claims with equal attempts; the lowest wins.
 
-    They are a hash of job and claimant, so no claimant can choose them in its favour for all jobs.
+    The bytes are a hash of job and claimant, so no claimant has an advantage in all jobs.
     """
     return hashlib.sha256(_DOMAIN + job.encode() + claimant.encode()).digest()
 

@@ -155,11 +155,12 @@ class Keeper:
     async def put(self, entries: Sequence[Entry], *, own: bool = False) -> None:
         """Store entries, which must be in order within each feed.
 
-        They are on disk when this returns. If the disk refuses, entries of other authors are in
-        memory instead. `own` means that the entries are of this node's own feeds. Raises
-        StoreRefused if the disk refuses entries of this node, or if the memory for others is full.
-        Raises BadOrder if an entry does not follow the stored ones. In both cases none of the
-        entries is stored. If this is cancelled, they may be stored or not.
+        The entries are on disk when this returns. If the disk refuses, entries of other authors are
+        in memory instead. `own` means that the entries are of this node's own feeds.
+
+        Raises StoreRefused if the disk refuses entries of this node, or if the memory for other
+        entries is full. Raises BadOrder if an entry does not follow the stored ones. In both cases
+        none of the entries is stored. If this call is cancelled, the entries may be stored or not.
         """
         await self._change(Put(tuple(entries)), own)
 

@@ -198,7 +198,7 @@ def _epoch(kept: _Entries, epoch: int) -> int:
 def _cost(work: Work) -> int:
     """Return the bytes that a change counts as.
 
-    They are its size, and a surcharge of HELD_WORK bytes for each feed or author that it names.
+    The result is the size of the change, and HELD_WORK bytes for each feed or author that it names.
     """
     taken = 1
     if isinstance(work, Forget):

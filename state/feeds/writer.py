@@ -133,11 +133,11 @@ class Writer:
         return None if own.feed.document is None else own.feed.document.get(key)
 
     def reported(self, peer: PeerId, linked: int) -> bool:
-        """Count a peer that has sent its heads of this node's feeds.
+        """Count a peer that has reported its heads of this node's feeds.
 
-        It has also sent the entries that were missing here. Writing begins after WRITE_REPORTS such
-        reports, or after `linked`, the number of linked peers, if that is lower. Returns True if
-        this was the last report that was needed.
+        The peer has also sent the entries that were missing here. Writing begins after
+        WRITE_REPORTS such reports, or after `linked`, the number of linked peers, if that is lower.
+        Returns True if this was the last report that was needed.
         """
         if not self._held_until:
             return False
@@ -200,9 +200,9 @@ class Writer:
     def takes(self, entry: Entry, now: float) -> bool:
         """Return whether to admit an entry of this node's own feeds that a peer has sent.
 
-        This recovers entries of earlier runs. If this run has written to the feed already, an entry
-        of a later epoch comes from another process with this key. It is refused, and this writer
-        begins a still later epoch after a pause.
+        Entries of earlier runs are admitted, which recovers them. If this run has written to the
+        feed already, an entry of a later epoch comes from another process with this key. Such an
+        entry is refused, and this writer begins a still later epoch after a pause.
         """
         own = self._own.get(entry.name)
         if own is None or not own.epoch or entry.epoch <= own.epoch:
@@ -216,7 +216,7 @@ class Writer:
     def renew(self) -> None:
         """Begin a new epoch of each of this node's feeds, because the stored entries are lost.
 
-        This includes feeds that this run has not changed.
+        Feeds that this run has not changed are included.
         """
         for kind, part in all_parts():
             own = self._find(FeedName(self._identity.peer, kind, part))

@@ -61,7 +61,10 @@ class Charter:
 
     @property
     def ident(self) -> bytes:
-        """The group's public id, 16 bytes. It stays the same when secrets and members change."""
+        """The group's public id, 16 bytes.
+
+        The id stays the same when secrets and members change.
+        """
         told = _DOMAIN + public_key_of(self.founder) + self.nonce
         return hashlib.sha256(told).digest()[: defaults.GROUP_IDENT_BYTES]
 

@@ -72,7 +72,7 @@ class Group(Watcher):
         self.news += 1
 
     def said(self, peer: PeerId) -> Said:
-        """Return the facts of a peer's `group` feed. They are empty if it was not read."""
+        """Return the facts of a peer's `group` feed. Returns no facts if the feed was not read."""
         return self._said.get(peer) or Said()
 
     def decide(self) -> bool:

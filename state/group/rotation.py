@@ -46,9 +46,9 @@ class Rotation:
     async def keep_up(self) -> None:
         """Write the facts about secrets that are due.
 
-        These contain a new secret, or the present one for new members. Does nothing if this node is
-        not an owner. Raises FeedFull if the facts do not fit into this node's feed, and
-        GroupRefused if no number is left for a rotation.
+        Such a fact contains a part of a new secret, or the present secret for new members. Does
+        nothing if this node is not an owner. Raises FeedFull if the facts do not fit into this
+        node's feed, and GroupRefused if no number is left for a rotation.
         """
         own = self._identity.peer
         if self._group.role is not Role.OWNER or own not in self._boxes():
@@ -80,7 +80,8 @@ class Rotation:
     async def _hand_on(self, newest: Mark) -> None:
         """Send the newest secret to the members that it was not sealed for.
 
-        They were added after the rotation, perhaps by a member that did not know the secret yet.
+        Such members were added after the rotation, perhaps by a member that did not know the secret
+        yet.
         """
         own, ident = self._identity.peer, self._group.charter.ident
         parts = self._group.parts(own, newest.number)

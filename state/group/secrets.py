@@ -71,8 +71,8 @@ class Secrets:
     def shown(self, newest: Mark | None) -> list[Mark]:
         """Return the marks of the secrets that this node proves to a peer, best first.
 
-        They are `newest`, others at growing distances from it, and the oldest secret. Two nodes
-        that missed each other's rotations can therefore find a secret that both know.
+        The list has `newest`, other secrets at growing distances from it, and the oldest secret.
+        Two nodes that missed each other's rotations can therefore find a secret that both know.
         """
         marks = self.marks()
         if newest in self._by_mark:

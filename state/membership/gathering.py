@@ -62,9 +62,9 @@ class Gathered:
 
 
 class Gathering:
-    """The questions of peers to this node as a witness.
+    """The questions of peers to this node as a witness, which it answers in batches.
 
-    They are gathered for GATHER_S seconds, or longer if batches follow each other too fast.
+    Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast.
     """
 
     def __init__(self) -> None:

@@ -187,7 +187,7 @@ class Liveness:
     def doubt(self, peer: PeerId, now: float) -> None:
         """Record that a peer's link has lost its path, so that the peer is checked.
 
-        That is before the link counts as quiet.
+        The check begins before the link counts as quiet.
         """
         self._answers(peer, None)
         if watched := self._watched.get(peer):
@@ -344,7 +344,10 @@ class Liveness:
             self.failed(peer, now)
 
     def unanswered(self, peers: Iterable[PeerId]) -> None:
-        """Record that a question about these members got no reply. It has no other effect."""
+        """Record that a question about these members got no reply.
+
+        Their liveness does not change.
+        """
         for peer in peers:
             if watched := self._watched.get(peer):
                 watched.asked = False
@@ -426,9 +429,9 @@ class Liveness:
         return watched.tried + watched.pause
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
-        """Return the time at which a live member without a witness counts as dead.
+        """Return the time at which a live member without a witness counts as dead, checked or not.
 
-        It then counts as dead even if it could not be checked. Returns infinity for other members.
+        Returns infinity for other members.
         """
         if peer in self._links or not watched.live or watched.networks:
             return inf

@@ -46,7 +46,7 @@ Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 class Membership:
     """The membership of one node.
 
-    It handles messages from the moment it is created. `run` dials members.
+    Messages are handled from the moment this object is created. `run` dials members.
     """
 
     def __init__(
@@ -430,8 +430,8 @@ class Membership:
     def _reclaim(self) -> None:
         """Publish a later record than one of this node's own key that came from a peer.
 
-        This is done rarely, so that two nodes with the same key, which is an error, do not outbid
-        each other all the time.
+        There is a pause between two such records, so that two nodes with the same key, which is an
+        error, do not outbid each other all the time.
         """
         claimed, now = self._roster.reclaimed, self._host.now()
         if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:

@@ -53,8 +53,8 @@ class Offer(NamedTuple):
     """An offer of a record: its sequence number, how near its source is, and its age.
 
     The age is the number of seconds, rounded up, since the author last had a link that the node
-    knows of. It is sent with the record, so that all nodes forget a dead member at about the same
-    time, however often they forward the record to each other.
+    knows of. The age is sent with the record, so that all nodes forget a dead member at about the
+    same time, however often they forward the record to each other.
     """
 
     seq: int
@@ -185,8 +185,8 @@ class Roster:
     ) -> list[Tag]:
         """Return the tags of the authors whose records to pull from a peer with these offers.
 
-        This includes this node's own record if a later one is offered. For records that are known
-        already, updates how near their source is and when their author last had a link.
+        The tag of this node is included if a later record of this node is offered. For records that
+        are known already, updates how near their source is and when their author last had a link.
         """
         wanted = []
         for tag, offer in offers.items():
@@ -419,7 +419,7 @@ class Roster:
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
         """Return the members that may be dialled once they are due.
 
-        This is called often, so it is a single loop.
+        This method is called often, so it is a single loop.
         """
         live, counts = self.live, self.counts
         return (

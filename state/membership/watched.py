@@ -45,7 +45,7 @@ class Watched:
     def shared(self) -> bool:
         """Whether a question to a witness about many members is enough to check this member.
 
-        This is so if the member has a witness and nothing suggests that the member is dead.
+        The value is True if the member has a witness and nothing suggests that the member is dead.
         """
         if self.doubted < inf or not self.networks:
             return False

@@ -231,7 +231,7 @@ class Authors:
     def _unpin(self, key: bytes) -> None:
         """Move an author that has left the group or lost its link to the branch of past links.
 
-        It stays at the top level if it is still in the group or has a link.
+        An author that is still in the group, or still has a link, stays at the top level.
         """
         branch = self._kept.get(key)
         if branch is None:

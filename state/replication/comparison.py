@@ -136,7 +136,7 @@ class Comparison:
     async def _ask_own(self, peer: PeerId, known: Neighbour) -> None:
         """Ask a peer for its heads of this node's own feeds that comparisons leave out.
 
-        These are feeds of plots of which this node stores no other author's feeds.
+        Comparisons leave out plots of which this node stores no other author's feeds.
         """
         plots = [plot for plot in self.replica.interest.aside() if known.shares(plot)]
         now = self._network.now()

@@ -166,7 +166,7 @@ class Exchange:
     def due_at(self) -> float:
         """Return the time at which `tell`, `next_pulls` or `due_rechecks` may have work.
 
-        That is if nothing else happens before. Returns infinity if they have none.
+        Events such as messages may give them work earlier. Returns infinity if they have none.
         """
         waiting = self.rechecks or self.replica.newcomers
         rechecks = self._recheck_at() if waiting else inf

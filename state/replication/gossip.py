@@ -118,8 +118,8 @@ def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
 class Compare:
     """The call `state.digest`, which asks whether both nodes have the same heads.
 
-    It covers the plots (kinds and parts) that both store. `top` is the hash over all roots. Without
-    `roots`, the reply has no buckets. `keeps` are the plots that the caller stores.
+    The call covers the plots (kinds and parts) that both nodes store. `top` is the hash over all
+    roots. Without `roots`, the reply has no buckets. `keeps` are the plots that the caller stores.
     """
 
     top: bytes
@@ -144,7 +144,7 @@ class Compare:
 class Compared:
     """The reply to `state.digest`, with the roots or the bucket hashes of the plots that differ.
 
-    It has neither if nothing differs. `keeps` are the plots that the replying node stores.
+    If nothing differs, the reply has no roots. `keeps` are the plots that the replying node stores.
     """
 
     roots: Mapping[Plot, bytes]

@@ -25,7 +25,7 @@ Pause = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """Return without letting other tasks run. This is a `Pause` for use without an event loop."""
+    """Return without letting other tasks run. Use this `Pause` where there is no event loop."""
 
 
 class Watcher(ABC):
@@ -35,8 +35,8 @@ class Watcher(ABC):
     def changed(self, name: FeedName, verdict: Verdict) -> None:
         """Handle a change of a feed's facts.
 
-        If `verdict.fresh` is True, all facts that `verdict.changed` does not name are deleted. That
-        is also the case when the feed has forked.
+        If `verdict.fresh` is True, all facts that `verdict.changed` does not name are deleted. The
+        verdict is also fresh when the feed has forked.
         """
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
@@ -276,7 +276,7 @@ class Holding:
             watcher.dropped(peer_id_of(key))
 
     def lost(self, authors: Iterable[PeerId] | None) -> None:
-        """Record that the archive has lost feeds of these authors, or of all authors if it is None.
+        """Record that the archive has lost feeds of these authors. None means all authors.
 
         The caller then calls `forget_lost`. This node's own feeds are left out, because its writer
         begins new epochs of them.

@@ -77,7 +77,7 @@ class Neighbours:
     def forget_pairs(self, numbers: Container[int] = range(256)) -> None:
         """Forget which of the buckets with these numbers differ without use, in all plots.
 
-        They are then compared again, because this node stores more feeds now.
+        Such buckets are then compared again, because this node stores more feeds now.
         """
         for known in self._peers.values():
             for at in [at for at in known.pairs if at[1] in numbers]:
@@ -129,8 +129,8 @@ class Neighbours:
     def keepers(self, plot: Plot, count: int = defaults.NEIGHBOURS) -> list[PeerId]:
         """Return the peers that get news of a feed of this plot.
 
-        These are those of the first `count` neighbours that store feeds of the plot. If they are
-        fewer than COVER, other peers that do are added.
+        The first `count` neighbours get the news if they store feeds of the plot. If they are fewer
+        than COVER, other peers that store such feeds are added.
         """
         found = [peer for peer in self._near[:count] if self._peers[peer].shares(plot)]
         least = min(defaults.COVER, count)

@@ -170,7 +170,7 @@ class Replica(Holding):
     def keeps(self, key: bytes, plot: Plot) -> bool:
         """Return whether feeds of this plot are stored for this author, if the author is stored.
 
-        This node's own feeds always are.
+        Returns True for this node's own feeds.
         """
         return key == self.own or self.interest(plot)
 
@@ -254,7 +254,7 @@ class Replica(Holding):
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
         """Write entries of this node's own feeds, in order.
 
-        They are in the archive when this returns.
+        The entries are in the archive on return.
 
         If `admit` is given, it admits the archived entries to their feeds. Without it, raises
         BadEntry if an entry does not fit. Also raises whatever the archive raises.

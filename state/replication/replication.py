@@ -30,7 +30,7 @@ from .wanted import Pull
 class Replication:
     """Replication of feeds at one node.
 
-    It replies to calls from the moment it is created. `run` does everything else.
+    Calls are answered from the moment this object is created. `run` does everything else.
     """
 
     def __init__(self, host: Host, endpoint: Endpoint, replica: Replica) -> None:
@@ -54,7 +54,7 @@ class Replication:
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
         """Write entries of this node's own feeds, as `Replica.write` does.
 
-        They are in the archive when this returns. Peers get news of them soon.
+        The entries are in the archive when this returns. Peers get news of them soon.
         """
         await self.exchange.write(entries, admit)
         self.wake()

@@ -124,8 +124,8 @@ class Wanted:
     def waits(self, peer: PeerId, now: float, turn: bool) -> bool:
         """Return whether to leave out patient kinds in a comparison with a peer.
 
-        They are left out while their budget is used up. They are compared all the same if it is the
-        peer's `turn` and the peer has offered none so far.
+        Patient kinds are left out while their budget is used up. They are compared all the same if
+        it is the peer's `turn` and the peer has offered none so far.
         """
         teller = self._tellers.get(peer)
         return self.spent(now) and not (turn and (teller is None or not teller.patient))
@@ -210,8 +210,8 @@ class Wanted:
     ) -> list[Place]:
         """Return at most `most` feeds to ask a peer for, from its offers in `lot`.
 
-        At most `looks` offers are checked. They move to the end of the table, so that the next call
-        checks others. Offers that are no longer missing are removed.
+        At most `looks` offers are checked. Checked offers move to the end of the table, so that the
+        next call checks others. Offers that are no longer missing are removed.
         """
         places: list[Place] = []
         patience = self._patience()

@@ -38,7 +38,7 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
     def get(self, subject: str) -> tuple[Meaning, ...] | None:
         """Return the meanings of a name, or None if no member uses the name.
 
-        They are sorted by the number of vouchers, highest first, and then by root.
+        The meanings are sorted by the number of vouchers, highest first, and then by root.
         """
         vouchers: dict[str, list[PeerId]] = {}
         for peer, model in self._by_name.get(subject, {}).items():

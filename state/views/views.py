@@ -25,7 +25,7 @@ DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
 
 
 class Views(Watcher):
-    """All views of a node. They are updated as one watcher of the replica."""
+    """All views of a node, which are updated together as one watcher of the replica."""
 
     def __init__(self) -> None:
         self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
