@@ -27,9 +27,9 @@ class Directory(Protocol):
         ...
 
     def publish(self, **changes: Any) -> None:
-        """Publish changes to this node's record or feeds. Lists are cut to their bounds.
+        """Publish changes to this node's record or feeds. Lists are cut to their limits.
 
-        Raises BadRecord if others would refuse a value. Then nothing changes.
+        Raises BadRecord if other nodes would refuse a value. Then nothing is published.
         """
         ...
 

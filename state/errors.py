@@ -2,11 +2,11 @@
 
 StateError                  `code` is a short fixed word; codes: docs/spec/membership.md, state.md
 ├── BadRecord               a record or a message about records is malformed or out of bounds
-│   └── Forged              not signed by the named author: the peer that sent it is to blame
+│   └── Forged              the record is not signed by the author that it names
 ├── BadEntry                an entry of a feed is malformed, forged or of an unknown kind
-├── BadUpdate               an honest author would not write this update to this document
-├── BadFact                 a view cannot read a fact, and skips it
-├── FeedFull                an own fact does not fit into its feed, or the feed has forked
+├── BadUpdate               an update of a document is one that no honest author would write
+├── BadFact                 a fact is malformed or unknown; views skip such facts
+├── FeedFull                one of this node's own facts cannot be written to its feed
 ├── GroupRefused            this node may not make a change to its group, or not now
 ├── BadOrder                an entry does not follow the stored entries of its feed
 ├── FeedDamaged             the stored entries of a feed are damaged
@@ -24,7 +24,7 @@ _SHOWN = 200  # characters of another program's message
 
 
 class StateError(ShoalError):
-    """An error of this package."""
+    """An error of the shared state. `code` is a short fixed word."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -39,30 +39,39 @@ class BadRecord(StateError):
 
 
 class Forged(BadRecord):
-    """A record is not signed by the author that it names. An honest peer never forwards one."""
+    """A record is not signed by the author that it names.
+
+    An honest peer never forwards such a record, so the peer that sent it is to blame.
+    """
 
 
 class BadEntry(StateError):
-    """An entry of a feed, or a proof of a fork, is invalid; `code` gives the reason."""
+    """An entry of a feed, or a proof of a fork, is invalid. `code` gives the reason."""
 
 
 class BadUpdate(StateError):
-    """An update that an honest author would not write: `too-large`, `bad-update`."""
+    """An update is one that no honest author would write.
+
+    The codes are `too-large` and `bad-update`.
+    """
 
 
 class BadFact(StateError):
-    """A fact of a feed is malformed or out of bounds, or of a later version."""
+    """A fact in a feed is malformed, out of bounds, or written by a later version."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-fact", message)
 
 
 class FeedFull(StateError):
-    """A fact of this node cannot be written; `code` gives the reason."""
+    """A fact of this node cannot be written to its feed. `code` gives the reason."""
 
 
 class GroupRefused(StateError):
-    """This node may not make a change to its group, or not now. Codes: docs/spec/group.md."""
+    """This node may not make a change to its group, or not now.
+
+    The codes are in docs/spec/group.md.
+    """
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(code, message)
@@ -77,7 +86,7 @@ class BadOrder(StateError):
 
 
 class FeedDamaged(StateError):
-    """The stored entries of a feed are damaged, and must be fetched again."""
+    """The stored entries of a feed are damaged, and must be fetched from peers again."""
 
     own = True
 
@@ -86,7 +95,7 @@ class FeedDamaged(StateError):
 
 
 class StoreDamaged(StateError):
-    """The store's file was damaged. It was moved to `aside`, and a new file was created."""
+    """The store's file was damaged. The file was moved to `aside`, and a new one was created."""
 
     own = True
 
@@ -100,13 +109,16 @@ class StoreDamaged(StateError):
 
 
 def _printable(text: str) -> str:
-    """Return a database's message in printable characters: it may contain damaged bytes."""
+    """Return a database's error message as one line of at most `_SHOWN` printable characters.
+
+    The message may contain bytes of the damaged file. Unprintable characters become "?".
+    """
     one_line = " ".join(text[:_SHOWN].split())
     return "".join(letter if letter.isprintable() else "?" for letter in one_line)
 
 
 class StoreRefused(StateError):
-    """The disk refuses to write or read for now: `disk-full`, `disk-error`."""
+    """The disk refuses to write or read for now. The codes are `disk-full` and `disk-error`."""
 
     own = True
 

@@ -1,4 +1,4 @@
-"""Read access to the state for people: facts and history of feeds, and a check of the store."""
+"""Read access to the state for commands: facts and history of feeds, and a check of the store."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from .replication.replication import Replication
 
 @dataclass(frozen=True, slots=True)
 class FeedView:
-    """One feed as this node knows it."""
+    """One feed as this node knows it: name, head, and size."""
 
     name: FeedName
     head: Head
@@ -31,13 +31,19 @@ class FeedView:
 
     @property
     def forked(self) -> bool:
-        """Whether its author has signed two entries with one number. Then it is empty for good."""
+        """Whether the author has signed two different entries with one number.
+
+        A feed that has forked stays empty for good.
+        """
         return self.head == FORKED
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One entry and the facts that it changed; None for a deleted fact."""
+    """One entry, with the facts that it changed in readable form.
+
+    A deleted fact has the value None.
+    """
 
     entry: Entry
     changes: Mapping[str, object]
@@ -50,11 +56,12 @@ class Verified:
     feeds: int = 0
     entries: int = 0
     bytes: int = 0
-    damaged: list[FeedName] = field(default_factory=list)  # dropped, to be fetched again
+    # feeds that were dropped, and are fetched again
+    damaged: list[FeedName] = field(default_factory=list)
 
 
 class Inspection:
-    """Inspection of one node's state."""
+    """Reader of one node's feeds and store, for commands."""
 
     def __init__(
         self,
@@ -64,7 +71,10 @@ class Inspection:
         keeper: Keeper,
         lost: Lost,
     ) -> None:
-        """`lost` is called with the feeds that are no longer stored."""
+        """Create the inspection.
+
+        `lost` is called with damaged feeds, which are no longer stored.
+        """
         self._host = host
         self._replica = replica
         self._replication = replication
@@ -81,15 +91,19 @@ class Inspection:
                     yield FeedView(FeedName(peer_id_of(key), *plot), feed.head, feed.size)
 
     async def facts(self, name: FeedName) -> dict[str, object]:
-        """Return the current facts of a feed. Raises StoreRefused."""
+        """Return the current facts of a feed in readable form.
+
+        Raises StoreRefused if the disk refuses.
+        """
         async with self._replication.turn():
             facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
         return await _readable(facts)
 
     async def history(self, view: FeedView) -> AsyncIterator[Said]:
-        """Yield the entries of a feed's epoch. The first one has all facts that held when it began.
+        """Yield the entries of a feed's current epoch, each with the facts that it changed.
 
-        Raises StoreRefused.
+        The first entry contains all facts that the feed had when the epoch began. Raises
+        StoreRefused if the disk refuses.
         """
         name, head = view.name, view.head
         document = Document(KINDS[name.kind], client_of(name, head.epoch))
@@ -102,7 +116,7 @@ class Inspection:
                 try:
                     changes = document.apply(entry.update)
                 except BadUpdate:
-                    return  # another epoch has begun, or it is damaged, which `verified` reports
+                    return  # a new epoch has begun, or the feed is damaged
                 yield Said(entry, await _readable(changes))
                 await trio.lowlevel.checkpoint()
             if not entries:
@@ -110,9 +124,10 @@ class Inspection:
             seq += len(entries)
 
     async def verified(self) -> Verified:
-        """Read the whole store, and check every signature and chain.
+        """Read the whole store, and check every signature and every chain of entries.
 
-        Raises StoreRefused, and StateError `no-store` if the store could not be opened.
+        Raises StoreRefused if the disk refuses, and StateError `no-store` if the store could not be
+        opened.
         """
         try:
             return await self._verified()
@@ -143,7 +158,7 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
 
 
 async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, object]:
-    """Return facts in readable form. Other tasks run in between."""
+    """Return facts in readable form. Lets other tasks run from time to time."""
     shown: dict[str, object] = {}
     steps = Steps()
     for key, value in facts.items():
@@ -154,9 +169,9 @@ async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, object]:
 
 
 def readable(value: bytes) -> object:
-    """Return a fact's value for display and JSON, with bytes in hex.
+    """Convert a fact's value to a form for display and JSON, with bytes in hex.
 
-    A value that is not valid msgpack is shown in hex as a whole.
+    A value that is not valid msgpack is returned in hex as a whole.
     """
     try:
         return _plain(decode(value, limit=defaults.FACT_BYTES))

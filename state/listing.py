@@ -3,10 +3,10 @@
 Liveness is measured. The addresses of a member come from its signed record. Its capacity, models
 and shards are facts in its feeds, which also reach nodes without a link to it.
 
-A feed outlives its author, and its changes take a while to arrive. So a shard counts only while its
-author is live and the author's record names the same serving run as the shard. A member that comes
-back serves nothing until it says that it does. A member that takes no more work says so in its
-record, at once.
+A feed outlives its author, and changes of a feed take a while to arrive. Therefore a shard counts
+only while its author is live and the author's record names the same serving run as the shard. A
+member that comes back serves nothing until it publishes a new run. A member that accepts no more
+work publishes that in its record at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,16 +34,18 @@ from .views.placements import shard_fact, shard_key
 
 
 class Listing(Directory):
-    """The directory of one node, over its membership and its state."""
+    """The directory of one node, which combines its membership and its state."""
 
     def __init__(self, host: Host, membership: Membership, state: State) -> None:
         self._membership = membership
         self._state = state
         self._views = state.views
         self._host = host
-        self._said = MemberRecord(membership.own().peer, seq=0)  # the part that the feeds state
+        # the fields that are facts in the feeds
+        self._said = MemberRecord(membership.own().peer, seq=0)
         self._own = self._said
-        self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}  # with its signed record
+        # (signed record, full record) by peer
+        self._shown: dict[PeerId, tuple[MemberRecord, MemberRecord]] = {}
         self._version = 0
         self._news = trio.Event()
         self._say(self._said)
@@ -70,8 +72,11 @@ class Listing(Directory):
         return {peer: own if peer == own.peer else self._show(r) for peer, r in signed.items()}
 
     def has_met(self) -> bool:
-        """Whether this node knows its peers: at least one other member is live, the facts of all
-        live members have arrived, and membership is sure which members are live."""
+        """Return whether this node knows its peers.
+
+        The result is True once at least one other member is live, the facts of all live members
+        have arrived, and membership is sure which members are live.
+        """
         own, members = self._own.peer, self.members()
         told = all(record.version for peer, record in members.items() if peer != own)
         return len(members) > 1 and told and self._membership.is_sure()
@@ -86,7 +91,10 @@ class Listing(Directory):
         return self._version
 
     def _show(self, signed: MemberRecord) -> MemberRecord:
-        """Return a member's full record; the same object as long as it does not change."""
+        """Return a member's full record.
+
+        Returns the same object as long as nothing in it changes.
+        """
         known = self._shown.get(signed.peer)
         if known is None or known[0] is not signed:
             known = self._shown[signed.peer] = signed, self._together(signed)
@@ -100,7 +108,10 @@ class Listing(Directory):
     # Changes.
 
     def _heard(self, peer: PeerId) -> None:
-        """Handle a change in a peer's feeds. Peers that are not live are not listed."""
+        """Handle a change in a peer's feeds.
+
+        Changes of peers that are not live do not change the directory.
+        """
         self._shown.pop(peer, None)
         if self._membership.is_live(peer):
             self._changed()
@@ -130,8 +141,10 @@ class Listing(Directory):
             self._changed()
 
     def _numbered(self, shards: tuple[ShardRecord, ...]) -> tuple[tuple[ShardRecord, ...], int]:
-        """Return the shards with the number of their run. The run is new if the shards have
-        changed."""
+        """Return (shards with the number of their serving run, that number).
+
+        The number is new if the shards have changed, and 0 if there are none.
+        """
         run = self._membership.own().run
         same = tuple(replace(shard, run=run) for shard in shards)
         if not shards or (run and same == self._said.shards):
@@ -161,7 +174,10 @@ def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
 
 
 def _all_said(said: MemberRecord) -> Iterator[Said]:
-    """Yield the facts that state this record. No fact is stated twice."""
+    """Yield the facts that describe this record, grouped by kind.
+
+    Each fact is in one group only.
+    """
     about: dict[Place, Value] = {
         (0, ABOUT): {"version": said.version},
         (0, CAPACITY): capacity_fact(said.capacity),

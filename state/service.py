@@ -1,7 +1,8 @@
-"""The swarm's state at one node: writes own facts, replicates all feeds, and keeps the views.
+"""The swarm's state at one node: writes this node's facts, replicates feeds, and updates the views.
 
-A fact takes one route: `say` or `set` → the writer makes an entry → the store writes it to disk →
-peers get news of it → each replica checks and stores it → its views change.
+A fact takes one route. `say` or `set` passes it to the writer, which makes an entry. The store
+writes the entry to the disk. Peers get news of the entry, pull it, check it and store it. Their
+views then show the fact.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -43,7 +44,8 @@ from .views.views import Views
 class State:
     """The state of one node, with its feeds stored in `folder`.
 
-    `trouble` is called about a disk that refuses or is damaged, as for a `Keeper`.
+    `trouble` is called when a disk refuses writes or its data is damaged, as described at `Trouble`
+    in `feeds/committer.py`.
     """
 
     def __init__(
@@ -57,9 +59,13 @@ class State:
         keeps: Iterable[Plot] | None = None,
         hold: float = defaults.WRITE_HOLD,
     ) -> None:
-        """`keeps` is the kinds and parts kept of other authors until `need` is called; None means
-        all. `hold`: seconds after the start before own feeds are written; 0 if the key is new,
-        because then no peer can have later entries of them."""
+        """Create the state without starting it; call `run` next.
+
+        `keeps` is the plots (kinds and parts of feeds) of other authors that this node stores until
+        `need` is called. None means that it always stores all of them. `hold` is the time in
+        seconds after the start before this node's own feeds are written. A node with a new key uses
+        a `hold` of 0, because no peer can have later entries of its feeds.
+        """
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -74,23 +80,26 @@ class State:
         self.replica.watchers.append(self.views)
         self.hold = hold
         self.upkeep: Upkeep | None = None
-        """Upkeep of this node's private group, or None."""
+        """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()
         self._regrouped: dict[bytes, None] = {}  # authors whose visible facts have changed
         self._writer: Writer | None = None
-        self._came_back = False  # an own entry came from a peer; its facts may be outdated
+        self._came_back = False  # a peer sent an entry of this node's own feeds
         self._own_facts = OwnFacts()
         self._due = trio.Event()  # there is something to write
         self._unused = trio.Event()  # something may not be needed any more
         self._losses = trio.Event()
         self._met = trio.Event()  # a peer that had no link has one
         self.shown = trio.Event()
-        """Set once the views show the facts stored before this run, as far as the disk could read
-        them."""
+        """Set once the views show the facts stored before this run. If the disk refuses to read
+        them, it is set at once, and the views are filled later."""
 
     async def enter(self, group: Group, *, alone: bool = False) -> None:
-        """Join a private group, before or during `run`. `alone` means that it never had another
-        member."""
+        """Join a private group, before or during `run`.
+
+        `alone` means that the group never had another member, so that no peer can have earlier
+        facts of it.
+        """
         upkeep = self.upkeep = Upkeep(
             self._host, self._endpoint, self._identity, group, self.replication, self
         )
@@ -105,24 +114,27 @@ class State:
         self._entered.set()
 
     async def in_group(self) -> Upkeep:
-        """Wait until this node is in a private group."""
+        """Wait until this node is in a private group, and return the group's upkeep."""
         await self._entered.wait()
         assert self.upkeep is not None
         return self.upkeep
 
     def say(self, said: Said) -> None:
-        """Set all facts of this node with such keys, and delete any others from its feeds.
+        """Replace all facts of this node whose keys `said` covers with those that `said` states.
 
-        May be called before `run` has started. Facts that do not fit are reported as `trouble`, and
-        tried again.
+        Facts that `said` covers but does not state are deleted from this node's feeds. May be
+        called before `run` has started. Facts that do not fit are reported to `trouble`, and
+        written again later.
         """
         self._own_facts.say(said)
         self._settle()
 
     def set(self, kind: str, key: str, value: Value | None, *, part: int = 0) -> None:
-        """Set a fact of this node to `value`, or delete it (None). `run` must have started.
+        """Set a fact of this node to `value`, or delete it if `value` is None.
 
-        Raises FeedFull.
+        `run` must have started.
+
+        Raises FeedFull if the feed cannot take the fact.
         """
         assert self._writer is not None, "the state is not running"
         self._writer.set(kind, part, key, value)
@@ -130,28 +142,35 @@ class State:
         self._due.set()
 
     def keys(self, kind: str, *, part: int = 0) -> Collection[str]:
-        """Return the keys of the facts that an own feed contains, or is about to contain."""
+        """Return the keys of this node's facts in a feed, including facts that are not written
+        yet."""
         assert self._writer is not None, "the state is not running"
         return self._writer.keys(kind, part)
 
     def need(self, plots: Iterable[Plot]) -> None:
-        """Set the kinds and parts that this node needs, if it does not keep all.
+        """Set the plots (kinds and parts of feeds) that this node needs, if it does not store all.
 
-        They are fetched from peers. Feeds that are no longer needed are dropped after a while.
+        Feeds of these plots are fetched from peers. Feeds that are no longer needed are dropped
+        after UNUSED_KEPT seconds.
         """
         if self.interest.need(plots, self._host.now()):
             self.replication.wake()
             self._unused.set()
 
     def get(self, kind: str, key: str, *, part: int = 0) -> Mapping[str, object] | None:
-        """Return the current or pending value of a fact of this node, or None."""
+        """Return the current value of one of this node's facts, or None if there is none.
+
+        The value may not be written to the feed yet.
+        """
         assert self._writer is not None, "the state is not running"
         packed = self._writer.get(kind, part, key)
         return None if packed is None else read_fields(packed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. Reports started once the stored feeds are known and facts can be
-        set."""
+        """Write, replicate and show facts, until cancelled.
+
+        Reports `started` once the stored feeds are known and facts can be set.
+        """
         async with trio.open_nursery() as nursery:
             self._begin(await self._open(nursery))
             await nursery.start(self.replication.run)
@@ -166,9 +185,9 @@ class State:
             await trio.sleep_forever()
 
     async def _open(self, nursery: trio.Nursery) -> dict[FeedName, Feed]:
-        """Open the store, and return the own feeds as they were stored.
+        """Open the store, and return this node's own feeds as they are stored.
 
-        If the disk cannot open or read the store, the node starts without memory of earlier runs.
+        If the disk cannot open or read the store, the node starts with an empty archive in memory.
         """
         self._host.keep_memory()  # for the program itself
         try:
@@ -189,7 +208,8 @@ class State:
     async def _own_feeds(self) -> dict[FeedName, Feed]:
         names = [FeedName(self._identity.peer, kind, part) for kind, part in all_parts()]
         for name in names:
-            await self.replica.own_feed(name)  # if one is damaged, all are lost and restart
+            # if one feed is damaged, all are dropped and written again
+            await self.replica.own_feed(name)
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -209,7 +229,10 @@ class State:
             return writer.takes(entry, self._host.now())
 
         def reported(peer: PeerId) -> None:
-            """Handle a report. Peers compare feeds often, so only a new result triggers a write."""
+            """Record that a peer has reported its heads of this node's feeds.
+
+            Peers compare feeds often, so `_write` is woken only if the report changes something.
+            """
             if writer.reported(peer, len(list(exchange.peers))) or self._came_back:
                 self._came_back = False
                 self._due.set()
@@ -230,8 +253,10 @@ class State:
     # Tasks.
 
     async def _show(self) -> None:
-        """Fill the views with the facts stored before this run. If the disk refuses, try again
-        later."""
+        """Fill the views with the facts stored before this run.
+
+        If the disk refuses to read, retry later.
+        """
         while isinstance(self.replica.archive, KeptArchive):
             try:
                 async for batch in self._keeper.load():
@@ -256,7 +281,7 @@ class State:
         if feed is None or feed.head is None:
             return
         if feed.head == stored.head:
-            with suppress(BadEntry):  # `facts` reads it again and handles the damage
+            with suppress(BadEntry):  # `facts` reads the feed again and handles the damage
                 feed.load(map(read_stored, stored.entries))
         await self._restored(feed, await self.replica.facts(key, plot))
 
@@ -265,10 +290,11 @@ class State:
         for _ in self.views.restoring(feed.name, facts):
             await trio.lowlevel.checkpoint()
             if self.replica.head(*place) != head:
-                return  # its author was dropped meanwhile
+                return  # the author was dropped during a pause
 
     def _regroup(self, before: Order) -> None:
-        """Mark the authors whose visible facts change, because their roles in the group changed."""
+        """Mark the authors whose visible facts have changed because their roles in the group
+        changed."""
         if self.upkeep is None or self._writer is None:
             return  # nothing is shown yet
         group, own = self.upkeep.group, self._identity.peer
@@ -280,7 +306,7 @@ class State:
             for peer in peers
             if young or before.role(peer) != group.order.role(peer)
         }
-        if young and not group.young:  # until now all authors counted
+        if young and not group.young:  # until now, the facts of all authors counted
             self._regrouped |= dict.fromkeys(self.replica.authors.keys())
 
     async def _keep_group(self) -> None:
@@ -292,7 +318,7 @@ class State:
                     key = next(iter(self._regrouped))
                     del self._regrouped[key]
                     if not await self._show_anew(upkeep.group, key):
-                        self._regrouped[key] = None  # the disk refuses now: try again later
+                        self._regrouped[key] = None  # the disk refuses now: retry later
                         break
                     await trio.lowlevel.checkpoint()
                 await upkeep.decided()
@@ -300,7 +326,7 @@ class State:
     async def _show_anew(self, group: Group, key: bytes) -> bool:
         """Update the views of an author to the facts that its role in the group allows.
 
-        Returns whether that is complete.
+        Returns False if the disk refused to read some facts, so that the update must be repeated.
         """
         peer = peer_id_of(key)
         hidden = [kind for kind in KINDS if not group.shows(peer, kind)]
@@ -311,8 +337,10 @@ class State:
         return True
 
     async def _show_again(self, author: bytes, plot: Plot) -> bool:
-        """Show a feed in the views. Return False if the disk refused, so that it must be tried
-        again."""
+        """Show a feed in the views.
+
+        Return False if the disk refused to read it, so that it must be repeated.
+        """
         feed = self.replica.feed(author, plot)
         if feed is None or feed.head is None:
             return True
@@ -325,7 +353,7 @@ class State:
         return True
 
     async def _write(self) -> None:
-        """Write own facts as entries. Facts that are set together share an entry."""
+        """Write this node's facts as entries. Facts that are set together share an entry."""
         assert self._writer is not None
         writer = self._writer
         while True:
@@ -345,7 +373,7 @@ class State:
                 await trio.sleep(defaults.REFUSED_PAUSE)
 
     def _settle(self) -> None:
-        """Write this node's facts to its feeds, and report what does not fit."""
+        """Pass this node's facts to the writer of its feeds, and report those that do not fit."""
         if self._writer is None:
             return
         self._trouble(OWN_FEEDS, self._own_facts.settle(self._writer))
@@ -355,7 +383,8 @@ class State:
         self._due.set()
 
     async def _stay_true(self) -> None:
-        """Periodically retry facts that did not fit."""
+        """Pass this node's facts to the writer periodically, so that facts that did not fit are
+        retried."""
         while True:
             self._settle()
             await trio.sleep(defaults.SETTLE_AGAIN)
@@ -368,12 +397,14 @@ class State:
             self.replication.wake()
 
     async def _vouch(self) -> None:
-        """Vouch for the peers with lasting links. Changes are rare, because each goes to all
-        nodes."""
+        """Vouch for peers with lasting links, in this node's fact `vouches`.
+
+        The fact changes rarely, because each change is sent to all nodes.
+        """
         seen: dict[PeerId, float] = {}
         vouched: list[PeerId] = []
         pace = Bucket(Rate(*defaults.VOUCH_CHANGES), self._host.now())
-        await trio.sleep(defaults.VOUCH_LOOK)  # nodes that start together all send news
+        await trio.sleep(defaults.VOUCH_LOOK)  # nodes that start together all send news at first
         while True:
             await self._until_vouching()
             now = self._host.now()
@@ -388,13 +419,14 @@ class State:
                 with suppress(FeedFull):  # the feed has forked
                     self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
                     vouched = some
-                await trio.sleep(defaults.VOUCH_PAUSE)  # other nodes may vouch for them meanwhile
+                # other nodes may vouch for these peers until then
+                await trio.sleep(defaults.VOUCH_PAUSE)
 
     async def _until_vouching(self) -> None:
         """Wait until it is time to choose the peers to vouch for, which is soon after a new link.
 
-        The delay is random, so that the many peers of a new node look one after the other and only
-        a few need to vouch for it.
+        The delay is random, so that the many peers of a new node choose one after the other and
+        only a few need to vouch for it.
         """
         with trio.move_on_after(defaults.VOUCH_LOOK):
             await self._met.wait()
@@ -403,7 +435,7 @@ class State:
             await trio.sleep(lot * defaults.VOUCH_SOON * len(list(self.replication.exchange.peers)))
 
     async def _forget(self) -> None:
-        """Drop the feeds that this node has not needed for a while."""
+        """Drop the feeds that this node has not needed for UNUSED_KEPT seconds."""
         while True:
             wait = self.interest.next_at() - self._host.now()
             with trio.move_on_after(max(wait, _LEAST_WAIT)):
@@ -414,13 +446,15 @@ class State:
                     await self.replica.forget([plot for plot in gone if not self.interest(plot)])
 
     def _is_lonely(self, peer: PeerId) -> bool:
-        """Whether so few nodes vouch for a peer that nodes without a link to it may miss its
-        facts."""
+        """Return whether too few nodes vouch for a peer.
+
+        Nodes without a link to such a peer may not store its feeds.
+        """
         return self.replica.authors.vouchers(public_key_of(peer)) < defaults.VOUCHED_LEAST
 
 
 OWN_FEEDS, SAME_KEY = "state", "same-key"
-"""Conditions reported to `trouble`, besides those of the keeper."""
+"""Conditions that are reported to `trouble`, besides those of `feeds/committer.py`."""
 _CONTESTED = "another node with this node's identity was seen"
 _CONTESTED_HINT = "a data folder must run once: stop the copy, or give it another folder"
 _LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

@@ -1,17 +1,17 @@
 """Decisions of one node about jobs: which to claim, retry, abandon or report as done.
 
 No I/O. `now` is the node's own monotonic clock, in seconds. It decides when this node acts, and
-never what a view shows. The caller writes the claims that it gets into its feed, does the work, and
-reports every job whose state has changed.
+never what a view shows. The caller writes the claims that the `Claimant` returns into this node's
+feed, does the work, and reports every job whose state has changed.
 
-Nodes that learn of each other's claims too late do the same work twice. So each node first takes
-the jobs that others are unlikely to take: jobs in its own share (`Shares`), then jobs in the shares
-of live peers, then jobs of peers that have been silent for long, and last jobs that another node
-has begun. Jobs in another node's share are left to it for some seconds.
+Nodes that learn of each other's claims too late do the same work twice. Therefore each node first
+takes the jobs that other nodes are unlikely to take: jobs in its own share (`Shares`), then jobs in
+the shares of live peers, then jobs of peers that have been silent for long, and last jobs that
+another node has begun. A job in a live peer's share is left to that peer for some seconds first.
 
-An author with thousands of jobs does not block other authors. Among equal jobs, the node takes one
-of the author whose jobs it has begun least often. Jobs of an author that no node works for come
-before all others.
+An author with thousands of jobs does not block other authors. Among equally urgent jobs, the node
+takes one of the author whose jobs it has begun least often. If no node works for an author, and one
+of its jobs has waited for long, that job comes before all others.
 """
 
 from collections import deque
@@ -27,13 +27,17 @@ from .rule import Claim, claim_hash, new_claim
 from .shares import Shares
 
 Urgency = tuple[int, int, bytes]
-"""Sort key of a job: its place, its author's turn, and a hash. Lower comes first."""
+"""Sort key of a job: its place (one of the constants below), its author's turn, and a hash. The
+lowest comes first."""
+# Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
+# waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
+# node or another one inherits; held by a claimant that shows no progress.
 _RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
 
 
 @dataclass(slots=True)
 class _Run:
-    """A job that this node works on."""
+    """A job that this node is working on."""
 
     claim: Claim
     stubborn: bool  # other open claims do not stop it, only a completed one
@@ -41,7 +45,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """A job that was given up here, and is not tried again for now."""
+    """A job that this node has given up, and does not try again before `until`."""
 
     until: float
     length: float  # seconds
@@ -49,47 +53,51 @@ class _Pause:
 
 @dataclass(slots=True)
 class _Seen:
-    """The claim that holds a job, with times by this node's clock."""
+    """The claim that currently holds a job, with times by this node's clock in seconds."""
 
     claim: Claim
-    since: float  # when the claim last changed
+    since: float  # when the winning claim last changed
     first: float  # since when any node has held the job
 
 
 class _Turns:
-    """Round robin over authors: each gets equally many turns, however many jobs it lists."""
+    """Round robin over authors. Each author gets equally many turns, however many jobs it lists."""
 
     def __init__(self) -> None:
-        self._turns: dict[PeerId, int] = {}  # the turn of each author that is ahead of `_now`
+        self._turns: dict[PeerId, int] = {}  # the next turn of each author, if it is above `_now`
         self._now = 0
 
     def of(self, author: PeerId) -> int:
         return max(self._turns.get(author, 0), self._now)
 
     def begin(self, author: PeerId) -> None:
-        """Count a begun job of this author. A new author starts at the current turn, not at
-        zero."""
+        """Count a turn for the author of a job that has begun.
+
+        An author that has had no turn for a while, or never, continues at the current turn and not
+        at zero.
+        """
         self._now = self.of(author)
         self._turns[author] = self._now + 1
         self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
 
 
 def patience(silent: int, workers: int) -> float:
-    """Return for how many seconds silent workers are believed to be working still.
+    """Return how long, in seconds, to assume that a silent worker is still working.
 
-    The time is long if many of the recently live workers fell silent, because the network may be
-    partitioned. Otherwise it is short, because the workers have probably ended.
+    `silent` of `workers` recently live workers do not answer. If these are many, the network may be
+    partitioned, and the time is long. If they are few, they have probably ended, and the time is
+    short.
     """
     few = max(1, int(workers * defaults.CLAIM_FEW))
     return defaults.CLAIM_PATIENCE[silent > few]
 
 
 class Claimant:
-    """The decisions of one node.
+    """The decisions of one node about jobs.
 
-    `willing` returns whether it can and may do a job. `silent` returns for how many seconds a peer
-    has not answered: 0 while it answers, infinite if it never did. `patience` returns the silence
-    in seconds after which a peer's jobs go to other nodes.
+    `willing` returns whether this node can and may do a job. `silent` returns for how many seconds
+    a peer has not answered: 0 while it answers, infinity if it never did. `patience` returns after
+    how many seconds of silence a peer's jobs are taken by other nodes.
     """
 
     def __init__(
@@ -118,11 +126,14 @@ class Claimant:
 
     @property
     def running(self) -> list[str]:
-        """Return the jobs that this node works on."""
+        """The ids of the jobs that this node is working on."""
         return [job for job, run in self._runs.items() if not run.claim.done]
 
     def next(self, now: float) -> Claim | None:
-        """Return the claim for the next job to begin, or None."""
+        """Choose the next job to begin.
+
+        Return the claim to write for it, or None if there is none now.
+        """
         best: tuple[Urgency, Standing] | None = None
         for job in self._some_jobs():
             standing = self._jobs.get(job)
@@ -135,15 +146,17 @@ class Claimant:
         return None if best is None else self._begin(best[1], best[0][0], now)
 
     def step(self, job: str, step: int) -> Claim:
-        """Return the claim to write once a part of the work is safe. It keeps others from
-        trying."""
+        """Return the claim to write once the work up to `step` is stored safely.
+
+        The claim shows progress, so that other nodes do not try the job.
+        """
         return self._say(job, step=step)
 
     def finish(self, job: str, result: bytes) -> Claim:
         """Return the claim to write when the work is done.
 
-        Raises FeedFull if `result` is too large. The caller has to store a large result elsewhere,
-        and pass a reference to it.
+        Raises FeedFull if `result` is too large for a claim. The caller must then store the result
+        elsewhere, and pass a reference to it.
         """
         if len(result) > defaults.JOB_RESULT_BYTES:
             most = defaults.JOB_RESULT_BYTES
@@ -151,10 +164,11 @@ class Claimant:
         return self._say(job, done=True, result=result)
 
     def give_up(self, job: str, now: float, *, failed: bool = True) -> None:
-        """Note that the work ended here without a result. The caller then removes the claim.
+        """Record that this node has stopped working on a job without a result.
 
-        Other nodes may try the job, and so may this one later. If the job has not `failed` but
-        found no capacity here, this node retries soon and doubles the pause each time.
+        The caller then removes this node's claim. Other nodes may try the job, and so may this node
+        after a pause. The pause is the job's lease if the work has `failed`. If it stopped because
+        this node had no capacity, the pause is short at first and doubles each time.
         """
         del self._runs[job]
         standing = self._jobs.get(job)
@@ -165,14 +179,16 @@ class Claimant:
         self._paused[job] = _Pause(now + length, length)
 
     def noticed(self, job: str, now: float) -> bool:
-        """Note that a job's state has changed. Return whether this node must stop working on it and
-        remove its claim."""
+        """Process a change of a job's state. Return True if this node must stop working on the job.
+
+        The caller must then remove this node's claim as well.
+        """
         standing = self._jobs.get(job)
         self._look(job, standing, now)
         run = self._runs.get(job)
         if run is None:
             return False
-        if run.claim.done:  # until the view has it, or this node would begin again
+        if run.claim.done:  # kept until the view shows the claim, or this node would begin again
             if standing is None or self._jobs.claim_by(self._own, job) == run.claim:
                 del self._runs[job]
             return False
@@ -182,15 +198,20 @@ class Claimant:
         return True
 
     def known(self) -> list[str]:
-        """Return the jobs to pass to `noticed` when any job may have changed; perhaps very many."""
+        """Return all jobs whose state may have to be passed to `noticed`. There may be very many.
+
+        Call `noticed` for each of them if it is unknown which jobs have changed.
+        """
         held = self._jobs.all_in(State.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
     def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
-        """Return the jobs whose own claims must be removed.
+        """Return the jobs from which the caller must remove this node's claim.
 
-        These are claims of an earlier run that another claim is ahead of, and claims whose job has
-        been gone for `kept` seconds. Call this periodically.
+        Call this periodically.
+
+        Such a claim is from an earlier run of this node and is not the winning one, or its job has
+        been unknown for `kept` seconds.
         """
         own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
         unknown = (claim.job for claim in own if self._is_unknown(claim.job))
@@ -199,8 +220,10 @@ class Claimant:
         return sorted(found + [c.job for c in own if not c.done and self._is_behind(c)])
 
     def _some_jobs(self) -> list[str]:
-        """Return the next unfinished jobs to look at. Begins a new round once the last one is
-        over."""
+        """Return the next unfinished jobs to consider.
+
+        After the last job, starts again with the first.
+        """
         found = list(islice(self._round, defaults.CLAIM_SCANNED))
         if not found:
             self._round = self._new_round()
@@ -208,9 +231,9 @@ class Claimant:
         return found
 
     def _new_round(self) -> Iterator[str]:
-        """Yield all unfinished jobs, one of each author in turn.
+        """Yield all unfinished jobs, one job of each author in turn.
 
-        Jobs that arrive meanwhile may wait for the next round.
+        A job that arrives during the round may not be yielded before the next round.
         """
         waiting = self._jobs.waiting
         authors: deque[tuple[PeerId, Iterator[str] | None]]
@@ -225,7 +248,8 @@ class Claimant:
                 authors.append((author, jobs))
 
     def _urgency(self, standing: Standing, now: float) -> Urgency | None:
-        """Return how urgently this node should take a job, or None for not now."""
+        """Return how urgently this node should take a job, or None if it should not take the job
+        now."""
         job = standing.job
         if job is None or job.id in self._runs or self._is_paused(job.id, now):
             return None
@@ -254,8 +278,11 @@ class Claimant:
         return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
 
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
-        """Return the place of an unclaimed job by its share, or None if it is left to another
-        node."""
+        """Return the place (`_OWN`, `_OTHERS`, …) of an unclaimed job, according to the shares.
+
+        Returns None if the job is left to another node for now. If `courteous`, a job in the share
+        of a live worker is always left to that worker.
+        """
         left = False  # whether the first worker is dead
         for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
             if worker == self._own:
@@ -269,8 +296,10 @@ class Claimant:
         return _LEFT_TO_OTHERS if left else _OWN
 
     def _stretch(self, job: Job) -> float:
-        """Return the factor, 1 to 2, by which this node waits longer, so that not all begin at
-        once."""
+        """Return the factor, 1 to 2, by which this node extends its waiting times for a job.
+
+        The factor differs between nodes, so that they do not all begin at the same time.
+        """
         return 1 + claim_hash(job.id, self._own)[0] / 256
 
     def _ready(self, job: Job) -> bool:
@@ -278,9 +307,10 @@ class Claimant:
         return all(need in done for need in job.needs)
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
-        """Whether the claimant shows no progress.
+        """Return whether the claimant of a job shows no progress any more.
 
-        One that does not answer gets more time: it may work on behind a partition.
+        A claimant that does not answer gets more time, because it may be working behind a
+        partition.
         """
         silent = self._silent(claim.claimant)
         idle = now - self._seen[job.id].since
@@ -288,7 +318,8 @@ class Claimant:
         return stuck or self._is_overdue(job, now)
 
     def _is_overdue(self, job: Job, now: float) -> bool:
-        """Whether the job has been held for so long that its claimants are no longer trusted."""
+        """Return whether a job has been held for so long that progress of its claimants no longer
+        counts."""
         seen = self._seen.get(job.id)
         most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
@@ -310,7 +341,12 @@ class Claimant:
         return run.claim
 
     def _gives_way(self, run: _Run, standing: Standing) -> bool:
-        """Whether this node must stop: others made its work needless, or it may not do the job."""
+        """Return whether this node must stop working on a job.
+
+        The node must stop if another node has done the job, if another claim is ahead and this
+        node's run is not stubborn, if the job no longer exists, or if the job's author refuses this
+        node's claims.
+        """
         claim = standing.claim
         if standing.job is None or self._own in standing.job.refused:
             return True
@@ -328,7 +364,8 @@ class Claimant:
         return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: Standing | None, now: float) -> None:
-        """Note since when the job has been unclaimed, or its claimant has shown nothing new."""
+        """Update the records of since when a job has been unclaimed or its winning claim has not
+        changed."""
         if standing is None or standing.state is not State.OPEN:
             self._open.pop(job, None)
         else:

@@ -1,10 +1,10 @@
 """The rule that decides which node holds a job and whose result counts.
 
 Each claim is a fact in its claimant's feed. Claims are no locks: several nodes may claim one job.
-Nodes that see the same claims agree on the winner, whatever the order of arrival and whatever the
-clocks say. Among completed claims, the first by (attempt, hash of job and claimant) wins. While
-none is completed, the claim with the highest attempt wins, and of equal attempts the one with the
-lowest hash. Spec: docs/spec/state.md, Claims.
+Nodes that see the same claims agree on the winner, whatever the order of arrival and whatever their
+clocks say. Among completed claims, the one with the lowest attempt wins. While none is completed,
+the claim with the highest attempt wins. Of claims with equal attempts, the one with the lowest hash
+of job and claimant wins. Spec: docs/spec/state.md, Claims.
 """
 
 import hashlib
@@ -21,25 +21,27 @@ _DOMAIN = b"shoal/claim/1 "
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A node's statement about its work on a job. Claims sort by the rule; the winner is the
-    least."""
+    """A node's statement about its work on a job.
+
+    Claims on one job are ordered by the rule above: the winner is the smallest.
+    """
 
     claimant: PeerId
     job: str  # 64 hex digits
     attempt: int  # 1 .. MAX_ATTEMPT
     done: bool = False
     step: int = 0  # progress; only grows
-    result: bytes = b""  # if done: a small result, or where the rest is
+    result: bytes = b""  # if done: a small result, or a reference to a large one
     hash: bytes = field(repr=False, default=b"")
 
     @property
     def feed(self) -> FeedName:
-        """Return the claimant's feed that contains this claim."""
+        """The name of the claimant's feed that contains this claim."""
         return FeedName(self.claimant, KIND, 0)
 
     @property
     def rank(self) -> tuple[bool, int, bytes, PeerId]:
-        """Return the sort key: lower is ahead."""
+        """The sort key of the claim. Of two claims on one job, the one with the lower rank wins."""
         return not self.done, self.attempt if self.done else -self.attempt, self.hash, self.claimant
 
     def __lt__(self, other: "Claim") -> bool:
@@ -47,9 +49,9 @@ class Claim:
 
 
 def claim_hash(job: str, claimant: PeerId) -> bytes:
-    """Return the tie-breaker between claims of one attempt.
+    """Return the 32 bytes that decide between claims with equal attempts; the lowest wins.
 
-    No claimant can choose these 32 bytes in its favour for all jobs.
+    The bytes are a hash of job and claimant, so no claimant has an advantage in all jobs.
     """
     return hashlib.sha256(_DOMAIN + job.encode() + claimant.encode()).digest()
 
@@ -63,7 +65,7 @@ def new_claim(
     step: int = 0,
     result: bytes = b"",
 ) -> Claim:
-    """Return a claim with its hash; numbers are clamped to their bounds."""
+    """Return a claim with its hash. `attempt` and `step` are clamped to their limits."""
     return Claim(
         claimant=claimant,
         job=job,
@@ -76,7 +78,7 @@ def new_claim(
 
 
 def claim_fact(claim: Claim) -> Mapping[str, object]:
-    """Return the fact that states this claim; the key of the fact is the job's id."""
+    """Return the value of the fact that states this claim. The fact's key is the job's id."""
     fact: dict[str, object] = {"attempt": claim.attempt}
     if claim.step:
         fact["step"] = claim.step

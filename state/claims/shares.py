@@ -1,8 +1,9 @@
 """Consistent-hash ring that assigns each job a preferred worker.
 
-The ring is only a preference, which keeps nodes on both sides of a partition from taking the same
-jobs: both sides know the same workers. A worker without jobs of its own takes another's, and the
-next worker on the ring inherits the jobs of a dead one.
+All nodes know about the same workers, even on different sides of a partition. If each worker begins
+with the jobs that the ring assigns to it, both sides rarely do the same job. The ring is only a
+preference: a worker that has none of its own jobs left does jobs of others, and the next worker on
+the ring inherits the jobs of a dead one.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ _BYTES = 8  # of a point
 
 
 class Shares:
-    """The ring of workers."""
+    """The ring of workers. Each worker has SHARE_POINTS points on the ring."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, PeerId]] = []
@@ -30,24 +31,23 @@ class Shares:
         return len(self._workers)
 
     def add(self, peer: PeerId) -> None:
-        """Add a worker."""
+        """Add a worker to the ring, unless it is there."""
         if peer not in self._workers:
             self._workers.add(peer)
             for point in _points_of(peer):
                 insort(self._points, (point, peer))
 
     def remove(self, peer: PeerId) -> None:
-        """Remove a worker."""
+        """Remove a worker from the ring, if it is there."""
         if peer in self._workers:
             self._workers.remove(peer)
             for point in _points_of(peer):
                 del self._points[bisect_left(self._points, (point, peer))]
 
     def heirs(self, job: str) -> Iterator[PeerId]:
-        """Yield the preferred worker of a job, then its successors on the ring, some of them
-        repeatedly.
+        """Yield the preferred worker of a job, and then its successors on the ring.
 
-        `job` is the job's id, a hash in hex.
+        A worker may be yielded several times. `job` is the job's id, a hash in hex.
         """
         begin = bisect(self._points, (int(job[: 2 * _BYTES], 16), PeerId("")))
         for at in range(len(self._points)):

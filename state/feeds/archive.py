@@ -1,4 +1,4 @@
-"""Storage interface for feed entries (`Archive`), and an implementation in memory."""
+"""Storage interface for feed entries (`Archive`), and an implementation of it in memory."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
@@ -22,13 +22,16 @@ class Stored(NamedTuple):
 class Archive(Protocol):
     """Storage for feed entries.
 
-    Changes passed to `put`, `put_proof` and `drop` are committed when the call returns, in the
-    order of the calls. `entries` and `proof` see all earlier changes at once, whether committed or
-    not.
+    The changes made by `put`, `put_proof` and `drop` are committed when the call returns, in the
+    order of the calls. `entries` and `proof` see all earlier changes, including those that are not
+    committed yet.
     """
 
     async def load(self) -> Sequence[Stored]:
-        """Return every intact feed. A damaged feed is dropped, so that it is fetched again."""
+        """Return every intact feed.
+
+        Damaged feeds are dropped, so that they are fetched from peers again.
+        """
         ...
 
     async def entries(
@@ -42,7 +45,7 @@ class Archive(Protocol):
         ...
 
     async def put(self, entries: Sequence[Entry]) -> None:
-        """Store entries, each the next one of its feed.
+        """Store entries, each of which must be the next one of its feed.
 
         An entry with seq 0 of a later epoch replaces all stored entries of its feed. Entries that
         are stored already are skipped.
@@ -58,8 +61,10 @@ class Archive(Protocol):
         ...
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        """Keep only the entries up to and including `head`; None removes all. Any proof is
-        removed."""
+        """Delete the entries of a feed after `head`, or all if `head` is None.
+
+        Any proof is deleted too.
+        """
         ...
 
     async def drop(self, authors: Collection[PeerId]) -> None:
@@ -72,7 +77,7 @@ class Archive(Protocol):
 
 
 class MemoryArchive:
-    """An Archive in memory only."""
+    """An `Archive` that stores entries only in memory."""
 
     def __init__(self) -> None:
         self._entries: dict[FeedName, list[Entry]] = {}  # of one epoch, from seq 0 on
@@ -134,7 +139,7 @@ class MemoryArchive:
             self._proofs.pop(name, None)
 
     def sizes(self) -> dict[FeedName, tuple[int, int]]:
-        """Return the size in bytes and the number of the sealed entries of each feed."""
+        """Return (bytes, number) of the sealed entries of each feed."""
         return {
             name: (sum(entry.size for entry in entries), len(entries))
             for name, entries in self._entries.items()

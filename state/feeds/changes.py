@@ -1,4 +1,4 @@
-"""Change requests to the store."""
+"""The changes that the store can be asked to make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from .entry import Entry, FeedName, Head, Proof
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store entries, each of which follows the stored ones of its feed or begins a later epoch."""
+    """Store entries. Each one follows the stored entries of its feed, or begins a later epoch."""
 
     entries: Sequence[Entry]
 
@@ -30,7 +30,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Delete the entries of a feed after this head."""
+    """Delete the entries of a feed that come after this head."""
 
     name: FeedName
     head: Head
@@ -40,7 +40,7 @@ Work = Put | Proof | Drop | Forget | Cut
 
 
 def size_of(work: Work) -> int:
-    """Return the size of the entries that a change adds, in bytes."""
+    """Return the size in bytes of the entries that a change adds."""
     if isinstance(work, Put):
         return sum(entry.size for entry in work.entries)
     if isinstance(work, Proof):

@@ -1,13 +1,13 @@
-"""Asynchronous access to the store: changes are committed in batches, reads run in a thread.
+"""Asynchronous access to the store. Changes are committed in batches, and reads run in a thread.
 
-An entry is on disk once `put` returns. Changes that arrive during a commit go into the next one
-together.
+An entry is on disk once `put` returns. Changes that arrive during a commit are all committed in the
+next one.
 
-The node keeps running if the disk is full or failing. Entries by other authors then stay in memory,
-up to a limit, and are written once the disk accepts them. Own entries are refused: if peers knew an
-own entry that this disk lost in a crash, the next run would fork the feed. A damaged file is moved
-aside and replaced by a new one. Damaged feeds in an intact file are dropped. Both are reported, so
-that the feeds are fetched from peers again.
+The node continues to run if the disk is full or failing. Entries by other authors then stay in
+memory, up to a limit, and are written once the disk accepts them. Entries of this node are refused:
+if peers knew an entry of this node that a crash removed from this disk, the next run would fork the
+feed. A damaged file is moved aside and replaced by a new one. Damaged feeds in an intact file are
+dropped. Both are reported, so that the feeds are fetched from peers again.
 """
 
 import errno
@@ -39,7 +39,8 @@ _LOG: Final = "-wal"  # SQLite's, beside the file
 DISK: Final = "state-disk"
 FILE: Final = "state-file"
 Trouble = Callable[[str, StateError | None], None]
-"""Called with a condition (DISK, FILE) and its error, or None once the condition has ended."""
+"""Called with a condition (DISK or FILE) and its error, or with None once the condition has
+ended."""
 Lost = Callable[[Sequence[FeedName] | None], None]
 """Called with the feeds that are no longer stored; None means that all are lost."""
 
@@ -55,7 +56,11 @@ class _Waiting:
 
 
 class Keeper:
-    """The store of one node, in `folder`."""
+    """Asynchronous access to the store of one node, whose file is in `folder`.
+
+    `trouble` is called when the disk refuses or the file is damaged. `lost` is called with feeds
+    that are no longer stored.
+    """
 
     def __init__(self, host: Host, folder: Path, *, trouble: Trouble, lost: Lost) -> None:
         self._host = host
@@ -74,8 +79,8 @@ class Keeper:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Open the store, commit changes until cancelled, then close it.
 
-        Raises StoreRefused if the disk does not let it be opened, AlreadyLocked, and HostError if a
-        later version wrote it.
+        Raises StoreRefused if the disk does not let the store be opened, AlreadyLocked if another
+        process has opened it, and HostError if a later version of shoal wrote it.
         """
         await self._open()
         try:
@@ -102,7 +107,7 @@ class Keeper:
         self._ended = False
 
     async def _opened(self) -> Store:
-        """Return the store, and open it if it is not open."""
+        """Open the store if it is not open, and return it."""
         if self._store is None:
             self._store = await self._host.offload(self._open_file)
         return self._store
@@ -117,7 +122,10 @@ class Keeper:
             raise
 
     async def _put_aside(self, error: Exception) -> None:
-        """Move a damaged file aside, so that a new one can be created. Raises OSError."""
+        """Move the damaged file aside, and report all feeds as lost.
+
+        A new file can then be created. Raises OSError if the disk refuses.
+        """
         broken, self._store = self._store, None
         await self._host.offload(self._move_aside, broken)
         self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
@@ -130,9 +138,9 @@ class Keeper:
         self._host.files.settle([(log, self._path.with_name(_ASIDE + _LOG)), (self._path, aside)])
 
     async def _close(self) -> None:
-        """Commit the queued changes, as far as the disk accepts them, and close the store.
+        """Commit the queued changes, ignoring a disk that refuses, and close the store.
 
-        A later run shrinks the file, so that closing does not take longer.
+        The file is made smaller by a later run, so that closing stays fast.
         """
         while self._queue:
             await self._commit_some()
@@ -145,28 +153,43 @@ class Keeper:
     # Changing.
 
     async def put(self, entries: Sequence[Entry], *, own: bool = False) -> None:
-        """Store entries, in the order of their feeds.
+        """Store entries, which must be in order within each feed.
 
-        They are on disk when it returns. If the disk refuses and the entries are not this node's
-        own, they are in memory. Raises StoreRefused or BadOrder if none of them is stored. If it is
-        cancelled, they may be stored or not.
+        The entries are on disk when this returns. If the disk refuses, entries of other authors are
+        in memory instead. `own` means that the entries are of this node's own feeds.
+
+        Raises StoreRefused if the disk refuses entries of this node, or if the memory for other
+        entries is full. Raises BadOrder if an entry does not follow the stored ones. In both cases
+        none of the entries is stored. If this call is cancelled, the entries may be stored or not.
         """
         await self._change(Put(tuple(entries)), own)
 
     async def put_proof(self, proof: Proof) -> None:
-        """Replace the entries of a forked feed with the proof. Raises StoreRefused."""
+        """Replace the entries of a forked feed with the proof of the fork.
+
+        Raises StoreRefused if the disk refuses and the memory for pending changes is full.
+        """
         await self._change(proof, own=False)
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        """Remove the entries of a feed after `head`, or all if it is None. Raises StoreRefused."""
+        """Delete the entries of a feed after `head`, or the whole feed if `head` is None.
+
+        Raises StoreRefused if the disk refuses and the memory for pending changes is full.
+        """
         await self._change(Forget((name,)) if head is None else Cut(name, head), own=False)
 
     async def drop(self, authors: Sequence[PeerId]) -> None:
-        """Delete all feeds of these authors. Raises StoreRefused."""
+        """Delete all feeds of these authors.
+
+        Raises StoreRefused if the disk refuses and the memory for pending changes is full.
+        """
         await self._change(Drop(tuple(authors)), own=False)
 
     async def forget(self, names: Sequence[FeedName]) -> None:
-        """Delete these feeds. Raises StoreRefused."""
+        """Delete these feeds.
+
+        Raises StoreRefused if the disk refuses and the memory for pending changes is full.
+        """
         await self._change(Forget(tuple(names)), own=False)
 
     async def _change(self, work: Work, own: bool) -> None:
@@ -180,7 +203,7 @@ class Keeper:
             raise waiting.error
 
     async def _wait(self) -> None:
-        """Wait until there is work, or until it is time to try the disk again."""
+        """Wait until a change is queued, or until it is time to retry a disk that refused."""
         if self._queue:
             await trio.lowlevel.checkpoint()
             return
@@ -201,7 +224,7 @@ class Keeper:
     def _next_batch(self) -> list[_Waiting]:
         """Return the next changes to commit.
 
-        They stay in the queue, so that a cancelled commit leaves them for the final one.
+        The changes stay in the queue, so that a cancelled commit leaves them for the final one.
         """
         batch, size = list[_Waiting](), 0
         for waiting in islice(self._queue, defaults.COMMIT_WORKS):
@@ -212,7 +235,10 @@ class Keeper:
         return batch
 
     async def _committed(self, batch: Sequence[_Waiting]) -> Sequence[StateError | None]:
-        """Commit a batch. Return the error of each change, or None."""
+        """Commit a batch of changes.
+
+        Return the error of each change, or None for a change that succeeded.
+        """
         if self._refused is not None and not await self._try_again():
             return self._keep_in_memory(batch, self._refused)
         try:
@@ -222,12 +248,12 @@ class Keeper:
             return self._keep_in_memory(batch, refused)
 
     async def _make_smaller(self) -> None:
-        """Give free pages back to the disk while no change is queued."""
+        """Return free pages of the file to the disk, as long as no change is queued."""
         while not self._queue and self._store is not None and self._store.loose:
             try:
                 await self._use(Store.make_smaller)
             except StoreRefused:
-                return  # the next commit will say so, if it lasts
+                return  # if the disk still refuses, the next commit reports it
 
     # A disk that refuses.
 
@@ -244,14 +270,17 @@ class Keeper:
         return [None if kept else StoreRefused(refused.path, refused.error) for kept in taken]
 
     async def _try_again(self) -> bool:
-        """Write the changes in memory if it is time to. Return whether the disk accepted them
-        all."""
+        """Retry the disk if it is time to, and write the changes in memory.
+
+        Returns True if the disk accepted them all.
+        """
         if self._host.now() < self._retry_at:
             return False
         try:
             await self._use(Store.probe)
             while works := self._held.first(defaults.COMMIT_BYTES):
-                await self._use(Store.commit, works)  # entries that no longer follow are not needed
+                # an entry that no longer follows is not needed
+                await self._use(Store.commit, works)
                 self._held.forget(len(works))
         except StoreRefused as refused:
             self._begin_refusal(refused)
@@ -263,11 +292,11 @@ class Keeper:
     # Reading.
 
     async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
-        """Yield all feeds with their entries, a few at a time.
+        """Yield all feeds with their entries, a few feeds at a time.
 
         Damaged feeds are dropped, reported as lost, and added to `damaged`. If everything is
-        reported as lost meanwhile, this includes the feeds that were yielded before. Raises
-        StoreRefused if the disk cannot read them.
+        reported as lost while feeds are being loaded, the feeds that were yielded before are lost
+        too. Raises StoreRefused if the disk refuses to read.
         """
         after: int | None = -1
         while after is not None:
@@ -287,7 +316,7 @@ class Keeper:
             if refused.code != "disk-error":
                 raise
             try:
-                async with self._turn:  # a bad block counts as damage
+                async with self._turn:  # a block that cannot be read counts as damage
                     await self._put_aside(refused.error)
             except OSError:
                 raise refused from None
@@ -296,9 +325,9 @@ class Keeper:
     async def entries(
         self, name: FeedName, epoch: int, seq: int, *, limit: int = defaults.LOAD_BYTES
     ) -> list[bytes]:
-        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes, but at least one.
+        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes.
 
-        Raises StoreRefused.
+        Returns at least one entry if there is any. Raises StoreRefused if the disk refuses to read.
         """
         try:
             found = await self._use(Store.entries, name, epoch, seq, limit)
@@ -308,7 +337,10 @@ class Keeper:
         return self._held.after(found, name, epoch, seq, limit)
 
     async def proof(self, name: FeedName) -> Proof | None:
-        """Return the proof that a feed has forked, or None. Raises StoreRefused."""
+        """Return the proof that a feed has forked, or None if there is none.
+
+        Raises StoreRefused if the disk refuses to read.
+        """
         held = self._held.proof(name)
         if held is not None:
             return held
@@ -324,7 +356,11 @@ class Keeper:
         await self._use(Store.commit, [Forget((name,))])
 
     async def _use(self, work: Callable[[Store, *Ts], T], *args: *Ts) -> T:
-        """Run a blocking method of the store in a thread. Raises StoreRefused."""
+        """Call a blocking method of the store in a thread, and return its result.
+
+        If the file turns out to be damaged, the call is repeated with a new file. Raises
+        StoreRefused if the disk refuses.
+        """
         async with self._turn:
             if self._ended:
                 raise trio.ClosedResourceError("the store is not open")
@@ -338,8 +374,10 @@ class Keeper:
                 raise self._refusal(error) from error
 
     def _refusal(self, error: OSError | DatabaseDamaged) -> StoreRefused:
-        """Return the error as StoreRefused. A disk that damages even a new file counts as
-        failing."""
+        """Convert an error to StoreRefused.
+
+        If even a new file is damaged, the disk counts as failing (`disk-error`).
+        """
         if isinstance(error, DatabaseDamaged):
             error = OSError(errno.EIO, error.message)
         return StoreRefused(self._path, error)

@@ -1,8 +1,9 @@
-"""Hash trees over the heads of feeds, which show whether and where two nodes differ.
+"""Hash trees over the heads of feeds, which show whether and where two nodes' feeds differ.
 
-Each kind and part has a tree of two levels: 256 buckets, chosen by the first byte of SHA-256 of the
-author's key, and a root. Hashes are taken over sorted lists, because sums and exclusive ors of
-hashes can be forged. No I/O. The encoding is in docs/spec/state.md.
+Each plot (a kind of feed and one of its parts) has a tree of two levels: a root, and 256 buckets.
+An author's bucket is the first byte of SHA-256 of its key. Hashes are taken over sorted lists,
+because sums and exclusive ors of hashes can be forged. No I/O. The encoding is in
+docs/spec/state.md.
 """
 
 import struct
@@ -15,14 +16,15 @@ from ...transport.identity import KEY_BYTES
 from .entry import Head
 
 Plot = tuple[str, int]
-"""A kind and a part of it."""
+"""A kind of feed and one of its parts; the feeds of one plot differ only in their author."""
 HASH_BYTES: Final = 16
 """Size of the hashes in messages."""
 _BUCKET: Final = b"shoal/digest/bucket/1"
 _ROOT: Final = b"shoal/digest/root/1"
 _TOP: Final = b"shoal/digest/top/1"
 _ROW: Final = struct.Struct(f">{KEY_BYTES}sQQ32s")
-"""An author's key and head. Bucket hashes cover these bytes, and packing saves objects."""
+"""An author's key and head. Bucket hashes cover these bytes. Packed rows take less memory than
+objects."""
 
 
 def bucket_of(key: bytes) -> int:
@@ -31,17 +33,18 @@ def bucket_of(key: bytes) -> int:
 
 
 class Tree:
-    """The heads of one kind and part, by author's public key."""
+    """The heads of all feeds of one plot, by the author's public key."""
 
     __slots__ = ("_buckets", "_hashes", "_root")
 
     def __init__(self) -> None:
         self._buckets: dict[int, bytes] = {}  # rows, in the order of their keys
-        self._hashes: dict[int, bytes] = {}  # of buckets that have not changed since
+        # hashes of the buckets that have not changed since they were computed
+        self._hashes: dict[int, bytes] = {}
         self._root: bytes | None = None
 
     def set(self, key: bytes, head: Head | None) -> None:
-        """Set an author's head; None removes it."""
+        """Set an author's head, or remove it if `head` is None."""
         number = bucket_of(key)
         rows = self._buckets.get(number, b"")
         at, end = _place(rows, key)
@@ -53,18 +56,18 @@ class Tree:
         self._root = None
 
     def head(self, key: bytes) -> Head | None:
-        """Return an author's head, or None."""
+        """Return an author's head, or None if it has none."""
         rows = self._buckets.get(bucket_of(key), b"")
         at, end = _place(rows, key)
         return Head(*_ROW.unpack_from(rows, at)[1:]) if at < end else None
 
     def heads(self, number: int) -> Mapping[bytes, Head]:
-        """Return the heads of a bucket, sorted by key."""
+        """Return the heads in the bucket with this number, by the author's key and sorted by it."""
         rows = _ROW.iter_unpack(self._buckets.get(number, b""))
         return {key: Head(*head) for key, *head in rows}
 
     def buckets(self) -> dict[int, bytes]:
-        """Return the hash of each bucket that is not empty."""
+        """Return the hash of each bucket that is not empty, by the bucket's number."""
         for number in self._buckets.keys() - self._hashes.keys():
             self._hashes[number] = _hashed(_BUCKET, (self._buckets[number],))
         return {number: self._hashes[number] for number in sorted(self._buckets)}
@@ -81,13 +84,13 @@ class Tree:
 
 
 class Digest:
-    """The trees of all kinds and parts that have any head."""
+    """The trees of all plots that have any head."""
 
     def __init__(self) -> None:
         self._trees: dict[Plot, Tree] = {}
 
     def set(self, key: bytes, plot: Plot, head: Head | None) -> None:
-        """Set an author's head of a kind and part; None removes it."""
+        """Set the head of an author's feed, or remove it if `head` is None."""
         tree = self._trees.get(plot)
         if tree is None:
             if head is None:
@@ -98,7 +101,7 @@ class Digest:
             del self._trees[plot]
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
-        """Return an author's head of a kind and part, or None."""
+        """Return the head of an author's feed, or None if there is none."""
         tree = self._trees.get(plot)
         return None if tree is None else tree.head(key)
 
@@ -106,7 +109,7 @@ class Digest:
         return self._trees.get(plot) or Tree()
 
     def roots(self, plots: Container[Plot] | None = None) -> dict[Plot, bytes]:
-        """Return the root of each tree, or of the trees of `plots`, sorted by plot."""
+        """Return the root of each tree, or only of the trees of `plots`, sorted by plot."""
         return {
             plot: self._trees[plot].root()
             for plot in sorted(self._trees)
@@ -114,7 +117,7 @@ class Digest:
         }
 
     def top(self, plots: Container[Plot] | None = None) -> bytes:
-        """Return one hash over all trees, or over the trees of `plots`."""
+        """Return one hash over all trees, or only over the trees of `plots`."""
         parts = (
             bytes((len(kind.encode()),)) + kind.encode() + bytes((part,)) + root
             for (kind, part), root in self.roots(plots).items()
@@ -122,7 +125,7 @@ class Digest:
         return _hashed(_TOP, parts)
 
     def of(self, keys: Container[bytes]) -> "Digest":
-        """Return a digest of these authors only."""
+        """Return a digest that has only the heads of these authors."""
         found = Digest()
         for plot, tree in self._trees.items():
             for number in tree.buckets():
@@ -133,8 +136,10 @@ class Digest:
 
 
 def _place(rows: bytes, key: bytes) -> tuple[int, int]:
-    """Return where the row of a key begins and ends. If it is missing, both are where it would
-    begin."""
+    """Return (begin, end) of the row with this key in the sorted rows, in bytes.
+
+    If there is no such row, both are the position at which to insert it.
+    """
     size = _ROW.size
     rank = bisect_left(
         range(len(rows) // size), key, key=lambda at: rows[at * size : at * size + KEY_BYTES]

@@ -11,10 +11,10 @@ from .entry import Entry, FeedName, Head, Proof, read_stored
 
 
 class KeptArchive:
-    """An `Archive` over a `Keeper`.
+    """An `Archive` on disk, which uses the store through a `Keeper`.
 
-    Entries by the author `own` must be on disk before a peer learns of them. Entries by others may
-    wait in memory while the disk refuses.
+    Entries by the author `own`, which is this node, must be on disk before a peer gets news of
+    them. Entries by others may wait in memory while the disk refuses.
     """
 
     def __init__(self, own: PeerId, keeper: Keeper) -> None:
@@ -22,7 +22,7 @@ class KeptArchive:
         self._keeper = keeper
 
     async def load(self) -> Sequence[Stored]:
-        """Return every stored feed. Raises StoreRefused."""
+        """Return every stored feed. Raises StoreRefused if the disk refuses to read."""
         return [
             Stored(feed.name, feed.head, feed.size)
             async for batch in self._keeper.load()
@@ -32,37 +32,57 @@ class KeptArchive:
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int
     ) -> Sequence[Entry]:
-        """Return entries as `Archive.entries` does. Raises StoreRefused."""
+        """Return entries as `Archive.entries` does.
+
+        Raises StoreRefused if the disk refuses to read.
+        """
         found = await self._keeper.entries(name, epoch, from_seq, limit=limit)
         return [read_stored(sealed) for sealed in found]
 
     async def put(self, entries: Sequence[Entry]) -> None:
-        """Store entries as `Archive.put` does. Raises StoreRefused, BadOrder."""
+        """Store entries as `Archive.put` does.
+
+        Raises StoreRefused if the disk refuses, and BadOrder if an entry does not follow the stored
+        ones.
+        """
         own = any(entry.name.author == self._own for entry in entries)
         await self._keeper.put(entries, own=own)
 
     async def put_proof(self, name: FeedName, proof: Proof) -> None:
-        """Store a proof. If the disk refuses it, a later run learns of the fork again."""
+        """Store the proof of a fork.
+
+        If the disk refuses it, a later run gets the proof from peers again.
+        """
         with suppress(StoreRefused):
             await self._keeper.put_proof(proof)
 
     async def proof(self, name: FeedName) -> Proof | None:
-        """Return the proof that a feed has forked, or None. Raises StoreRefused."""
+        """Return the proof that a feed has forked, or None.
+
+        Raises StoreRefused if the disk refuses to read.
+        """
         return await self._keeper.proof(name)
 
     async def cut(self, name: FeedName, head: Head | None) -> None:
-        """Cut a feed. If the disk refuses, the next start cuts it again."""
+        """Delete the entries of a feed after `head`.
+
+        If the disk refuses, the next start deletes them.
+        """
         with suppress(StoreRefused):
             await self._keeper.cut(name, head)
 
     async def drop(self, authors: Collection[PeerId]) -> None:
-        """Drop authors. If the disk refuses, the next start drops those that are not kept."""
+        """Delete all feeds of these authors.
+
+        If the disk refuses, the next start deletes the feeds of all authors that are not selected
+        then.
+        """
         if authors:
             with suppress(StoreRefused):
                 await self._keeper.drop(list(authors))
 
     async def forget(self, names: Sequence[FeedName]) -> None:
-        """Delete feeds. If the disk refuses, the next start deletes them."""
+        """Delete these feeds. If the disk refuses, the next start deletes them."""
         if names:
             with suppress(StoreRefused):
                 await self._keeper.forget(names)

@@ -1,7 +1,7 @@
 """The document of a feed: one pycrdt `Doc` with one root map of facts, written by one author.
 
 Only this module passes updates to pycrdt, and only after `scan.read_update` has accepted them and
-they fit into the limits of the kind.
+they fit into the limits of the feed's kind.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Document:
-    """The document of one epoch of a feed. `client` is what `entry.client_of` returns for it."""
+    """The document of one epoch of a feed.
+
+    `client` is the CRDT client id of the epoch, from `entry.client_of`.
+    """
 
     def __init__(self, kind: Kind, client: int) -> None:
         self.kind = kind
@@ -26,9 +29,13 @@ class Document:
         self._update_bytes = 0
 
     def apply(self, update: bytes) -> Changes:
-        """Apply an update; return the new value of each changed key, None if it was deleted.
+        """Apply an update.
 
-        Raises BadUpdate (`bad-update`, `too-large`). Then the document is unchanged.
+        Return the new value of each key that it changes, or None for a deleted key.
+
+        Raises BadUpdate with code `bad-update` if no honest author would write the update, and with
+        code `too-large` if the facts would exceed a limit of the kind. Then the document is
+        unchanged.
         """
         changes = read_update(self._ledger, update)
         if self._live_bytes_with(changes) > self.kind.live_bytes:
@@ -43,34 +50,36 @@ class Document:
     def write(self, changes: Mapping[str, bytes | None]) -> bytes:
         """Return the update that makes these changes, without applying it.
 
-        Call `apply` once the update is stored. Raises BadUpdate: `bad-update` if it deletes a key
-        that has no value, or `too-large`.
+        The value None deletes a key.
+
+        Call `apply` once the update is stored. Raises BadUpdate with code `bad-update` if a change
+        deletes a key that has no value, and with code `too-large` if a key or a value is too large.
         """
         return write_update(self._ledger, changes)
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if it has none."""
         value = self._map.get(key)
         return None if value is None else bytes(value)
 
     def facts(self) -> dict[str, bytes]:
-        """Return all keys that have a value, sorted, with their values."""
+        """Return all keys that have a value, with their values, sorted by key."""
         held = self._map.to_py() or {}
         return {key: bytes(held[key]) for key in sorted(held)}
 
     @property
     def named(self) -> int:
-        """Return the number of keys that the epoch ever named."""
+        """The number of different keys that have ever been set in the epoch."""
         return len(self._ledger.last)
 
     @property
     def live_bytes(self) -> int:
-        """Return an upper bound of the size of a snapshot, in bytes."""
+        """An upper bound of the size in bytes of a snapshot of the present facts."""
         return self._ledger.live_bytes
 
     @property
     def shown_memory(self) -> int:
-        """Return about how many bytes of memory its facts take in the views."""
+        """Approximate memory in bytes that the facts take in the views."""
         ledger = self._ledger
         return (
             defaults.FACT_MEMORY * len(ledger.live) + defaults.FACT_MEMORY_TIMES * ledger.live_bytes
@@ -78,7 +87,8 @@ class Document:
 
     @property
     def memory(self) -> int:
-        """Return about how many bytes of memory it takes, for the limit on documents in memory."""
+        """Approximate memory in bytes that the document takes, for the limit on documents in
+        memory."""
         items = defaults.DOCUMENT_ITEM_BYTES * self._ledger.clock
         return self._update_bytes + items + defaults.DOCUMENT_KEY_BYTES * (self.named + 1)
 
@@ -91,7 +101,10 @@ class Document:
 
 
 def snapshot(kind: Kind, client: int, facts: Mapping[str, bytes]) -> bytes:
-    """Return the update that begins an epoch with these facts. Raises `BadUpdate("too-large")`."""
+    """Return the update that begins an epoch with these facts.
+
+    Raises BadUpdate with code `too-large` if they exceed a limit of the kind.
+    """
     update = write_update(Ledger(client, kind.keys), facts)
     if len(update) > kind.live_bytes or len(facts) > kind.keys:
         raise BadUpdate("too-large", f"these facts do not fit into one `{kind.name}` feed")

@@ -7,8 +7,10 @@ from .feed import Feed
 
 
 class Documents:
-    """LRU cache of documents, at most `most` of them and `most_bytes` of memory. The one used last
-    always stays."""
+    """LRU cache of at most `most` documents, which take at most `most_bytes` of memory.
+
+    The document that was used last stays in memory even if it alone exceeds the limit.
+    """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -20,7 +22,10 @@ class Documents:
         return len(self._used)
 
     def use(self, feed: Feed) -> None:
-        """Note that a feed's document was used, and unload others beyond the limits."""
+        """Mark a feed's document as the one used last, and unload others beyond the limits.
+
+        If the document is not in memory, the feed is removed from the cache.
+        """
         self._take_out(feed)
         if feed.document is None:
             return
@@ -32,7 +37,10 @@ class Documents:
             self.let_go(next(iter(self._used.values()))[0])
 
     def let_go(self, feed: Feed) -> None:
-        """Unload a feed's document. `Feed.load` builds it again."""
+        """Unload a feed's document, and remove it from the cache.
+
+        `Feed.load` builds the document again.
+        """
         self._take_out(feed)
         feed.unload()
 

@@ -1,7 +1,7 @@
 """Feed entries: signed, numbered updates of one author's document, chained by hashes.
 
-The sealed bytes are stored and forwarded exactly as they came, so fields that this version does not
-know survive. Spec: docs/spec/state.md.
+An entry's sealed bytes are its signed form. They are stored and forwarded exactly as they were
+received, so fields that this version does not know survive. Spec: docs/spec/state.md.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _SIGNATURE = slice(_KEY.stop + 2, _KEY.stop + 2 + SIGNATURE_BYTES)
 
 
 class FeedName(NamedTuple):
-    """The name of a feed: author, kind, and part (0 if the kind has no parts)."""
+    """The name of a feed: its author, kind, and part (0 if the kind has no parts)."""
 
     author: PeerId
     kind: str
@@ -57,14 +57,15 @@ class Head(NamedTuple):
 
 
 FORKED = Head(MAX_EPOCH + 1, 0, hashlib.sha256(DOMAIN.encode() + b" forked").digest())
-"""The head of every feed with a proven fork. It is above all others, whichever entries prove it."""
+"""The head of every feed with a proven fork. It is above all other heads, and is the same whichever
+entries prove the fork."""
 
 
 _Number = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 
 
 class _Header(Message, frozen=True):
-    """What an entry says of itself, in the order in which it is signed."""
+    """The fields of an entry besides its update, in the order in which they are signed."""
 
     kind: str
     part: int
@@ -76,7 +77,7 @@ class _Header(Message, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a feed, made by `seal_entry`, `open_entry` or `read_stored`."""
+    """One entry of a feed, created by `seal_entry`, `open_entry` or `read_stored`."""
 
     name: FeedName
     epoch: int  # 1 .. MAX_EPOCH; an honest author uses its wall clock in ms
@@ -89,17 +90,17 @@ class Entry:
 
     @property
     def head(self) -> Head:
-        """Return its number and hash."""
+        """The entry's number and hash."""
         return Head(self.epoch, self.seq, self.hash)
 
     @property
     def kind(self) -> Kind:
-        """Return the kind of its feed, with the limits."""
+        """The kind of the entry's feed, with its limits."""
         return KINDS[self.name.kind]
 
     @property
     def size(self) -> int:
-        """Return the size of the sealed bytes, which is the same at every node."""
+        """The size of the sealed bytes, which is the same at every node."""
         return len(self.sealed)
 
 
@@ -112,7 +113,10 @@ class Proof:
 
     @classmethod
     def of(cls, one: Entry, other: Entry) -> "Proof":
-        """Return the proof from two entries in either order. Raises `BadEntry("bad-proof")`."""
+        """Return the proof from two entries in either order.
+
+        Raises BadEntry with code `bad-proof` if the entries are equal or their numbers differ.
+        """
         same = one.name == other.name and (one.epoch, one.seq) == (other.epoch, other.seq)
         if not same or one.hash == other.hash:
             raise BadEntry("bad-proof", "two entries prove no fork")
@@ -120,17 +124,17 @@ class Proof:
 
     @property
     def name(self) -> FeedName:
-        """Return the name of the feed that has forked."""
+        """The name of the feed that has forked."""
         return self.first.name
 
     @property
     def size(self) -> int:
-        """Return the size of both entries in bytes."""
+        """The size of both entries in bytes."""
         return self.first.size + self.second.size
 
     @property
     def sealed(self) -> tuple[bytes, bytes]:
-        """Return the sealed bytes of both entries, for `open_proof`."""
+        """The sealed bytes of both entries, which `open_proof` accepts."""
         return self.first.sealed, self.second.sealed
 
 
@@ -145,16 +149,20 @@ def seal_entry(
     made: int,
     update: bytes,
 ) -> Entry:
-    """Return a signed entry of an own feed. Raises BadEntry if other nodes would refuse it."""
+    """Return a signed entry of one of this node's own feeds.
+
+    Raises BadEntry if other nodes would refuse the entry.
+    """
     told = pack(_Header(kind, part, epoch, seq, parent, made))
     return read_stored(seal(identity, DOMAIN, struct.pack(">H", len(told)) + told + update))
 
 
 def open_entry(sealed: bytes) -> Entry:
-    """Return the entry in signed bytes from a peer, after checking its signature.
+    """Parse an entry's sealed bytes from a peer, and check its signature.
 
-    Raises BadEntry. The codes `too-large`, `bad-envelope` and `bad-signature` blame the peer that
-    sent it. `bad-entry` and `unknown-kind` blame its author, or come from a later version.
+    Raises BadEntry. With code `too-large`, `bad-envelope` or `bad-signature`, the peer that sent
+    the entry is to blame. With code `bad-entry` or `unknown-kind`, its author is to blame, or a
+    later version wrote it.
     """
     entry, signature, body = _read(sealed)
     if not verify(entry.name.author, DOMAIN, body, signature):
@@ -163,40 +171,43 @@ def open_entry(sealed: bytes) -> Entry:
 
 
 def open_proof(first: bytes, second: bytes) -> Proof:
-    """Return the proof in the bytes of two entries, after checking both signatures.
+    """Parse the sealed bytes of two entries, check both signatures, and return the proof of a fork.
 
-    Raises BadEntry.
+    Raises BadEntry if an entry is invalid or the two prove no fork.
     """
     return Proof.of(open_entry(first), open_entry(second))
 
 
 def peek_entry(sealed: bytes) -> tuple[FeedName, Head]:
-    """Return the name and head that the bytes claim, without checking the signature.
+    """Return the feed's name and the head that an entry claims, without checking its signature.
 
-    Raises BadEntry.
+    Raises BadEntry if the bytes are malformed.
     """
     entry = read_stored(sealed)
     return entry.name, entry.head
 
 
 def read_stored(sealed: bytes) -> Entry:
-    """Return an entry without checking its signature.
+    """Parse an entry's sealed bytes without checking the signature.
 
-    Use it for entries that were checked before they were stored, and use `open_entry` for entries
-    from peers.
+    Use this for entries that were checked before they were stored, and use `open_entry` for entries
+    from peers. Raises BadEntry if the bytes are malformed.
     """
     return _read(sealed)[0]
 
 
 def client_of(name: FeedName, epoch: int) -> int:
-    """Return the client id of a feed's document: 1 .. 2^32-1, a different one in each epoch."""
+    """Return the CRDT client id of a feed's document, 1 .. 2^32-1.
+
+    Each epoch has a different one.
+    """
     told = f"{DOMAIN} client {name.kind} {name.part} {epoch} ".encode()
     digest = hashlib.sha256(told + public_key_of(name.author)).digest()
     return int.from_bytes(digest[:4]) or 1
 
 
 def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
-    """Return the entry, the claimed signature, and the body that the signature must cover."""
+    """Return (entry, claimed signature, body). The signature must be valid for the body."""
     public_key, signature, body = _unseal(sealed)
     header, update = _split(body)
     kind, part = header.kind, header.part
@@ -216,17 +227,19 @@ def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
 
 
 def _hash(public_key: bytes, body: bytes) -> bytes:
-    """Return the hash over key and body. It leaves out the signature, of which a body can have
-    many."""
+    """Return the hash of an entry, over the author's key and the body.
+
+    The signature is not hashed, because one body can have many valid signatures.
+    """
     domain = DOMAIN.encode()
     return hashlib.sha256(struct.pack(">I", len(domain)) + domain + public_key + body).digest()
 
 
 def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the public key, signature and body of a canonical envelope.
+    """Return (public key, signature, body) of a canonical envelope.
 
-    The envelope is parsed by hand, because a decoder would make objects of anything else that a
-    peer sends.
+    The envelope is parsed by hand, because a decoder would create objects from anything that a peer
+    sends. Raises BadEntry if the envelope is too large or not canonical.
     """
     if len(sealed) > SEALED_BYTES:
         raise BadEntry("too-large", f"an entry exceeds {SEALED_BYTES} bytes")
@@ -238,7 +251,7 @@ def _unseal(sealed: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _split(body: bytes) -> tuple[_Header, bytes]:
-    """Split an entry's body into the header and the update."""
+    """Split an entry's body into the header and the update. Raises BadEntry if one is malformed."""
     size = int.from_bytes(body[:2])
     header, update = body[2 : 2 + size], body[2 + size :]
     if len(header) != size or size > defaults.ENTRY_HEADER_BYTES:

@@ -1,8 +1,8 @@
-"""The state of one feed in a replica, and the rules for admitting entries to it.
+"""The state of one feed in a replica, and the rules for admitting entries to the feed.
 
 The states of a feed form a lattice: nothing, the entries of an epoch in order, the entries of a
-later epoch, and at the top a proven fork. Replicas that saw the same entries in any order are
-equal, because every limit that refuses an entry depends on this feed alone.
+later epoch, and at the top a proven fork. Replicas that have received the same entries in any order
+have equal feeds, because every limit that refuses an entry depends on this feed alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,31 +22,33 @@ NOWHERE: Final = Head(0, 0, NO_PARENT)
 
 
 class Outcome(Enum):
-    """The result of admitting an entry."""
+    """The outcome of admitting an entry to its feed."""
 
     NEWS = "news"  # admitted; `changed` has its changes
     KNOWN = "known"  # this entry is stored already
     OLD = "old"  # of an epoch that a later one has replaced
     GAP = "gap"  # entries before it are missing
-    LOAD = "load"  # the document is not in memory: `load` the stored entries, then admit again
-    CHECK = "check"  # `compare` it with the stored entry of the same number
+    # the document is not in memory: pass the stored entries to `load`, then admit again
+    LOAD = "load"
+    CHECK = "check"  # an entry with this number is stored: pass both to `compare`
     FORK = "fork"  # `proof` empties the feed for good
     REFUSED = "refused"  # never admitted; `code` gives the reason
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of admitting an entry, with the changes to make."""
+    """The result of admitting an entry to its feed, with the changes that follow from it."""
 
     outcome: Outcome
     changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
-    fresh: bool = False  # a new epoch: keys that are not in `changed` are deleted
+    fresh: bool = False  # a new epoch has begun: all facts that are not in `changed` are deleted
     proof: Proof | None = None
     code: str = ""  # too-large, epoch-full, bad-update, bad-chain, forked, revoked
 
 
 class Feed:
-    """One feed as this node knows it: its head, its sizes, and its document while in memory."""
+    """One feed as this node knows it: its head, its sizes, and its document while that is in
+    memory."""
 
     __slots__ = (
         "__weakref__", "_document", "_head", "_loading", "_memory", "_size", "end", "name",
@@ -60,15 +62,16 @@ class Feed:
         end: Head | None = None,
         memory: int = 0,
     ) -> None:
-        """Resume a feed from its stored head and from the size of its epoch's entries in bytes.
+        """Create a feed, or resume a stored one from its head and size.
 
-        `memory` is the size of its facts in the views, 0 if unknown. A feed that has forked is
-        resumed with the head `FORKED`.
+        `size` is the size in bytes of the entries of its epoch. `memory` is the memory in bytes
+        that its facts take in the views, 0 if unknown. A feed that has forked is resumed with the
+        head `FORKED`.
         """
         self.name = name
         self.end = end
-        """The last entry that counts, if the author's group has revoked it. Later entries are
-        refused, and so is the proof of a fork."""
+        """The last entry that counts, if the group has revoked the feed's author, else None. Later
+        entries are refused, and so is the proof of a fork."""
         self._head = head
         self._size = size
         self._memory = memory
@@ -77,36 +80,40 @@ class Feed:
 
     @property
     def head(self) -> Head | None:
-        """Return the head: `FORKED` if the feed has forked, None if nothing is known."""
+        """The head: `FORKED` if the feed has forked, None if it has no entries here."""
         return self._head
 
     @property
     def size(self) -> int:
-        """Return the size in bytes of the epoch's sealed entries, or of the proof."""
+        """The size in bytes of the sealed entries of the epoch.
+
+        For a forked feed, the size of the proof.
+        """
         return self._size
 
     @property
     def memory(self) -> int:
-        """Return about how many bytes its facts take in the views.
+        """Approximate memory in bytes that the facts take in the views.
 
-        For a resumed feed this is 0 until its document has been in memory.
+        For a resumed feed this is 0 until its document has been in memory, unless a size was
+        passed.
         """
         return self._memory
 
     @property
     def forked(self) -> bool:
-        """Whether a fork is proven. Then the feed is empty and stays so."""
+        """Whether a fork is proven. Then the feed is empty, and stays empty."""
         return self._head == FORKED
 
     @property
     def document(self) -> Document | None:
-        """Return the document if it is in memory."""
+        """The document, or None if it is not in memory."""
         return self._document
 
     def admit(self, entry: Entry) -> Verdict:
-        """Admit an entry of this feed if it is the next one or begins a later epoch.
+        """Admit an entry of this feed if it is the next entry or begins a later epoch.
 
-        The caller must store the entry before it tells other nodes of it.
+        The caller must store the entry before it sends other nodes news of it.
         """
         assert entry.name == self.name
         head = self._head
@@ -119,7 +126,8 @@ class Feed:
         if entry.epoch < head.epoch:
             return Verdict(Outcome.OLD)
         if entry.seq <= head.seq:
-            if entry.head != head and head == self.end:  # complete: no other entry leads to the end
+            # the feed is complete: no other entry leads to its end
+            if entry.head != head and head == self.end:
                 return Verdict(Outcome.REFUSED, code="revoked")
             return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
         if entry.seq > head.seq + 1:
@@ -129,8 +137,9 @@ class Feed:
     def compare(self, stored: Entry, entry: Entry) -> Verdict:
         """Compare an entry with the stored entry of the same number.
 
-        Returns KNOWN if they are equal, else FORK. If the feed has an end, at most one of two
-        different entries leads to it, so the result is REFUSED with `other-branch`.
+        Returns KNOWN if they are equal, and otherwise FORK. If the feed has an end (`end`), at most
+        one of two different entries leads to it. The result is then REFUSED with code
+        `other-branch`.
         """
         if stored.hash == entry.hash:
             return Verdict(Outcome.KNOWN)
@@ -139,7 +148,10 @@ class Feed:
         return self.fork(Proof.of(stored, entry))
 
     def fork(self, proof: Proof) -> Verdict:
-        """Take in a proof of any epoch. Returns FORK, or KNOWN if the feed has forked already."""
+        """Empty the feed because of a proof that it has forked in any epoch.
+
+        Returns FORK, KNOWN if the feed has forked already, or REFUSED if the author is revoked.
+        """
         assert proof.name == self.name
         if self.forked:
             return Verdict(Outcome.KNOWN)
@@ -152,8 +164,9 @@ class Feed:
     def load(self, entries: Iterable[Entry]) -> bool:
         """Rebuild the document from the stored entries of the epoch, in order.
 
-        The entries may come in slices, from seq 0 on. Returns True once the head is reached. Raises
-        `BadEntry("damaged")` if they do not lead to the head. Then the store must drop the feed.
+        The entries may be passed in several calls, from seq 0 on. Returns True once the head is
+        reached. Raises BadEntry with code `damaged` if the entries do not lead to the head. The
+        store must then drop the feed.
         """
         if self._document is not None or self._head is None or self.forked:
             return True
@@ -169,11 +182,11 @@ class Feed:
         return False
 
     def weigh(self, size: int) -> None:
-        """Set the size of its entries in bytes, if it was not known when the feed was resumed."""
+        """Set the size of the entries in bytes, if it was not known when the feed was resumed."""
         self._size = size
 
     def unload(self) -> None:
-        """Drop the document from memory; `load` rebuilds it."""
+        """Remove the document from memory. `load` rebuilds it."""
         self._document = self._loading = None
 
     def _begin(self, entry: Entry) -> Verdict:
@@ -242,7 +255,11 @@ class _Loading:
 
 
 def beyond(head: Head, end: Head | None) -> bool:
-    """Whether this head lies beyond the end of a feed, or on another branch at the same number."""
+    """Return whether this head comes after the end of its feed, or is on another branch.
+
+    A head with the number of the end but another hash is on another branch. `end` is None if the
+    feed has no end. Then the result is False.
+    """
     return end is not None and (head[:2] > end[:2] or (head[:2] == end[:2] and head != end))
 
 

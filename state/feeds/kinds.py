@@ -1,7 +1,8 @@
 """The fixed list of feed kinds, with the limits of one feed of each kind.
 
-Every limit that makes a replica refuse an entry is defined here and depends only on the entry's own
-feed, so that honest replicas refuse the same entries. Feeds of other kinds or parts are not kept.
+Every limit that makes a replica refuse an entry is defined here, and depends only on the entry's
+own feed. Therefore honest replicas refuse the same entries. Feeds of other kinds or parts are not
+stored.
 """
 
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from .. import defaults
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of feed and the limits of each of its feeds."""
+    """One kind of feed, with the limits of each single feed of this kind."""
 
     name: str
-    parted: bool  # into PARTS feeds of each author, by the first hex digit of a model's root
+    # whether each author has PARTS such feeds, chosen by the first hex digit of a model's root
+    parted: bool
     update_bytes: int  # one update other than a snapshot
     epoch_bytes: int  # all sealed entries of an epoch
     live_bytes: int  # a snapshot of all current facts
@@ -24,7 +26,7 @@ class Kind:
 
     @property
     def parts(self) -> range:
-        """Return the valid part numbers."""
+        """The valid part numbers."""
         return range(defaults.PARTS if self.parted else 1)
 
 
@@ -43,12 +45,12 @@ def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> Kind
 KINDS = {
     kind.name: kind
     for kind in (
-        _kind("member", 32, 256),  # capacity, version, authors that it vouches for
+        _kind("member", 32, 256),  # capacity, version, and authors that the author vouches for
         _kind("models", 128, 1024),  # names that the author vouches for
-        _kind("shards", 32, 256, parted=True),  # the model layers that it serves
-        _kind("jobs", 1024, 4096),  # the jobs that it wants done
+        _kind("shards", 32, 256, parted=True),  # the model layers that the author serves
+        _kind("jobs", 1024, 4096),  # the jobs that the author wants done
         _kind("claims", 1024, 4096),  # its claims on jobs
-        _kind("usage", 128, 1024),  # the use that it measured, by user
+        _kind("usage", 128, 1024),  # the use of the author's computer, by client
         _kind("group", 512, 4096),  # of a private group: members, roles, revocations
     )
 }
@@ -62,5 +64,5 @@ def all_parts() -> Iterator[tuple[str, int]]:
 
 
 def part_of_root(root: str) -> int:
-    """Return the part of `shards` that a model belongs to. `root` is its root in 64 hex digits."""
+    """Return the part of the kind `shards` that a model belongs to. `root` is in 64 hex digits."""
     return int(root[0], 16)

@@ -1,8 +1,8 @@
-"""The facts that a node states about itself, which are kept up to date in its feeds.
+"""The facts that a node publishes about itself, which are written to its feeds and kept up to date.
 
-A feed may contain facts of earlier runs, some of which arrive from peers only after the start, and
-it may be full for a while. So the intended facts are held here, and `settle` writes them to the
-feeds.
+A feed may contain facts of earlier runs, some of which arrive from peers only after the start. It
+may also be full for a while. Therefore the intended facts are stored here, and `settle` writes them
+to the feeds repeatedly.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,11 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """All facts of one kind with keys that `mine` accepts, by part and key."""
+    """The facts of one kind that this node should have, by (part, key).
+
+    `mine` returns whether a key is one of those that `facts` covers. Facts with such keys that are
+    not in `facts` are deleted from the feeds.
+    """
 
     kind: str
     facts: Mapping[Place, Value]
@@ -27,19 +31,20 @@ class Said:
 
 
 class OwnFacts:
-    """The facts that one node states, by kind."""
+    """The facts that this node publishes about itself, grouped by kind."""
 
     def __init__(self) -> None:
         self._said: dict[str, Said] = {}
 
     def say(self, said: Said) -> None:
-        """Set all facts of a kind, in place of earlier ones."""
+        """Replace all facts of a kind."""
         self._said[said.kind] = said
 
     def settle(self, writer: Writer) -> FeedFull | None:
-        """Write the facts to the feeds, and remove stale ones.
+        """Pass the facts to the writer, and delete those that are in the feeds but not in `said`.
 
-        A fact that a feed refuses does not stop the others. Returns the last such error, or None.
+        If a feed refuses a fact, the others are written all the same. Returns the last such error,
+        or None if there was none.
         """
         failed: FeedFull | None = None
         for said in self._said.values():

@@ -1,7 +1,7 @@
 """Bounded queue in memory of changes that the disk has not accepted yet.
 
-Readers see the stored entries with these changes applied: new entries follow the stored ones, and a
-feed that was cut shows its stored entries only up to the cut.
+Readers see the stored entries with these changes applied: new entries follow the stored ones, and
+if a change removes the end of a feed, only its earlier stored entries are returned.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ _NONE: Final = (-1,)
 
 
 class Held:
-    """Pending changes in order, at most `limit` bytes."""
+    """Queue of pending changes, in their order, at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -29,11 +29,12 @@ class Held:
         self._first = 0  # number of the oldest change; numbers are consecutive
         self._size = 0
         self._entries: dict[FeedName, _Entries] = {}
-        """Entries that a later change removes are not in it, nor such proofs in `_proofs`."""
+        """Pending entries by feed, without those that a later change removes. `_proofs` leaves out
+        removed proofs in the same way."""
         self._proofs: dict[FeedName, tuple[int, Proof]] = {}
         self._limits: dict[FeedName, dict[int, Head]] = {}
-        """For each pending change that removes entries of a feed, by number: the last stored entry
-        that it leaves, or NOWHERE if it leaves none."""
+        """By feed, and by the number of each pending change that removes entries of the feed: the
+        last stored entry that the change leaves, or NOWHERE if it leaves none."""
         self._drops: dict[PeerId, int] = {}
         """The number of the last change that drops an author."""
 
@@ -41,11 +42,11 @@ class Held:
         return len(self._works)
 
     def has_room(self, work: Work) -> bool:
-        """Whether `add` would accept this change."""
+        """Return whether `add` would accept this change."""
         return self._size + _cost(work) <= self._limit
 
     def add(self, work: Work) -> bool:
-        """Add a change. Return False if it does not fit."""
+        """Append a change to the queue. Return False if it does not fit."""
         if not self.has_room(work):
             return False
         number = self._first + len(self._works)
@@ -84,7 +85,8 @@ class Held:
                 del table[name]
 
     def _take(self, name: FeedName, left: Head, number: int) -> None:
-        """Remove everything of a feed that comes after the entry `left`."""
+        """Remove from the index all entries of a feed after the entry `left`, and the feed's
+        proof."""
         self._limits.setdefault(name, {})[number] = left
         self._proofs.pop(name, None)
         kept = self._entries.pop(name, {})
@@ -93,10 +95,10 @@ class Held:
             self._entries[name] = kept
 
     def _left(self, cut: Cut) -> Head:
-        """Return the last entry that a cut leaves, or NOWHERE if the entries here do not lead to
-        it.
+        """Return the last entry that a cut leaves.
 
-        The stored entries are not checked, because the caller has read them.
+        Returns NOWHERE if the pending entries of the feed do not lead to it. The stored entries are
+        not checked here, because the caller has read them.
         """
         kept, at = self._entries.get(cut.name, {}), cut.head[:2]
         if at in kept:
@@ -106,7 +108,7 @@ class Held:
         return cut.head if there and cut.name not in self._proofs else NOWHERE
 
     def first(self, limit: int) -> list[Work]:
-        """Return the oldest changes, about `limit` bytes of them."""
+        """Return the oldest changes, up to about `limit` bytes of them."""
         size, found = 0, list[Work]()
         for work in islice(self._works, defaults.COMMIT_WORKS):
             if size >= limit:
@@ -116,7 +118,7 @@ class Held:
         return found
 
     def forget(self, count: int) -> None:
-        """Remove the `count` oldest changes, because they are stored now."""
+        """Remove the `count` oldest changes from the queue, because they are on disk now."""
         for _ in range(count):
             work = self._works.popleft()
             self._size -= _cost(work)
@@ -136,7 +138,8 @@ class Held:
 
     def _forget_entry(self, entry: Entry) -> None:
         kept, at = self._entries.get(entry.name, {}), (entry.epoch, entry.seq)
-        if kept.get(at, _NONE)[0] == self._first:  # else it was removed, and perhaps put again
+        # otherwise it was removed, and perhaps added again
+        if kept.get(at, _NONE)[0] == self._first:
             del kept[at]
         if not kept:
             self._entries.pop(entry.name, None)
@@ -150,8 +153,11 @@ class Held:
     def after(
         self, stored: list[bytes], name: FeedName, epoch: int, seq: int, limit: int
     ) -> list[bytes]:
-        """Return the entries from `seq` on: those of `stored` that remain, then those in memory
-        that follow, up to `limit` bytes."""
+        """Return entries of an epoch from `seq` on, up to `limit` bytes.
+
+        `stored` contains the entries from `seq` on that the disk has. The result begins with those
+        of them that no pending change removes, and continues with the pending entries that follow.
+        """
         kept = self._entries.get(name, {})
         if _epoch(kept, epoch) > epoch:
             return []
@@ -165,7 +171,8 @@ class Held:
         return found
 
     def _shown(self, name: FeedName, epoch: int) -> int:
-        """Return how many of the stored entries of an epoch remain."""
+        """Return how many of the stored entries of an epoch remain once the pending changes are
+        applied."""
         if name.author in self._drops:
             return 0
         heads = self._limits.get(name, {}).values()
@@ -173,12 +180,12 @@ class Held:
         return min(counts, default=defaults.EPOCH_ENTRIES)
 
     def removes(self, name: FeedName) -> bool:
-        """Whether a pending change removes stored entries of a feed, and with them any stored
-        proof."""
+        """Return whether a pending change removes entries of a feed from the disk, and so its
+        stored proof."""
         return name in self._limits or name.author in self._drops
 
     def proof(self, name: FeedName) -> Proof | None:
-        """Return the proof in memory that a feed has forked, or None."""
+        """Return the pending proof that a feed has forked, or None if there is none."""
         found = self._proofs.get(name)
         return None if found is None else found[1]
 
@@ -189,8 +196,10 @@ def _epoch(kept: _Entries, epoch: int) -> int:
 
 
 def _cost(work: Work) -> int:
-    """Return the bytes that a change counts as, with a surcharge for each feed or author that it
-    names."""
+    """Return the bytes that a change counts as.
+
+    The result is the size of the change, and HELD_WORK bytes for each feed or author that it names.
+    """
     taken = 1
     if isinstance(work, Forget):
         taken = len(work.names)

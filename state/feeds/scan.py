@@ -1,9 +1,9 @@
-"""Strict parser and writer of CRDT updates: accepts only what an honest author writes.
+"""Strict parser and writer of CRDT updates. It accepts only what an honest author writes.
 
-An update in the Yjs format (version 1) can ask for gigabytes in five bytes, depend on items that
-never come, or write for other clients. So each update is checked here against the document before
-pycrdt sees it. An accepted update has one client, continues its clock, and sets or deletes each of
-its keys once. Spec: docs/spec/state.md.
+An update in the Yjs format (version 1) can make pycrdt allocate gigabytes with five bytes, depend
+on items that never arrive, or write as another client. Therefore each update is checked here
+against the document before it is passed to pycrdt. An accepted update has items of one client only,
+continues the client's clock, and sets or deletes each of its keys once. Spec: docs/spec/state.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from .. import defaults
 from ..errors import BadUpdate
 
 Changes = dict[str, bytes | None]
-"""The new value of each key that an update changes; None if it deletes the key."""
+"""The new value of each key that an update changes, or None for a key that it deletes."""
 
 ROOT = "facts"  # the one root map of a document
 EMPTY = b"\0\0"  # no items, no deletions
@@ -29,18 +29,18 @@ _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and
 
 @dataclass(slots=True)
 class Ledger:
-    """The facts about a document that checking an update needs."""
+    """State of a document, as far as it is needed to check an update."""
 
     client: int  # 1 .. 2^32-1
     keys: int  # limit of the keys that it may ever name
     clock: int = 0  # of the next item
-    last: dict[str, int] = field(default_factory=dict)  # the clock of each key's last item
+    last: dict[str, int] = field(default_factory=dict)  # the clock of the last item of each key
     owner: dict[int, str] = field(default_factory=dict)  # inverse of `last`
     live: dict[str, int] = field(default_factory=dict)  # snapshot bytes of each key with a value
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot's size
 
     def record(self, changes: Mapping[str, bytes | None]) -> None:
-        """Record the changes of an update that was read or written, in its order."""
+        """Apply the changes of an update, in their order, to the ledger."""
         for key, value in changes.items():
             self.live_bytes -= self.live.pop(key, 0)
             if value is not None:
@@ -61,9 +61,10 @@ def fact_bytes(key: str, value: bytes) -> int:
 
 
 def read_update(ledger: Ledger, update: bytes) -> Changes:
-    """Return the changes of an update, in its order, without recording them in the ledger.
+    """Parse and check an update. Return its changes in order, without recording them in the ledger.
 
-    The time is proportional to the size of the update. Raises `BadUpdate("bad-update")`.
+    The time is proportional to the size of the update. Raises BadUpdate with code `bad-update` if
+    no honest author would write the update.
     """
     reader = _Reader(update)
     changes: Changes = {}
@@ -88,9 +89,9 @@ def read_update(ledger: Ledger, update: bytes) -> Changes:
 def write_update(ledger: Ledger, changes: Mapping[str, bytes | None]) -> bytes:
     """Return the update that makes these changes, without recording them in the ledger.
 
-    These are the bytes that a pycrdt document of this client writes for one transaction. Raises
-    BadUpdate: `bad-update` if a change deletes a key that has no value, `too-large` if a fact is
-    too large.
+    The bytes are the same that a pycrdt document of this client writes for one transaction. Raises
+    BadUpdate with code `bad-update` if a change deletes a key that has no value, and with code
+    `too-large` if a key or a value is too large.
     """
     items = [_item(ledger, key, value) for key, value in changes.items() if value is not None]
     gone = []
@@ -128,7 +129,10 @@ def _deletions(client: int, clocks: Iterable[int]) -> bytes:
 
 
 def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
-    """Read the start of the items, and return their number. They continue the document's clock."""
+    """Parse the start of the list of items, and return the number of items.
+
+    Raises BadUpdate if the items do not continue the document's clock.
+    """
     clients = reader.number()
     if clients == 0:
         return 0
@@ -143,7 +147,7 @@ def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
 
 
 def _read_item(reader: "_Reader", ledger: Ledger) -> str:
-    """Read the next item up to its value's length, and return its key."""
+    """Parse the next item up to the length of its value, and return the item's key."""
     kind = reader.byte()
     if kind == _LATER:
         reader.expect(ledger.client, "follows another client's item")
@@ -163,8 +167,10 @@ def _read_item(reader: "_Reader", ledger: Ledger) -> str:
 
 
 def _read_deletions(reader: "_Reader", ledger: Ledger) -> Iterator[int]:
-    """Yield the clocks of the deleted items, in order. Each is the last item of a key with a
-    value."""
+    """Yield the clocks of the deleted items, in order.
+
+    Raises BadUpdate if one of them is not the current value of a key.
+    """
     clients = reader.number()
     if clients == 0:
         return
@@ -187,7 +193,7 @@ def _read_deletions(reader: "_Reader", ledger: Ledger) -> Iterator[int]:
 
 
 class _Reader:
-    """Cursor over bytes that accepts only canonical numbers."""
+    """Cursor over the bytes of an update that accepts only canonical numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -205,7 +211,10 @@ class _Reader:
         return self._data[at]
 
     def number(self) -> int:
-        """Read a varint of at most 5 bytes, low bits first, without redundant zeros at its end."""
+        """Parse and return a varint of at most 5 bytes, lowest bits first.
+
+        Raises BadUpdate if the varint has more bytes than it needs, and so is not canonical.
+        """
         data, value = self._data, 0
         for shift, at in enumerate(range(self._at, self._at + _NUMBER_BYTES)):
             if at >= len(data):

@@ -1,7 +1,7 @@
 """The feeds on disk, in one SQLite file with the entries of each feed's current epoch.
 
-Every method blocks, so call it inside `Host.offload`, one at a time. Rows are numbered so that an
-author's feeds are adjacent, and so are a feed's entries:
+Every method blocks, so it must be called in `Host.offload`, one at a time. Rows are numbered so
+that an author's feeds are adjacent, and so are a feed's entries:
 
     authors(id, key)                             the public key
     kinds(id, name)
@@ -11,9 +11,9 @@ author's feeds are adjacent, and so are a feed's entries:
     meta(name, value)                            a value written to probe the disk
 
 `sum` is a checksum over a row's content and its identity. It detects pages that the disk has
-changed, lost or restored from an earlier time. Such a feed is dropped, to be fetched again.
-Signatures were checked before the entries were stored. Damage that SQLite itself finds raises
-DatabaseDamaged. The format is specified in docs/spec/store.md.
+changed, lost or restored from an earlier time. A feed with a wrong checksum is dropped, and fetched
+from peers again. Signatures were checked before the entries were stored. Damage that SQLite itself
+finds raises DatabaseDamaged. The format is specified in docs/spec/store.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,8 +53,10 @@ _TABLES: Final = {"authors", "kinds", "feeds", "entries", "proofs", "meta"}
 
 
 class Batch(NamedTuple):
-    """A batch of feeds, the feeds dropped as damaged, and the number to continue after (None:
-    done)."""
+    """Some feeds, and the feeds that were dropped because they were damaged.
+
+    `after` is the number of the last feed, after which to continue, or None if there are no more.
+    """
 
     feeds: list[StoredFeed]
     damaged: list[FeedName]
@@ -62,18 +64,23 @@ class Batch(NamedTuple):
 
 
 class Store:
-    """An open store. Any method may raise OSError or DatabaseDamaged, besides the errors it
-    names."""
+    """An open store.
+
+    Any method may raise OSError or DatabaseDamaged, besides the errors that its docstring names.
+    """
 
     def __init__(self, database: Database) -> None:
-        """Take over the database. Raises HostError if a later version wrote it."""
+        """Create or check the tables of an open database, which the store closes in the end.
+
+        Raises HostError if a later version of shoal wrote the database.
+        """
         self._database = database
         self._ready()
         self._kinds: dict[str, int] = {
             name: number for number, name in database.rows("SELECT id, name FROM kinds LIMIT 256")
         }
         self.loose = True
-        """Whether rows were removed, so that `make_smaller` may have work."""
+        """Whether rows were deleted, so that the file may have free pages for `make_smaller`."""
 
     def _ready(self) -> None:
         database = self._database
@@ -97,8 +104,10 @@ class Store:
                 database.run("INSERT OR IGNORE INTO kinds (name) VALUES (?)", name)
 
     def close(self) -> None:
-        """Close the store. The log is merged into the file if the disk allows it. Raises
-        nothing."""
+        """Close the store.
+
+        The log is merged into the file if the disk allows it. Raises no error.
+        """
         self._database.close()
 
     # Changing.
@@ -106,7 +115,7 @@ class Store:
     def commit(self, works: Sequence[Work]) -> list[StateError | None]:
         """Apply all changes in one transaction, which is on disk when this returns.
 
-        Returns None or BadOrder for each change. A change with BadOrder has no effect.
+        Returns one item for each change: None, or BadOrder for a change that was not applied.
         """
         with self._database.transaction():
             results = [self._attempt(work) for work in works]
@@ -118,7 +127,10 @@ class Store:
             self._database.tidy()
 
     def probe(self) -> None:
-        """Check that the disk accepts writes again. Raises OSError if not."""
+        """Write some data, to check that the disk accepts writes again.
+
+        Raises OSError if it does not.
+        """
         with self._database.transaction():
             self._database.run(
                 "INSERT OR REPLACE INTO meta VALUES ('probe', zeroblob(?))", defaults.PROBE_BYTES
@@ -171,7 +183,10 @@ class Store:
         return self._set_head(feed, entry.name, entry.head, size + entry.size)
 
     def _require_same(self, feed: int, entry: Entry) -> None:
-        """Raise BadOrder unless a stored entry equals this one; else a fork would go unnoticed."""
+        """Raise BadOrder unless a stored entry equals this one.
+
+        If a different one were skipped silently, a fork would go unnoticed.
+        """
         at = feed << _SEQ_BITS | entry.seq
         row = self._database.row("SELECT sealed FROM entries WHERE id = ?", at)
         _require(row is not None and row[0] == entry.sealed, entry)
@@ -201,7 +216,10 @@ class Store:
             self._database.run("DELETE FROM authors WHERE id = ?", row[0])
 
     def _cut(self, cut: Cut) -> None:
-        """Cut a feed. If the entry to cut at is not stored, remove the whole feed."""
+        """Delete the entries of a feed after a head.
+
+        If the head's entry is not stored, delete the feed.
+        """
         feed, (epoch, seq, digest) = self._feed_id(cut.name), cut.head
         head = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
         first = feed << _SEQ_BITS
@@ -236,8 +254,10 @@ class Store:
         self.loose = self.loose or removed > 0
 
     def _feed_id(self, name: FeedName, *, make: bool = False) -> int:
-        """Return the number of a feed. Return -1 if its author has no number and `make` is
-        false."""
+        """Return the number of a feed, for use as a row id.
+
+        If its author has no number yet, assign one if `make` is true, and otherwise return -1.
+        """
         key = public_key_of(name.author)
         row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
         if row is None and make:
@@ -250,8 +270,10 @@ class Store:
     # Reading.
 
     def feeds(self, after: int = -1) -> Batch:
-        """Return the next feeds after the number `after`, with their entries. Remove damaged
-        ones."""
+        """Return the next feeds after the number `after`, with their entries.
+
+        Damaged feeds are deleted. The first call has `after` -1.
+        """
         if after < 0:
             self._database.run("PRAGMA shrink_memory")  # read from the disk, not from the cache
         rows = self._feed_rows(after)
@@ -274,7 +296,8 @@ class Store:
         return Batch(kept, damaged, last)
 
     def _feed_rows(self, after: int) -> list[Row]:
-        """Return the rows of the next feeds, with about LOAD_BYTES of entries, but at least one."""
+        """Return the rows of the next feeds: at least one, and about LOAD_BYTES of entries in
+        all."""
         rows = self._database.rows(
             "SELECT f.id, f.epoch, f.seq, f.hash, f.size, f.sum, a.key FROM feeds f"
             " LEFT JOIN authors a ON a.id = f.id >> ? WHERE f.id > ? ORDER BY f.id LIMIT ?",
@@ -289,7 +312,8 @@ class Store:
         return rows[:taken]
 
     def _entry_rows(self, first: int, end: int) -> dict[int, list[Row]]:
-        """Return entries (seq, sealed, sum) by the numbers of their feeds."""
+        """Return the rows (seq, sealed entry, checksum) of entries, by the numbers of their
+        feeds."""
         found: dict[int, list[Row]] = {}
         for at, sealed, total in self._database.rows(
             "SELECT id, sealed, sum FROM entries WHERE id >= ? AND id < ? ORDER BY id",
@@ -301,7 +325,8 @@ class Store:
         return found
 
     def _name_of(self, row: Row) -> FeedName | None:
-        """Return the name of the feed of a row, or None if it is damaged or of an unknown kind."""
+        """Return the name of the feed in a row, or None if the row is damaged or the kind is
+        unknown."""
         number = row[0] >> _PART_BITS & (1 << _FEED_BITS - _PART_BITS) - 1
         part = row[0] & (1 << _PART_BITS) - 1
         kind = next((name for name, at in self._kinds.items() if at == number), "")
@@ -314,12 +339,14 @@ class Store:
 
     def _remove_feeds(self, feeds: Iterable[int]) -> None:
         if feeds := list(feeds):
-            with suppress(OSError), self._database.transaction():  # else the next start does it
+            # if the disk refuses, the next start does it
+            with suppress(OSError), self._database.transaction():
                 for feed in feeds:
                     self._forget(feed)
 
     def _remove_strays(self, first: int, end: int) -> None:
-        """Remove entries and proofs after the last feed."""
+        """Delete the entries and proofs that have numbers after the last feed, and so belong to
+        none."""
         for table, shift in (("entries", _SEQ_BITS), ("proofs", 0)):
             bounds = first << shift, end << shift
             if self._database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
@@ -327,9 +354,10 @@ class Store:
                     self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
 
     def entries(self, name: FeedName, epoch: int, seq: int, limit: int) -> list[bytes]:
-        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes, but at least one.
+        """Return sealed entries of an epoch from `seq` on, up to `limit` bytes.
 
-        Returns none if another epoch is stored. Raises FeedDamaged.
+        Returns at least one entry if there is any, and none if another epoch is stored. Raises
+        FeedDamaged if a checksum is wrong or an entry is missing.
         """
         feed = self._feed_id(name)
         row = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
@@ -348,8 +376,10 @@ class Store:
         return taken
 
     def _portion(self, feed: int, seq: int, last: int) -> list[Row]:
-        """Return the next few entries (seq, sealed, sum), or one row with seq -1 if they are
-        missing."""
+        """Return the rows (seq, sealed entry, checksum) of the next few entries.
+
+        Returns one row with seq -1 if they are missing.
+        """
         found = self._database.rows(
             "SELECT id & ?, sealed, sum FROM entries WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?",
             (1 << _SEQ_BITS) - 1,
@@ -360,7 +390,10 @@ class Store:
         return found or [(-1, b"", b"")]
 
     def proof(self, name: FeedName) -> Proof | None:
-        """Return the proof that a feed has forked, or None. Raises FeedDamaged."""
+        """Return the proof that a feed has forked, or None.
+
+        Raises FeedDamaged if the proof is damaged.
+        """
         feed = self._feed_id(name)
         row = self._database.row("SELECT first, second FROM proofs WHERE id = ?", feed)
         try:
@@ -374,7 +407,10 @@ class Store:
     # Space.
 
     def make_smaller(self) -> None:
-        """Give a few free pages back to the disk. `loose` stays true while there are more."""
+        """Return a few free pages of the file to the disk.
+
+        `loose` stays True while there are more.
+        """
         (free,) = self._database.row("PRAGMA freelist_count") or (0,)
         (pages,) = self._database.row("PRAGMA page_count") or (0,)
         self.loose = free > max(pages // defaults.FREE_SHARE, defaults.FREE_LEAST)

@@ -12,7 +12,7 @@ _SUM_BYTES: Final = 8
 
 
 class StoredFeed(NamedTuple):
-    """A feed as it is stored. If it has forked, `head` is FORKED and there are no entries."""
+    """A feed as it is stored. If the feed has forked, `head` is FORKED and there are no entries."""
 
     name: FeedName
     head: Head
@@ -21,7 +21,8 @@ class StoredFeed(NamedTuple):
 
 
 def verify(feed: StoredFeed) -> bool:
-    """Whether every entry is signed by the author, and the entries form a chain up to the head."""
+    """Return whether every entry is signed by the author, and the entries form a chain up to the
+    head."""
     parent = NO_PARENT
     for number, sealed in enumerate(feed.entries):
         try:
@@ -36,7 +37,7 @@ def verify(feed: StoredFeed) -> bool:
 
 
 def checked(name: FeedName, row: Row, entries: list[Row]) -> StoredFeed | None:
-    """Return the feed in these rows, or None if a checksum shows damage."""
+    """Return the feed in these rows, or None if a checksum shows that the rows are damaged."""
     feed, epoch, seq, digest, size, total, key = row
     head = Head(epoch, seq, digest)
     if total != feed_sum(key, feed, head, size):
@@ -52,12 +53,12 @@ def checked(name: FeedName, row: Row, entries: list[Row]) -> StoredFeed | None:
 
 
 def entry_sum(key: bytes, feed: int, epoch: int, seq: int, sealed: bytes) -> bytes:
-    """Return the checksum of an entry's row."""
+    """Return the checksum that the row of an entry must have."""
     place = struct.pack(">32sqqH", key, feed, epoch, seq)
     return hashlib.blake2b(place + sealed, digest_size=_SUM_BYTES).digest()
 
 
 def feed_sum(key: bytes, feed: int, head: Head, size: int) -> bytes:
-    """Return the checksum of a feed's row."""
+    """Return the checksum that the row of a feed must have."""
     place = struct.pack(">32sqqqq", key, feed, head.epoch, head.seq, size)
     return hashlib.blake2b(place + head.hash, digest_size=_SUM_BYTES).digest()

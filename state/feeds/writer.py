@@ -1,10 +1,12 @@
-"""Writer of own feeds: turns facts into entries, and never signs two entries with one number.
+"""Writer of this node's own feeds: turns facts into entries, and never signs two with one number.
 
 This key may have written more entries than the store holds: the store may be an old backup, and
-another process may use the same key. So the first entry of each feed in a run begins an epoch. So
-does the first entry after a write whose result is unknown. If a peer sends an epoch of this key
-that another process began, the writer begins a later one. No I/O: the caller stores the entries
-from `flush`, calls `stored`, and only then tells peers.
+another process may use the same key. Therefore the first entry of each feed in a run begins an
+epoch. So does the first entry after a write whose outcome is unknown. If a peer sends an epoch of
+this key that another process began, the writer begins a later one.
+
+No I/O. The caller stores the entries that `flush` returns, calls `stored`, and only then sends
+peers news of them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -30,28 +32,31 @@ _UPDATE_FRAME = HEADER_BYTES + 16  # bytes around the items and deletions, at mo
 
 @dataclass(slots=True)
 class _Own:
-    """The intended state of an own feed."""
+    """A feed of this node, with the facts that the feed should have."""
 
     feed: Feed
     kind: Kind
-    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that it should have
+    facts: dict[str, bytes] = field(default_factory=dict)  # all facts that the feed should have
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
     changed: Changes = field(default_factory=dict)  # changes that no entry contains yet
     flying: Changes | None = None  # changes in entries that are being stored
     epoch: int = 0  # latest epoch begun in this run; 0: none to continue
     known: int = 0  # latest epoch of this feed ever seen or made
-    anew: bool = False  # the store may differ, so an epoch is due
+    anew: bool = False  # the stored entries may differ, so a new epoch must begin
     next_at: float = 0.0  # earliest time of the next entry
 
     @property
     def document(self) -> Document | None:
-        """Return the document if its epoch may be continued."""
+        """The document, or None if its epoch may not be continued."""
         head = self.feed.head
         continues = head is not None and head.epoch == self.epoch >= self.known
         return self.feed.document if continues and not self.anew else None
 
     def put(self, key: str, value: bytes | None) -> None:
-        """Set or delete a fact."""
+        """Set a fact, or delete it if `value` is None.
+
+        The change is pending until an entry contains it.
+        """
         held = self.facts.pop(key, None)
         self.live_bytes -= 0 if held is None else fact_bytes(key, held)
         if value is not None:
@@ -61,7 +66,7 @@ class _Own:
         self.changed[key] = value
 
     def room_for(self, key: str, value: bytes) -> bool:
-        """Return whether this fact fits into the feed beside the others."""
+        """Return whether this fact fits into the feed together with the others."""
         held = self.facts.get(key)
         grown = fact_bytes(key, value) - (0 if held is None else fact_bytes(key, held))
         keys = len(self.facts) + (held is None)
@@ -71,9 +76,9 @@ class _Own:
 class Writer:
     """Writer of the feeds of one identity.
 
-    `feed_of` returns the replica's feed of a name, whose document must be in memory. `lot(n)`
-    returns a random number 0 .. n-1. Nothing is written before `held_until` unless enough peers
-    have `reported`.
+    `feed_of` returns the replica's feed with a name; its document must be in memory. `lot(n)`
+    returns a random number 0 .. n-1. Nothing is written before the time `held_until`, unless enough
+    peers have reported this node's feeds before (see `reported`).
     """
 
     def __init__(
@@ -84,7 +89,8 @@ class Writer:
         lot: Callable[[int], int],
         held_until: float = 0.0,
     ) -> None:
-        self.contested_at = -inf  # when a later epoch of this key last came from elsewhere
+        # when a peer last sent a later epoch by another process with this key
+        self.contested_at = -inf
         self._identity = identity
         self._feed_of = feed_of
         self._lot = lot
@@ -93,9 +99,13 @@ class Writer:
         self._own: dict[FeedName, _Own] = {}
 
     def set(self, kind: str, part: int, key: str, value: Mapping[str, object] | None) -> None:
-        """Set a fact of this node to `value`, or delete it (None). `flush` writes it with others.
+        """Set a fact of this node to `value`, or delete it if `value` is None.
 
-        Raises FeedFull: `bad-fact`, `fact-too-large`, `feed-full`, `forked`.
+        `flush` returns the entry.
+
+        Raises FeedFull with code `bad-fact` if the value cannot be encoded, `fact-too-large` if the
+        key or the value is too large, `feed-full` if the feed has no space for it, and `forked` if
+        the feed has forked.
         """
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.feed.forked:
@@ -115,17 +125,19 @@ class Writer:
         return own.facts.keys() | (earlier.keys() - own.changed.keys())
 
     def get(self, kind: str, part: int, key: str) -> bytes | None:
-        """Return the packed value that a fact should have, or None for no fact."""
+        """Return the packed value that a fact should have, or None if there should be no such
+        fact."""
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.epoch or key in own.changed:
             return own.facts.get(key)
         return None if own.feed.document is None else own.feed.document.get(key)
 
     def reported(self, peer: PeerId, linked: int) -> bool:
-        """Count a peer that has sent its heads of our feeds, and any entries that this node lacked.
+        """Count a peer that has reported its heads of this node's feeds.
 
-        With `linked` peers in all, at most that many reports are awaited. Return whether this was
-        the last of them.
+        The peer has also sent the entries that were missing here. Writing begins after
+        WRITE_REPORTS such reports, or after `linked`, the number of linked peers, if that is lower.
+        Returns True if this was the last report that was needed.
         """
         if not self._held_until:
             return False
@@ -142,9 +154,10 @@ class Writer:
         return max(0.0, min(times) - now, self._held_until - now) if times else None
 
     def flush(self, now: float, wall_ms: int) -> list[Entry]:
-        """Return the entries that are due, at most one for each feed.
+        """Return the entries to write now, at most one for each feed.
 
-        The caller stores them, then calls `stored` or `failed`.
+        The caller stores them, and then calls `stored` or `failed`. `wall_ms` is the wall clock in
+        ms.
         """
         if now < self._held_until:
             return []
@@ -157,7 +170,10 @@ class Writer:
         return entries
 
     def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
-        """Admit entries that are on disk to their feeds. After that, peers may be told."""
+        """Admit entries that are on disk now to their feeds, and return each with its verdict.
+
+        After that, peers may be sent news of them.
+        """
         verdicts = []
         for entry in entries:
             own = self._own[entry.name]
@@ -165,12 +181,15 @@ class Writer:
             verdicts.append((entry, verdict))
             if verdict.outcome is Outcome.NEWS:
                 own.flying = None
-            else:  # it has forked
+            else:  # the feed has forked
                 self.failed([entry])
         return verdicts
 
     def failed(self, entries: Iterable[Entry]) -> None:
-        """Write the facts of these entries again in a later epoch: they may be on disk or not."""
+        """Make the facts in these entries pending again, to be written in a later epoch.
+
+        The entries may be on disk or not, so their epoch must not be continued.
+        """
         for entry in entries:
             own = self._own[entry.name]
             own.changed = {**(own.flying or {}), **own.changed}
@@ -179,10 +198,11 @@ class Writer:
             own.epoch, own.anew = 0, True
 
     def takes(self, entry: Entry, now: float) -> bool:
-        """Whether to admit an entry of our own key that a peer sent.
+        """Return whether to admit an entry of this node's own feeds that a peer has sent.
 
-        This recovers entries of earlier runs. Once this run has written a feed, a later epoch of it
-        must come from another process. Then ours begins a still later one, after a pause.
+        Entries of earlier runs are admitted, which recovers them. If this run has written to the
+        feed already, an entry of a later epoch comes from another process with this key. Such an
+        entry is refused, and this writer begins a still later epoch after a pause.
         """
         own = self._own.get(entry.name)
         if own is None or not own.epoch or entry.epoch <= own.epoch:
@@ -196,7 +216,7 @@ class Writer:
     def renew(self) -> None:
         """Begin a new epoch of each of this node's feeds, because the stored entries are lost.
 
-        This includes feeds that this run has not changed.
+        Feeds that this run has not changed are included.
         """
         for kind, part in all_parts():
             own = self._find(FeedName(self._identity.peer, kind, part))
@@ -209,7 +229,10 @@ class Writer:
         return self._own[name]
 
     def _next_entry(self, own: _Own, wall_ms: int) -> Entry | None:
-        """Return an entry with the pending changes, or with as many as fit into one update."""
+        """Return an entry with the pending changes, or with as many of them as fit into one update.
+
+        Returns None if nothing needs to be written.
+        """
         if not own.epoch:
             _recall(own)
         held = own.feed.document
@@ -242,11 +265,13 @@ class Writer:
         return self._seal(own, Head(head.epoch, head.seq + 1, head.hash), wall_ms, update)
 
     def _begin(self, own: _Own, wall_ms: int) -> Entry:
-        """Return an entry with a snapshot, which begins a later epoch than any known one."""
+        """Return an entry with a snapshot of all facts, which begins a later epoch than any known
+        one."""
         head = own.feed.head
         known = max(own.known, own.epoch, head.epoch if head else 0)
         own.epoch = wall_ms
-        if wall_ms <= known:  # the clock is behind; random, as two copies of a store must differ
+        # the clock is behind. The epoch is random, so that two copies of a store differ.
+        if wall_ms <= known:
             own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
         facts = dict(sorted(own.facts.items()))
         update = snapshot(own.kind, client_of(own.feed.name, own.epoch), facts)
@@ -254,7 +279,10 @@ class Writer:
         return self._seal(own, Head(own.epoch, 0, NO_PARENT), wall_ms, update)
 
     def _seal(self, own: _Own, after: Head, wall_ms: int, update: bytes) -> Entry:
-        """Return the signed entry with the number in `after`; `after.hash` is its parent's hash."""
+        """Return a signed entry with this update.
+
+        `after` has the entry's epoch and seq; `after.hash` is the hash of the entry before it.
+        """
         return seal_entry(
             self._identity,
             own.kind.name,
@@ -273,8 +301,10 @@ def _is_due(own: _Own) -> bool:
 
 
 def _recall(own: _Own) -> None:
-    """Set the facts to the document's, changed by ours. Facts of the document that do not fit are
-    left out."""
+    """Set the facts that a feed should have, from its document and the pending changes.
+
+    Facts of the document that no longer fit are left out.
+    """
     document = own.feed.document
     assert document is not None or own.feed.head is None or own.feed.forked, "load it first"
     own.facts, own.live_bytes = {}, HEADER_BYTES
@@ -289,7 +319,7 @@ def _recall(own: _Own) -> None:
 
 
 def _first_of(changes: Changes, most: int) -> Changes:
-    """Return the first changes, as many as fit into an update of `most` bytes."""
+    """Return the first of these changes, as many as fit into an update of `most` bytes."""
     chosen: Changes = {}
     for key, value in changes.items():
         most -= _DELETION_BYTES + (0 if value is None else fact_bytes(key, value))

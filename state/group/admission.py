@@ -1,8 +1,8 @@
 """Admission of peers to a private group, and the secrets that this node proves to other members.
 
-A group secret alone is not enough: a peer that proves one must also be a member by this node's own
-list. Only a new node, which does not find itself in the list yet, accepts a secret alone, because
-it gets the list from the first peers that it meets. Spec: docs/spec/group.md, Doors.
+A peer that proves a group secret must also be a member by this node's own list of members. Only a
+new node, which is not in its own list yet, accepts a peer because of the secret alone: it gets the
+list from the first peers that it meets. Spec: docs/spec/group.md, Doors.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ NOT_A_MEMBER, REVOKED, NOT_READY = "not-a-member", "revoked", "not-ready"
 
 
 class GroupAdmission:
-    """The `Admission` of a node in a group."""
+    """The admission rules of a node in a group (`Admission` of the handshake)."""
 
     open = False
 
@@ -26,12 +26,13 @@ class GroupAdmission:
 
     @property
     def secret(self) -> Secret | None:
-        """Return the newest known secret."""
+        """The first secret to prove to a peer: the newest that this node knows, or None if it knows
+        none."""
         return next(iter(self._shown()), None)
 
     @property
     def further(self) -> Sequence[Secret]:
-        """Return older secrets, for peers that do not know the newest yet."""
+        """Older secrets, to prove to peers that do not know the newest one yet."""
         return self._shown()[1:]
 
     def find(self, kind: str, ident: bytes) -> Secret | None:

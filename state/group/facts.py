@@ -1,4 +1,4 @@
-"""Reader and writer of the facts in members' `group` feeds, with types and bounds checked.
+"""Types of the facts in members' `group` feeds, with functions that parse, check and write them.
 
 This module does not decide which facts are valid; `rule.py` does. Spec: docs/spec/group.md, Facts.
 """
@@ -45,7 +45,7 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """Return the role's name in facts and messages."""
+        """The role's name in facts and messages."""
         return self.name.lower()
 
 
@@ -61,8 +61,10 @@ class Charter:
 
     @property
     def ident(self) -> bytes:
-        """Return the group's public id, 16 bytes. It stays the same when keys and members
-        change."""
+        """The group's public id, 16 bytes.
+
+        The id stays the same when secrets and members change.
+        """
         told = _DOMAIN + public_key_of(self.founder) + self.nonce
         return hashlib.sha256(told).digest()[: defaults.GROUP_IDENT_BYTES]
 
@@ -74,7 +76,8 @@ _Nonce = Annotated[
 
 
 class About(Message, frozen=True):
-    """The founder's fact with the group's name, its nonce, and the founder's box."""
+    """The fact in which the founder publishes the group's name, its nonce, and the founder's
+    box."""
 
     nonce: _Nonce
     box: _Box
@@ -86,7 +89,10 @@ class About(Message, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The grant of a role to a peer. `box` is its X25519 key, to which secrets are sealed."""
+    """The grant of a role to a peer.
+
+    `box` is the peer's X25519 key, for which secrets are sealed.
+    """
 
     role: Role
     box: bytes
@@ -95,16 +101,18 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """The revocation of a peer. `ends` has the last entry of each of its feeds that still
-    counts."""
+    """The revocation of a peer.
+
+    `ends` has the last entry that still counts in each of the peer's feeds. `since` is the
+    revoker's wall clock in ms, for display only.
+    """
 
     ends: Mapping[Plot, Head]
     since: int
 
 
 class Sealed(Message, frozen=True):
-    """A part of a rotation: the new secret, sealed for a number of members with one ephemeral
-    key."""
+    """A part of a rotation: the new secret, sealed for some members with one ephemeral key."""
 
     mark: Annotated[bytes, Meta(min_length=MARK_BYTES, max_length=MARK_BYTES)]  # of the secret
     ephemeral: _Box = wire_field(name="from")
@@ -136,23 +144,23 @@ class _Revocation(Message, frozen=True):
 
 @dataclass(slots=True)
 class Said:
-    """All facts of one `group` feed."""
+    """All facts of one `group` feed, parsed."""
 
     abouts: dict[str, About] = field(default_factory=dict)
-    """At most one, under the key ABOUT."""
+    """At most one fact, under the key ABOUT."""
     grants: dict[PeerId, Grant] = field(default_factory=dict)
     revoked: dict[PeerId, Revocation] = field(default_factory=dict)
     keys: dict[tuple[int, int], Sealed] = field(default_factory=dict)
-    """By number of the rotation and of the part."""
+    """Parts of secrets by (number of the rotation, number of the part)."""
     bad: int = field(default=0, compare=False)  # malformed facts that were skipped
 
     @property
     def about(self) -> About | None:
-        """Return the founder's description of the group, or None."""
+        """The founder's description of the group, or None if the feed has none."""
         return self.abouts.get(ABOUT)
 
     def change(self, key: str, value: bytes | None) -> None:
-        """Set a fact, or remove it (None). A malformed fact counts as missing."""
+        """Set a fact, or remove it if `value` is None. A malformed fact counts as missing."""
         try:
             self._change(key, value)
         except (BadFact, Undecodable):
@@ -203,12 +211,12 @@ def revocation_fact(ends: Mapping[Plot, Head], since: int) -> dict[str, object]:
 
 
 def key_key(number: int, part: int) -> str:
-    """Return the key of the fact with a part of a rotation."""
+    """Return the key of the fact that contains part `part` of rotation `number`."""
     return f"{KEY}{number}/{part}"
 
 
 def key_fact(sealed: Sealed) -> dict[str, object]:
-    """Return the value of a fact with a part of a rotation."""
+    """Return the value of the fact that contains a part of a rotation."""
     return sealed.fields()
 
 
@@ -218,7 +226,7 @@ def _grant(fields: Fields) -> Grant:
 
 
 def _revocation(fields: Fields) -> Revocation:
-    """Return a revocation without feeds of kinds that this version does not know."""
+    """Parse a revocation. Feeds of kinds that this version does not know are left out."""
     said = typed(_Revocation, fields)
     known = [end for end in said.heads if end.kind in KINDS and end.part in KINDS[end.kind].parts]
     ends = {(end.kind, end.part): Head(end.epoch, end.seq, end.hash) for end in known}
@@ -233,7 +241,10 @@ def _peer(text: str) -> PeerId:
 
 
 def _numbers(key: str) -> tuple[int, int]:
-    """Return the numbers of a rotation and its part. Raises BadFact if the key is not canonical."""
+    """Return (number of the rotation, number of its part) from a fact's key.
+
+    Raises BadFact if the key is malformed, out of bounds or not in its canonical form.
+    """
     words = key.removeprefix(KEY).split("/")
     if len(words) == 2 and all(word.isascii() and word.isdigit() for word in words):
         number, part = (int(word) if len(word) <= 10 else -1 for word in words)

@@ -1,7 +1,7 @@
-"""One node's view of a private group: its members, the facts shown of each, and its secrets.
+"""One node's view of a private group: its members, which of their facts count, and its secrets.
 
-It watches the `group` feeds of owners and operators, and decides again when one has changed. No
-I/O; `upkeep.py` acts on the decisions.
+The `Group` watches the `group` feeds of owners and operators, and applies the rule again when one
+of them has changed. No I/O; `upkeep.py` acts on the decisions.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +17,11 @@ from .sealing import open_secret
 from .secrets import Mark, Secrets
 
 _OF_MEMBERS = ("member", "models", "shards")
-"""Kinds that are hidden once their author is revoked. Its earlier facts of other kinds stay."""
+"""Kinds of feeds that are hidden once their author is revoked. For other kinds, its earlier facts
+stay."""
 _OF_PROVIDERS = ("shards", "claims", "usage")
-"""Kinds of providers. They do not count from clients, which could otherwise answer any member's
-jobs."""
+"""Kinds of feeds that only providers write. They do not count if a client writes them, because a
+client could otherwise publish results of any member's jobs."""
 
 
 class Group(Watcher):
@@ -33,7 +34,8 @@ class Group(Watcher):
         self.news = 0  # grows with each change of the facts
         self.on_news: Callable[[], None] = lambda: None
         self._identity = identity
-        self._said: dict[PeerId, Said] = {}  # of owners and operators whose feeds were read
+        # facts of the owners and operators whose feeds were read
+        self._said: dict[PeerId, Said] = {}
         self._decided = -1
         self._newest: Mark | None = None
         self._vain: dict[PeerId, Mark] = {}  # rotations that have no box for this node
@@ -52,17 +54,17 @@ class Group(Watcher):
         self.on_news()
 
     def dropped(self, author: PeerId) -> None:
-        """Do nothing: the author's facts count until its feed has arrived again."""
+        """Do nothing. The author's facts count until its feed has been fetched again."""
 
     # Facts and decisions.
 
     def unread(self) -> list[PeerId]:
-        """Return the founder, owners and operators whose feeds were not read yet."""
+        """Return the founder, owners and operators whose `group` feeds have not been read yet."""
         wanted = (self.charter.founder, *self.order.speakers())
         return [peer for peer in dict.fromkeys(wanted) if peer not in self._said]
 
     def read(self, peer: PeerId, facts: dict[str, bytes]) -> None:
-        """Set the facts of the feed of one of them."""
+        """Set all facts of the `group` feed of the founder, an owner or an operator."""
         self._vain.pop(peer, None)
         said = self._said[peer] = Said()
         for key, value in facts.items():
@@ -70,17 +72,20 @@ class Group(Watcher):
         self.news += 1
 
     def said(self, peer: PeerId) -> Said:
-        """Return the facts of one of them."""
+        """Return the facts of a peer's `group` feed. Returns no facts if the feed was not read."""
         return self._said.get(peer) or Said()
 
     def decide(self) -> bool:
-        """Apply the rule if a fact has changed. Return whether the order has changed."""
+        """Apply the rule if a fact has changed.
+
+        Return whether the members, roles or ends have changed.
+        """
         if self._decided == self.news:
             return False
         self._decided = self.news
         before, self.order = self.order, decide(self.charter.founder, self._said)
-        # Forget peers that no longer count; they are read again if they do. Otherwise an owner that
-        # grants and revokes roles could fill this table.
+        # Forget the facts of peers that are no owners or operators any more. They are read again if
+        # needed. Otherwise an owner that grants and revokes roles could fill this table.
         speakers = frozenset(self.order.speakers())
         self._said = {peer: said for peer, said in self._said.items() if peer in speakers}
         self._newest = max((mark for mark, _ in self._rotations()), default=None)
@@ -88,8 +93,10 @@ class Group(Watcher):
         return before != self.order
 
     def granting(self, peer: PeerId, grant: Grant) -> Order:
-        """Return the group with this grant added by this node, and without its revocation of the
-        peer."""
+        """Return the order of the group as it would be if this node made this grant.
+
+        This node's own revocation of the peer, if any, is ignored.
+        """
         own = self._identity.peer
         said = self.said(own)
         revoked = {other: each for other, each in said.revoked.items() if other != peer}
@@ -97,10 +104,10 @@ class Group(Watcher):
         return decide(self.charter.founder, self._said | {own: said})
 
     def would_place(self, peer: PeerId, grant: Grant) -> bool:
-        """Whether the grant would take effect: the number of members is limited.
+        """Return whether a grant would take effect, given that the number of members is limited.
 
-        A grant of a higher role must not displace any other member, except those that revoked
-        members admitted.
+        A grant of a higher role must not displace any other member, except members that were
+        admitted by revoked ones.
         """
         before, after = self.order.standings, self.granting(peer, grant).standings
         if peer not in after or after[peer].role is not grant.role:
@@ -114,14 +121,15 @@ class Group(Watcher):
 
     @property
     def decided(self) -> bool:
-        """Whether the rule was applied at least once. Before that, no peer can be admitted."""
+        """Whether the rule has been applied at least once. Before that, no peer can be admitted."""
         return self._decided >= 0
 
     @property
     def young(self) -> bool:
-        """Whether this node does not find itself in the group yet, so that a secret is enough.
+        """Whether this node is not in its own list of members yet.
 
-        A founder always finds itself, so it is young until its fact `about` is known.
+        Such a node accepts any peer that proves a group secret. A founder is always in its own
+        list, so it counts as young until its fact `about` is known.
         """
         own = self._identity.peer
         if own == self.charter.founder:
@@ -130,24 +138,26 @@ class Group(Watcher):
 
     @property
     def role(self) -> Role | None:
-        """Return this node's own role, or None."""
+        """This node's own role, or None if it is not a member."""
         return self.order.role(self._identity.peer)
 
     def revoked_by(self, peer: PeerId) -> PeerId | None:
-        """Return the owner that has revoked a peer, or None."""
+        """Return the owner that has revoked a peer, or None if the peer is not revoked."""
         found = self.order.revoked.get(peer)
         return None if found is None else found[0]
 
     def counts(self, peer: PeerId) -> bool:
-        """Whether a peer counts as a member."""
+        """Return whether a peer counts as a member."""
         return self.shows(peer, "member")
 
     def shows(self, author: PeerId, kind: str) -> bool:
-        """Whether an author's facts of a kind count. Roles affect views and routing only here.
+        """Return whether an author's facts of a kind count.
 
-        Shards, claims and usage of clients do not count. Nothing counts of a peer that is not a
-        member, except the jobs, claims and usage that a revoked member wrote before its
-        revocation.
+        All effects of roles on views are decided here.
+
+        Shards, claims and usage of clients do not count. Of a peer that is not a member, nothing
+        counts, except the jobs, claims and usage that a revoked member wrote before its revocation.
+        While this node is `young`, all facts of non-members count.
         """
         role = self.order.role(author)
         if role is not None:
@@ -160,22 +170,26 @@ class Group(Watcher):
 
     @property
     def newest(self) -> Mark | None:
-        """Return the mark of the latest rotation by an owner, even if its secret is unknown
-        here."""
+        """The mark of the latest rotation by an owner, or None if there is none.
+
+        This node may not know the secret of that rotation.
+        """
         return self._newest
 
     def rotator(self) -> PeerId | None:
-        """Return the owner that made the newest rotation."""
+        """Return the owner that made the newest rotation, or None if there is none."""
         return next((peer for mark, peer in self._rotations() if mark == self._newest), None)
 
     def parts(self, peer: PeerId, number: int) -> list[Sealed]:
-        """Return the parts of an owner's rotation."""
+        """Return the parts of an owner's rotation, sorted by number."""
         keys = self.said(peer).keys
         return [part for place, part in sorted(keys.items()) if place[0] == number]
 
     def _rotations(self) -> Iterator[tuple[Mark, PeerId]]:
-        """Yield the latest rotation of each owner, but not of revoked ones, which know their
-        secrets."""
+        """Yield (mark of the secret, owner) for the latest rotation of each owner.
+
+        Rotations of revoked owners are left out, because a revoked owner knows its own secrets.
+        """
         for standing in self.order.members():
             keys = self.said(standing.peer).keys if standing.role is Role.OWNER else {}
             if keys:
@@ -183,7 +197,8 @@ class Group(Watcher):
                 yield Mark(number, keys[number, part].mark), standing.peer
 
     def _open(self) -> None:
-        """Open the unknown secrets that owners sealed for this node."""
+        """Decrypt the secrets that owners sealed for this node, and add those that it does not
+        know."""
         vain: dict[PeerId, Mark] = {}
         for mark, peer in self._rotations():
             if mark in self.secrets:
@@ -194,5 +209,5 @@ class Group(Watcher):
                 if secret is not None:
                     self.secrets.add(mark.number, secret)
                     continue
-            vain[peer] = mark  # until its feed changes
+            vain[peer] = mark  # do not try this rotation again before the owner's feed changes
         self._vain = vain

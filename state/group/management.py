@@ -1,4 +1,5 @@
-"""Operations on a group that people request at a node: admit, change a role, revoke, rotate."""
+"""Operations on a group that a user can request from a node: admit, change a role, revoke,
+rotate."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
@@ -20,7 +21,11 @@ from .secrets import Mark
 
 
 class Management:
-    """The operations of one node in its group. `until` waits until a decision has been made."""
+    """The operations on its group that one node offers.
+
+    `until` waits until a condition on the group holds; the condition is checked after each
+    decision.
+    """
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class Management:
         self._own = own
         self._rotation = rotation
         self._until = until
-        self._gained_at = -inf  # when this node last began to keep more kinds
+        self._gained_at = -inf  # when this node last began to store more kinds of feeds
         replica.interest.on_gained.append(lambda plots: self._gained())
 
     def _gained(self) -> None:
@@ -48,7 +53,8 @@ class Management:
     async def admit(self, peer: PeerId, role: Role, box: bytes) -> None:
         """Admit a peer in at least this role. The grant is on disk when this returns.
 
-        Raises GroupRefused, FeedFull.
+        Does nothing if the peer has this role or a higher one. Raises GroupRefused if the group
+        does not allow the admission, and FeedFull if the grant does not fit into this node's feed.
         """
         if self._group.revoked_by(peer) is not None:
             raise GroupRefused("revoked", f"the group has revoked `{peer}`")
@@ -59,7 +65,8 @@ class Management:
     async def change_role(self, peer: PeerId, role: Role) -> None:
         """Give a member exactly this role, even if this node has revoked it.
 
-        Raises GroupRefused, FeedFull.
+        Raises GroupRefused if the group does not allow the change, and FeedFull if the grant does
+        not fit into this node's feed.
         """
         self._require_owner("change roles")
         if peer == self._group.charter.founder:
@@ -90,7 +97,7 @@ class Management:
         await self._grant(peer, grant)
 
     def _granters(self, peer: PeerId, above: Role) -> Iterable[PeerId]:
-        """Return the owners that grant a peer a higher role than `above`."""
+        """Yield the owners that grant a peer a higher role than `above`."""
         owners = (each for each in self._group.order.standings.values() if each.role is Role.OWNER)
         return (
             each.peer
@@ -99,7 +106,10 @@ class Management:
         )
 
     async def _grant(self, peer: PeerId, grant: Grant) -> None:
-        """Grant a role, and undo this node's own revocation of the peer."""
+        """Write the grant of a role, and withdraw this node's own revocation of the peer.
+
+        Raises GroupRefused if this node may not make the grant or the grant would have no effect.
+        """
         own, role = self._group.role, grant.role
         if own is None or not (own is Role.OWNER or (own is Role.OPERATOR and role is Role.CLIENT)):
             raise self.not_allowed(f"admit {role.word}s")
@@ -122,9 +132,10 @@ class Management:
         await self._until(lambda: self._group.order.role(peer) == role)
 
     async def revoke(self, peer: PeerId) -> None:
-        """Revoke a member, so that its later entries no longer count, and rotate the secret.
+        """Revoke a member, so that its later entries no longer count, and request a new secret.
 
-        Raises GroupRefused, FeedFull.
+        Raises GroupRefused if the group does not allow it, and FeedFull if the revocation does not
+        fit into this node's feed.
         """
         self._require_owner("revoke")
         order = list(self._group.order.standings)
@@ -141,7 +152,7 @@ class Management:
         self._rotation.ask()
 
     def _senior(self, peer: PeerId) -> GroupRefused:
-        """Return the error for revoking a senior member, or itself."""
+        """Return the error for an attempt to revoke this node itself or one of its seniors."""
         own, founder = self._identity.peer, self._group.charter.founder
         code, message = "senior", f"`{peer}` is senior to this node in the group"
         if peer == own:
@@ -155,10 +166,11 @@ class Management:
         )
 
     def _ends_now(self, peer: PeerId) -> Mapping[Plot, Head]:
-        """Return the last entry of each feed of a peer. Raises GroupRefused.
+        """Return the last entry of each feed of a peer, which its revocation names.
 
-        For a revoked peer, returns the ends in its revocation, because the entries that lead there
-        may not have arrived yet.
+        For a peer that is revoked already, returns the entries that its revocation names, because
+        the entries up to these may not have arrived yet. Raises GroupRefused if entries of the peer
+        are missing here.
         """
         revoked = self._group.order.revoked.get(peer)
         if revoked is not None:
@@ -174,20 +186,24 @@ class Management:
         return {plot: head for plot, head in heads if head is not None and head != FORKED}
 
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
-        """Whether entries of a peer may still be missing.
+        """Return whether entries of a peer may still be missing at this node.
 
-        Offers of other peers do not count, because the peer to revoke could offer more and more.
+        The heads that peers offer are not considered, because the peer to revoke could offer more
+        and more.
         """
         replica = self._replica
         if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:
             return True
-        # Its feed was lost, but its facts count until the feed has come again (`Group.dropped`).
+        # The peer's feed was lost here, but its facts count until the feed has been fetched again
+        # (`Group.dropped`).
         return replica.head(key, GROUP) is None and self._group.said(peer) != Said()
 
     async def rotate(self) -> Mark:
-        """Make a new secret for all members. It is on disk when this returns.
+        """Make a new secret for all members, and return its mark.
 
-        Raises GroupRefused, FeedFull.
+        The secret is on disk when this returns.
+
+        Raises GroupRefused if the group does not allow it or the disk does not accept it in time.
         """
         self._require_owner("rotate the key")
         self._rotation.next_number()
@@ -202,7 +218,10 @@ class Management:
             raise self.not_allowed(what)
 
     def not_allowed(self, what: str) -> GroupRefused:
-        """Return the error for an operation that this node's role does not allow."""
+        """Return the error for an operation that this node's role does not allow.
+
+        `what` completes the sentence "… cannot …" in its message.
+        """
         own = self._identity.peer
         if self._group.revoked_by(own) is not None:
             message = f"the group has revoked this node: it cannot {what}"
@@ -212,7 +231,7 @@ class Management:
         return GroupRefused("not-owner", message, hint=f"ask one of: {self.owners()}")
 
     def owners(self) -> str:
-        """Return the owners to ask, as text."""
+        """Return a list of the owners that a user can ask, as text for a message."""
         owners = [each.peer for each in self._group.order.members() if each.role is Role.OWNER]
         return _listed(owners)
 
@@ -221,7 +240,7 @@ class Management:
 
 
 def _founder(peer: PeerId) -> tuple[str, str]:
-    """Return the error text and hint for an attempt to change a founder's role."""
+    """Return (message, hint) of the error for an attempt to change the founder's role."""
     return (
         f"`{peer}` founded the group: it always stays an owner",
         "create a group without it: `shoal node --private --data DIR`",

@@ -10,10 +10,13 @@ Changes = Mapping[str, Mapping[str, object] | None]
 
 
 class OwnFeed(Protocol):
-    """The methods of a writer that are used here."""
+    """The methods through which this node's own feeds are read and written; `State` has them."""
 
     def set(self, kind: str, key: str, value: Mapping[str, object] | None) -> None:
-        """Set or delete a fact. Raises FeedFull."""
+        """Set a fact, or delete it if `value` is None.
+
+        Raises FeedFull if the feed cannot take the fact.
+        """
         ...
 
     def keys(self, kind: str) -> Collection[str]: ...
@@ -22,7 +25,7 @@ class OwnFeed(Protocol):
 
 
 def say(own: OwnFeed, changes: Changes) -> None:
-    """Write all of these facts, or none of them. Raises FeedFull."""
+    """Write all of these facts, or none of them. Raises FeedFull if they do not fit."""
     before = {key: own.get("group", key) for key in changes}
     try:
         _put(own, changes)
@@ -32,7 +35,7 @@ def say(own: OwnFeed, changes: Changes) -> None:
 
 
 def _put(own: OwnFeed, changes: Changes) -> None:
-    """Delete all of the keys first, so that the new facts fit."""
+    """Set or delete facts. All keys are deleted first, so that the new facts fit."""
     for key in changes:
         own.set("group", key, None)
     for key, value in changes.items():

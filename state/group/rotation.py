@@ -1,4 +1,4 @@
-"""Rotation of the group's secret by owners, and its distribution to new members."""
+"""Rotation of the group's secret by owners, and distribution of the secret to new members."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,7 +15,10 @@ from .secrets import Mark
 
 
 class Rotation:
-    """The duties of one node as an owner. It calls `wake` when `keep_up` has work."""
+    """The duties of one node as an owner, with respect to secrets.
+
+    `wake` is called when `keep_up` has work.
+    """
 
     def __init__(
         self,
@@ -32,20 +35,26 @@ class Rotation:
         self._own = own
         self._wake = wake
         self._given: tuple[Mark, set[PeerId]] | None = None
-        """The latest secret that this run made or sent to new members, and its recipients."""
+        """The latest secret that this run of the node has made or sent to new members, and the
+        members that it was sealed for."""
 
     def ask(self) -> None:
-        """Request a new secret."""
+        """Request a new secret. `keep_up` makes it."""
         self._stale = True
         self._wake()
 
     async def keep_up(self) -> None:
-        """Write the facts about secrets that are due. Raises FeedFull, GroupRefused."""
+        """Write the facts about secrets that are due.
+
+        Such a fact contains a part of a new secret, or the present secret for new members. Does
+        nothing if this node is not an owner. Raises FeedFull if the facts do not fit into this
+        node's feed, and GroupRefused if no number is left for a rotation.
+        """
         own = self._identity.peer
         if self._group.role is not Role.OWNER or own not in self._boxes():
             return
         if self._given is not None and not self._heard(self._given[0]):
-            return  # it is not on disk yet
+            return  # the previous rotation is not on disk yet
         newest = self._group.newest
         if newest is None:
             await self._rotate(first=next(iter(self._group.secrets.known()), None))
@@ -55,12 +64,12 @@ class Rotation:
             await self._hand_on(newest)
 
     def _heard(self, mark: Mark) -> bool:
-        """Whether the facts that this run wrote about a secret are in the feed."""
+        """Return whether the facts that this run wrote about a secret are in the feed."""
         said = self._group.said(self._identity.peer).keys
         return any(at[0] == mark.number and said[at].mark == mark.mark for at in said)
 
     def _leaked(self, newest: Mark) -> bool:
-        """Whether a member that this node has revoked received the newest secret."""
+        """Return whether a member that this node has revoked was given the newest secret."""
         rotator, own = self._group.rotator(), self._identity.peer
         mine = [peer for peer, (by, _) in self._group.order.revoked.items() if by == own]
         if rotator is None or not mine:
@@ -69,8 +78,11 @@ class Rotation:
         return bool(boxed(self._group.charter.ident, newest.number, mine, parts))
 
     async def _hand_on(self, newest: Mark) -> None:
-        """Send the secret to members added since the rotation, whose granters may not have known
-        it."""
+        """Send the newest secret to the members that it was not sealed for.
+
+        Such members were added after the rotation, perhaps by a member that did not know the secret
+        yet.
+        """
         own, ident = self._identity.peer, self._group.charter.ident
         parts = self._group.parts(own, newest.number)
         members = self._boxes()
@@ -82,7 +94,7 @@ class Rotation:
             return
         numbers = [at[1] for at in self._group.said(own).keys if at[0] == newest.number]
         first = max(numbers, default=-1) + 1
-        if first >= defaults.KEY_PARTS:  # single additions have used up the parts
+        if first >= defaults.KEY_PARTS:  # members added one at a time have used up the part numbers
             await self._rotate()
             return
         parts = await self._sealed(newest.number, self._group.secrets[newest], lacking)
@@ -90,8 +102,11 @@ class Rotation:
         self._given = newest, have | lacking.keys()
 
     async def _rotate(self, first: tuple[int, bytes] | None = None) -> None:
-        """Publish a new secret, or `first`, the group's founding secret, which is in no feed
-        yet."""
+        """Make a new secret, and publish it in this node's feed.
+
+        If `first` is given, publish that secret with its number instead: the founding secret of the
+        group, which is in no feed yet.
+        """
         number = self.next_number()
         number, secret = first or (number, self._host.entropy(SECRET_BYTES))
         mark, members = Mark(number, mark_of(secret)), self._boxes()
@@ -101,17 +116,20 @@ class Rotation:
         self._stale = False
 
     def _replace(self, number: int, parts: Iterable[Sealed]) -> None:
-        """Replace the previous rotation atomically.
+        """Replace this node's previous rotation in its feed atomically.
 
-        A partial rotation would leave this node waiting for facts that it has already deleted. Or,
-        if it has published no other secret in this run, it would make new secrets four times a
-        second until all older ones are forgotten.
+        After a partial rotation, this node would wait for facts that it has already deleted. If it
+        had published no other secret in this run, it would even make a new secret four times a
+        second, until all nodes have forgotten the older secrets.
         """
         held = [key for key in self._own.keys("group") if key.startswith(facts.KEY)]
         say(self._own, {**dict.fromkeys(held), **_told(number, parts, 0)})
 
     def next_number(self) -> int:
-        """Return the number of the next rotation. Raises GroupRefused."""
+        """Return the number of the next rotation.
+
+        Raises GroupRefused if all numbers are used up.
+        """
         number = (self._group.newest.number if self._group.newest else 0) + 1
         if number > defaults.KEY_NUMBER:
             raise GroupRefused(
@@ -136,6 +154,6 @@ class Rotation:
 
 
 def _told(number: int, parts: Iterable[Sealed], first: int) -> Changes:
-    """Return the facts for the parts of a rotation, numbered from `first` on."""
+    """Return the facts with the parts of a rotation, which are numbered from `first` on."""
     full = (part for part in parts if part.boxes)
     return {facts.key_key(number, at): facts.key_fact(part) for at, part in enumerate(full, first)}

@@ -1,11 +1,13 @@
 """The rule of a group, which decides the members, their roles, and where revoked feeds end.
 
-The rule is a pure function of the facts in `group` feeds. It visits the members once, in order of
-seniority from the founder down: owners by their distance in grants from the founder and then by
-public key, then operators, then clients, each by public key. The order of peer ids equals the order
-of public keys, so the ids need not be decoded, which could take a second. All seniors of a member
-have decided on it before it is visited, and no junior can decide against it. So two owners that
-revoke each other need no clock. Spec: docs/spec/group.md, The rule.
+The rule is a pure function of the facts in `group` feeds. It visits each member once, in order of
+seniority from the founder down: owners by the number of grants between them and the founder, and
+then by public key; then operators; then clients, each by public key. Peer ids sort like public
+keys, so the ids are not decoded, which could take a second.
+
+When a member is visited, all its seniors have decided about it, and no junior can decide against
+it. Therefore no clock is needed if two owners revoke each other. Spec: docs/spec/group.md, The
+rule.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +22,7 @@ from .facts import Grant, Revocation, Role, Said
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The position of a peer in the group."""
+    """The position of a peer in the group: its role, and which member granted it."""
 
     peer: PeerId
     role: Role
@@ -31,13 +33,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The members of a group, as its feeds define them."""
+    """The members of a group, as the facts in its feeds define them."""
 
     standings: Mapping[PeerId, Standing] = field(default_factory=dict)
-    """All peers that were granted a role, most senior first, including revoked ones."""
+    """All peers that were granted a role, most senior first. Revoked peers are included."""
     revoked: Mapping[PeerId, tuple[PeerId, Revocation]] = field(default_factory=dict)
-    """Revoked peers, each with its revoker and revocation. A peer may be revoked without ever
-    having a role."""
+    """Revoked peers, each with its revoker and the revocation. A peer may be revoked even if it
+    never had a role."""
 
     def role(self, peer: PeerId) -> Role | None:
         """Return the role of a member, or None if the peer is not a member."""
@@ -45,7 +47,7 @@ class Order:
         return None if standing is None or peer in self.revoked else standing.role
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether the peer was ever granted a role or revoked."""
+        """Return whether the peer was ever granted a role or revoked."""
         return peer in self.standings or peer in self.revoked
 
     def members(self) -> Iterator[Standing]:
@@ -53,20 +55,22 @@ class Order:
         return (each for each in self.standings.values() if each.peer not in self.revoked)
 
     def speakers(self) -> Iterator[PeerId]:
-        """Return the peers whose `group` feeds count: all but the clients, including revoked
+        """Yield the peers whose `group` feeds count: owners and operators, including revoked
         ones."""
         return (each.peer for each in self.standings.values() if each.role > Role.CLIENT)
 
     def ends(self) -> dict[bytes, Mapping[Plot, Head]]:
-        """Return the ends of revoked peers' feeds, by public key. Feeds without an end have no
-        valid entries."""
+        """Return the last valid entries of revoked peers' feeds, by public key.
+
+        If a feed of such a peer is not listed, none of its entries is valid.
+        """
         return {public_key_of(peer): found.ends for peer, (_, found) in self.revoked.items()}
 
 
 def decide(founder: PeerId, said: Mapping[PeerId, Said]) -> Order:
-    """Return the group of a founder, from the facts of each author.
+    """Apply the rule: return the group of a founder, given the facts in each author's `group` feed.
 
-    The facts of revoked authors must be those up to the ends of their feeds.
+    The facts of a revoked author must be those up to the end of its feed that its revocation sets.
     """
     return _Pass(founder, said).order()
 
@@ -97,7 +101,10 @@ class _Pass:
         return self._said.get(peer) or _NOTHING
 
     def _owners_after(self, level: list[PeerId], placed: set[PeerId], most: int) -> list[PeerId]:
-        """Apply the revocations of the owners in `level`, and return the owners that they grant."""
+        """Apply the revocations made by the owners in `level`, and return the new owners.
+
+        `placed` are all owners so far. At most `most` new owners are returned.
+        """
         done = placed.difference(level)
         for peer in level:
             done.add(peer)  # `done` has all its seniors now
@@ -107,10 +114,12 @@ class _Pass:
         return self._add(level, Role.OWNER, most)
 
     def _add(self, granters: Iterable[PeerId], role: Role, most: int) -> list[PeerId]:
-        """Add at most `most` peers that have no role yet and get this one from these members.
+        """Give `role` to at most `most` peers without a role to which these members grant it.
 
-        Grants of senior members come first, and grants of revoked members last. So an owner that
-        fills the group with made-up keys blocks no other peer once it is revoked.
+        Return them.
+
+        Grants of senior members come first, and grants of revoked members last. Therefore an owner
+        that fills the group with made-up keys no longer keeps other peers out once it is revoked.
         """
         found: dict[PeerId, Standing] = {}
         for peer in sorted(granters, key=self._revoked.__contains__):
@@ -124,7 +133,10 @@ class _Pass:
         return sorted(found)
 
     def _granted(self, peer: PeerId, role: Role) -> Mapping[PeerId, Grant]:
-        """Return a member's grants of this role. An operator's are limited to OPERATOR_CLIENTS."""
+        """Return the grants of this role that a member has made.
+
+        Of an operator's grants, at most OPERATOR_CLIENTS count.
+        """
         grants = self._of(peer).grants
         found = {other: grant for other, grant in grants.items() if grant.role is role}
         if self._standings[peer].role is Role.OWNER:

@@ -1,9 +1,9 @@
-"""Encryption of a group's secrets for each of its members.
+"""Encryption of a group's secret for each of its members.
 
-A member's box is an X25519 key derived from its identity. A rotation seals the new secret to each
-box with an ephemeral key (ECDH, HKDF-SHA256, ChaCha20-Poly1305). The sealed secret is bound to the
-group, the rotation's number and the member, and opens in no other context. Spec:
-docs/spec/group.md, Keys.
+A member's box is an X25519 key derived from its identity. A rotation encrypts ("seals") the new
+secret for each member's box with an ephemeral key (ECDH, HKDF-SHA256, ChaCha20-Poly1305). The
+sealed secret is bound to the group, the rotation's number and the member, and cannot be decrypted
+in another context. Spec: docs/spec/group.md, Keys.
 """
 
 import hashlib
@@ -33,7 +33,8 @@ def mark_of(secret: bytes) -> bytes:
 
 
 def box_key(identity: Identity) -> X25519PrivateKey:
-    """Return the private key that opens secrets sealed for this node."""
+    """Return the private key of this node's box, which decrypts the secrets that are sealed for
+    this node."""
     return X25519PrivateKey.from_private_bytes(_derived(identity.seed, b"shoal/group/box/1"))
 
 
@@ -49,9 +50,10 @@ def seal_secret(
     members: Mapping[PeerId, bytes],
     seeds: Sequence[bytes],
 ) -> Iterator[Sealed]:
-    """Seal a secret to the boxes of members, in parts that fit into a fact.
+    """Yield a secret sealed for these members, in parts that fit into a fact.
 
-    `seeds` has 32 random bytes for each part. A box that is not a valid key gets nothing.
+    `members` has each member's public box key. `seeds` has 32 random bytes for each part of up to
+    KEY_PART_MEMBERS members. A member whose box is not a valid key gets no secret.
     """
     peers = sorted(members)
     for start, seed in zip(range(0, len(peers), defaults.KEY_PART_MEMBERS), seeds, strict=True):
@@ -67,8 +69,10 @@ def seal_secret(
 def boxed(
     group: bytes, number: int, peers: Iterable[PeerId], parts: Iterable[Sealed]
 ) -> set[PeerId]:
-    """Return the peers for which a rotation has a box. Only the peer itself can tell if it is
-    valid."""
+    """Return those of `peers` for which a rotation has a sealed secret.
+
+    Only the peer itself can check that it can decrypt the secret.
+    """
     tags = {tag for part in parts for tag in _boxes(part)}
     return {peer for peer in peers if _tag(group, number, peer) in tags}
 
@@ -76,10 +80,10 @@ def boxed(
 def open_secret(
     identity: Identity, group: bytes, number: int, parts: Iterable[Sealed]
 ) -> bytes | None:
-    """Return the secret of a rotation if one of its parts has it for this node, else None.
+    """Decrypt the secret of a rotation with this node's key, and return it.
 
-    At most KEY_BOXES_TRIED parts are tried, because each takes 0.1 ms and an honest owner writes
-    only one for each member.
+    Returns None if no part has a valid one for this node. At most KEY_BOXES_TRIED parts are tried,
+    because each takes 0.1 ms and an honest owner writes only one for each member.
     """
     tag = _tag(group, number, identity.peer)
     for part in islice((part for part in parts if tag in part.boxes), defaults.KEY_BOXES_TRIED):

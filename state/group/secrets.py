@@ -1,4 +1,7 @@
-"""The secrets of a group that a node knows: the newest is in use, older ones are still accepted."""
+"""The secrets of a group that a node knows.
+
+The newest secret is in use. Older ones are still accepted from peers that do not know it yet.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -8,24 +11,27 @@ from .sealing import mark_of
 
 
 class Mark(NamedTuple):
-    """Identifier of a secret: the number of its rotation, and a hash that tells equal numbers
-    apart."""
+    """Identifier of a secret: the number of its rotation, and a hash.
+
+    The hash distinguishes secrets of rotations with the same number.
+    """
 
     number: int
     mark: bytes
 
 
 class Secrets:
-    """At most KEYS_KEPT secrets: the ones learnt last, and the oldest.
+    """The secrets that this node knows, at most KEYS_KEPT: those learnt last, and the oldest.
 
-    The oldest is the one with the lowest number, and of equal numbers the one learnt first. Numbers
-    decide nothing else here. Otherwise an owner that uses high numbers could make nodes forget the
-    secrets made after its revocation, and an owner that reuses number 1, with a lower mark found by
-    trial, could make them forget the secret that all have in common.
+    The oldest is the one with the lowest number, and of equal numbers the one learnt first. Apart
+    from that, numbers do not decide which secrets are kept. Otherwise an owner that uses high
+    numbers could make nodes forget the secrets made after its revocation. Nor do marks decide,
+    because an owner could find a lower mark by trial, reuse number 1 with it, and so make nodes
+    forget the founding secret, which all of them have in common.
     """
 
     def __init__(self, known: Iterable[tuple[int, bytes]] = ()) -> None:
-        """`known` has the number and secret of each, the one learnt last first."""
+        """Create the collection from `known`: (number, secret) pairs, the one learnt last first."""
         self.on_change: Callable[[], None] = lambda: None
         self._by_mark: dict[Mark, bytes] = {}
         for number, secret in reversed(list(known)):
@@ -41,28 +47,32 @@ class Secrets:
         return self._by_mark[mark]
 
     def marks(self) -> list[Mark]:
-        """Return the marks of all secrets, newest first."""
+        """Return the marks of all secrets, the highest number first."""
         return sorted(self._by_mark, reverse=True)
 
     def known(self) -> list[tuple[int, bytes]]:
-        """Return the number and secret of each, the one learnt last first, for a file or a new
+        """Return (number, secret) of each, the one learnt last first, for a file or for a new
         member."""
         return [(mark.number, self._by_mark[mark]) for mark in reversed(self._by_mark)]
 
     def add(self, number: int, secret: bytes) -> None:
-        """Add a secret."""
+        """Add a secret, and call `on_change` if it was not known.
+
+        If there are too many, one is forgotten.
+        """
         if self._add(number, secret):
             self.on_change()
 
     def find(self, ident: bytes) -> bytes | None:
-        """Return the secret with this mark, whatever its number, or None."""
+        """Return the secret whose mark has this hash, with any number, or None if it is not
+        known."""
         return next((self._by_mark[mark] for mark in self._by_mark if mark.mark == ident), None)
 
     def shown(self, newest: Mark | None) -> list[Mark]:
-        """Return the marks of the secrets to prove to a peer, best first.
+        """Return the marks of the secrets that this node proves to a peer, best first.
 
-        These are the newest, then others at growing distances, and the oldest. So two nodes that
-        missed each other's rotations find a secret that both know.
+        The list has `newest`, other secrets at growing distances from it, and the oldest secret.
+        Two nodes that missed each other's rotations can therefore find a secret that both know.
         """
         marks = self.marks()
         if newest in self._by_mark:

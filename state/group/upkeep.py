@@ -1,7 +1,9 @@
-"""Tasks that apply a group's decisions at a node: the trio shell of `group.py`.
+"""Tasks that apply a group's decisions at a node; `group.py` makes the decisions without I/O.
 
-They apply each new decision to the feeds, the links and the views, and do the duties of this node's
-role: a founder describes the group, and an owner sends new secrets to the members.
+A decision is the result of applying the group's rule to its `group` feeds: the members, their
+roles, and where revoked feeds end. Each new decision is applied to the feeds, the links and the
+views. The tasks also do the duties of this node's role: a founder describes the group, and an owner
+sends new secrets to the members.
 """
 
 from collections.abc import Callable, Collection
@@ -28,8 +30,10 @@ from .sealing import box_of
 
 
 class Upkeep:
-    """The upkeep of one node's group. `on_change` is called after each decision with the previous
-    order."""
+    """Tasks that apply the decisions of one node's group.
+
+    The callbacks in `on_change` are called after each decision, with the previous order.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,8 @@ class Upkeep:
         self.group = group
         self.on_change: list[Callable[[Order], None]] = []
         self.trouble: StateError | None = None
-        """Why this node cannot write the facts that its role requires, or None."""
+        """The error because of which this node cannot write the facts that its role requires, or
+        None."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -57,10 +62,11 @@ class Upkeep:
             host, identity, group, self._replica, own, self._rotation, self.until
         )
         self.held = False
-        """Whether a founder must wait. Peers may have its earlier facts, so it writes no new ones
-        before it has compared with one."""
+        """Whether a founder must wait before it writes facts. Peers may have its earlier facts, so
+        it first compares its feeds with a peer."""
         replication.exchange.on_reported.append(lambda peer: self._release())
-        self._strangers: dict[PeerId, float] = {}  # linked peers that are not members, since when
+        # linked peers that are not members, and since when
+        self._strangers: dict[PeerId, float] = {}
         group.on_news = self.wake
 
     def _release(self) -> None:
@@ -74,15 +80,20 @@ class Upkeep:
     # Deciding.
 
     async def more(self) -> Collection[bytes]:
-        """Decide from the stored feeds, and return the authors that must be kept in addition."""
+        """Apply the group's rule to the stored feeds.
+
+        Return the authors that must be stored in addition.
+        """
         before = set(self._replica.authors.keys())
         await self.settle()
         return set(self._replica.authors.keys()) - before
 
     async def settle(self) -> None:
-        """Decide repeatedly, until the decision agrees with the feeds cut at the ends that it sets.
+        """Apply the group's rule repeatedly, until the result no longer changes the feeds.
 
-        Only one caller at a time, as for taking in entries.
+        A decision may cut feeds at the ends that it sets, and may require further feeds to be read.
+        The rule is then applied to the feeds as they are after that. Only one caller at a time may
+        call this, as for changes of the replica.
         """
         group = self.group
         while True:
@@ -97,12 +108,15 @@ class Upkeep:
                 callback(before)
 
     async def decided(self) -> None:
-        """Wait until this node has decided again."""
+        """Wait until the loop has applied the group's rule once more."""
         await self._decided.wait()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until a condition holds. Raises GroupRefused if the disk does not accept it in
-        time."""
+        """Wait until a condition holds; it is checked after each decision.
+
+        Raises GroupRefused after GROUP_PATIENCE seconds, usually because the disk refuses the
+        change.
+        """
         with trio.move_on_after(defaults.GROUP_PATIENCE):
             while not holds():
                 self.wake()
@@ -115,7 +129,10 @@ class Upkeep:
         )
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Apply the group's rule, close links and do this node's duties whenever something changes.
+
+        Runs until cancelled.
+        """
         self._endpoint.on_link(lambda link: self.wake())
         self.wake()
         while True:
@@ -141,11 +158,11 @@ class Upkeep:
             await trio.sleep(defaults.GROUP_PAUSE)
 
     def _part(self) -> None:
-        """Close links to revoked peers at once, and to other strangers after a while: they may be
-        new.
+        """Close links to revoked peers at once, and to other non-members after a while.
 
-        A peer that was admitted by an invitation stays, even if it never becomes a member, as a
-        browser does.
+        Other non-members may be new members, whose grant has not arrived yet. A peer that was
+        admitted with an invitation keeps its link even if it never becomes a member, as a browser
+        does.
         """
         now, strangers = self._host.now(), dict[PeerId, float]()
         for link in self._endpoint.links():

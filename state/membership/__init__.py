@@ -1,4 +1,4 @@
-"""Who is in the swarm: member records over links, and which members are alive.
+"""Membership of the swarm: member records that nodes exchange over links, and members' liveness.
 
 Public: `Membership`, `MemberRecord`, `ShardRecord`, `Capacity`. Imports `feeds/`. Specs:
 docs/spec/membership.md, docs/spec/liveness.md.

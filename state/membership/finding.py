@@ -1,7 +1,8 @@
-"""Questions to peers about members that they may reach, many in one message.
+"""Questions to peers for proofs that members are live. One message asks about many members.
 
-A peer posts each proof as soon as it has it, and replies once it has no more to say. So a member
-that is slow to sign delays no proof of another one. Spec: docs/spec/liveness.md.
+A peer sends each proof as soon as it has the proof, and replies once it has no more to send.
+Therefore a member that is slow to sign does not delay the proofs of others. Spec:
+docs/spec/liveness.md.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,11 +25,11 @@ from .liveness import Liveness
 from .messages import encode_find, encode_found, read_find, read_found
 
 Found = Callable[[PeerId, bytes], None]
-"""Take a member's signature, which is not verified yet."""
+"""Called with a member and its signature, which is not verified yet."""
 
 
 class Finding:
-    """The questions of one node that are open, and its answers to those of its peers."""
+    """The open questions of one node, and its replies to the questions of its peers."""
 
     def __init__(
         self,
@@ -37,13 +38,18 @@ class Finding:
         links: Mapping[PeerId, Link],
         allows: Callable[[Link, int], bool],
     ) -> None:
-        """`allows` tells whether the peer of a link may ask about this number of members now."""
+        """Create the questions and their message handlers.
+
+        `allows` returns whether the peer of a link may ask about this number of further members
+        now.
+        """
         self._endpoint = endpoint
         self._liveness = liveness
         self._links = links
         self._allows = allows
         self._open: dict[int, tuple[PeerId, list[PeerId | None], Found]] = {}
-        """By number of a question: the peer that was asked, the members without an answer."""
+        """By number of a question: (peer that was asked, members in the question, callback). A
+        member with an answer is replaced by None."""
         self._idents = count()
         endpoint.handle("live.find", self._on_find)
         endpoint.handle("live.found", self._on_found)
@@ -51,20 +57,20 @@ class Finding:
     async def ask_around(
         self, peers: Collection[PeerId], number: bytes, left: Collection[PeerId], found: Found
     ) -> None:
-        """Ask the helpers of all these members for signatures over a number.
+        """Ask the helpers of these members for the members' signatures over `number`.
 
-        It returns once all have been asked. Members that are no longer in `left` need no more
-        signatures.
+        Returns once all helpers have been asked. Members that are no longer in `left` need no more
+        signatures, so no further helper is asked about them.
         """
         async with trio.open_nursery() as nursery:
             for pace, some in groupby(sorted(peers, key=self._pace), self._pace):
                 nursery.start_soon(self._ask_by, pace, list(some), number, left, found)
 
     def _pace(self, peer: PeerId) -> "_Pace":
-        """Return how fast to ask about a member.
+        """Return how fast to ask helpers about a member.
 
-        Unless it is in doubt, its helpers are asked one after another, because the first will
-        probably deliver.
+        If the member is not in doubt, its helpers are asked one after another, because the first
+        one will probably deliver the proof.
         """
         if self._liveness.is_answering(peer):  # its own link will probably deliver the proof
             return _Pace(defaults.NEXT_S, 1, defaults.NEXT_S)
@@ -80,8 +86,10 @@ class Finding:
         left: Collection[PeerId],
         found: Found,
     ) -> None:
-        """Ask in rounds, with one question to each helper in a round. The next round begins when
-        all of them have no more to say, or are late."""
+        """Ask the helpers in rounds, with at most one question to each helper in a round.
+
+        A round ends when all its helpers have replied, or after `pace.apart` seconds.
+        """
         helpers = {peer: iter(self._liveness.helpers(peer)) for peer in peers}
         await trio.sleep(pace.first)
         async with trio.open_nursery() as nursery:
@@ -109,9 +117,9 @@ class Finding:
     async def _ask(
         self, by: PeerId, peers: Sequence[PeerId], number: bytes, found: Found, *, further: bool
     ) -> None:
-        """Ask a peer about members, and return once it has no more to say.
+        """Ask a peer about members. Return once the peer has no more proofs to send.
 
-        `found` gets at most one signature of each member. With `further` the peer asks its
+        `found` is called with at most one signature of each member. If `further`, the peer asks
         witnesses as well.
         """
         if (link := self._links.get(by)) is None:
@@ -126,10 +134,10 @@ class Finding:
             del self._open[ident]
 
     def _on_found(self, call: Call) -> Answer:
-        """Take a signature that a peer has found.
+        """Pass a signature that a peer has found to the question that it answers.
 
-        One that this node did not ask for is ignored. So false signatures cost one verification
-        for each member that the peer was asked about.
+        A signature that this node did not ask for is ignored. Therefore false signatures cost at
+        most one verification for each member that the peer was asked about.
         """
         try:
             ident, place, proof = read_found(call.payload)
@@ -172,8 +180,12 @@ class Finding:
 
 
 class _Pace(NamedTuple):
-    """Seconds before the first round of questions, helpers of each member in one round, and
-    seconds, at most, from one round to the next."""
+    """How fast to ask helpers.
+
+    `first` is the time in seconds before the first round of questions, `at_once` the number of
+    helpers of each member in one round, and `apart` the longest time in seconds from one round to
+    the next.
+    """
 
     first: float
     at_once: int
@@ -181,7 +193,7 @@ class _Pace(NamedTuple):
 
 
 async def ask_itself(link: Link, number: bytes, found: Found) -> None:
-    """Ask the peer of a link for its signature over a number."""
+    """Ask the peer of a link for its signature over `number`, and pass it to `found`."""
     with suppress(TransportError):
         reply = await link.call("live.prove", payload=number, timeout=defaults.PROVE_S)
         if len(reply.payload) == SIGNATURE_BYTES:
@@ -189,7 +201,10 @@ async def ask_itself(link: Link, number: bytes, found: Found) -> None:
 
 
 def blame(link: Link | None, error: BadRecord) -> Refusal:
-    """Close a link whose peer broke the protocol."""
+    """Close the link of a peer that broke the protocol.
+
+    Return a refusal as the reply to its call.
+    """
     if link is not None:
         link.close(error.code, error.message)
     return Refusal(error.code, error.message)

@@ -1,8 +1,9 @@
-"""Batching of liveness questions: one signature of a member answers many nonces.
+"""Batching of liveness questions: one signature of a member answers the nonces of many questions.
 
-A witness gathers questions for a while and builds a Merkle tree over their nonces. Each member
-asked about signs the root once. Every asker gets the Merkle path from its own nonce to the signed
-root, so it knows that the signature is newer than its nonce. No I/O. Spec: docs/spec/liveness.md.
+A witness gathers the questions of its peers for a while, and builds a Merkle tree over their
+nonces. Each member that they ask about signs the root once. Every peer that asked gets the Merkle
+path from its own nonce to the signed root, which proves that the signature is newer than the nonce.
+No I/O. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Sequence
@@ -17,19 +18,19 @@ from .. import defaults
 
 
 def join(one: bytes, other: bytes) -> bytes:
-    """Return the hash of two nonces or hashes, in either order."""
+    """Return the hash of two nonces or hashes. Their order does not matter."""
     return sha256(min(one, other) + max(one, other)).digest()
 
 
 def climb(number: bytes, path: Sequence[bytes]) -> bytes:
-    """Return the root that a Merkle path leads to from this nonce."""
+    """Return the Merkle root that this nonce and path lead to."""
     for beside in path:
         number = join(number, beside)
     return number
 
 
 def tree(numbers: Sequence[bytes]) -> tuple[bytes, list[list[bytes]]]:
-    """Return the Merkle root of all nonces, and the path from each nonce to it."""
+    """Return (Merkle root of all nonces, path from each nonce to the root)."""
     paths: list[list[bytes]] = [[] for _ in numbers]
     level = [(number, [place]) for place, number in enumerate(numbers)]
     while len(level) > 1:
@@ -55,14 +56,16 @@ class Gathered:
         self.done = trio.Event()
 
     def close(self) -> bytes:
-        """Close the batch, and return the Merkle root to sign."""
+        """Compute the Merkle paths of the batch, and return the root to sign."""
         top, self.paths = tree(self.numbers)
         return top
 
 
 class Gathering:
-    """The questions to one witness. It gathers them for GATHER_S seconds, or longer if many
-    come."""
+    """The questions of peers to this node as a witness, which it answers in batches.
+
+    Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast.
+    """
 
     def __init__(self) -> None:
         self._next: Gathered | None = None
@@ -70,13 +73,16 @@ class Gathering:
 
     @property
     def due(self) -> float:
-        """Return when to `take` the questions."""
+        """The time at which to call `take`, or infinity if there are no questions."""
         return inf if self._next is None else self._next.due
 
     def add(
         self, number: bytes, peers: Sequence[PeerId], now: float
     ) -> tuple[Gathered, int] | None:
-        """Add a question; return its batch and its position there, or None if the batch is full."""
+        """Add a question to the next batch.
+
+        Returns (batch, position of the question in it), or None if the batch is full.
+        """
         if self._next is None:
             at = now if self._pace.has(now) else self._pace.due
             self._next = Gathered(at + defaults.GATHER_S)
@@ -88,7 +94,7 @@ class Gathering:
         return gathered, len(gathered.numbers) - 1
 
     def take(self, now: float) -> Gathered | None:
-        """Return the batch if it is due, else None."""
+        """Remove and return the batch if it is due, else return None."""
         gathered = self._next
         if gathered is None or now < gathered.due:
             return None

@@ -4,7 +4,11 @@ A peer whose link answers is live. For other members a node relies on its peers:
 member has a link to it that answers. A witness cannot make a member live or dead. Its reports only
 decide when to check the member, and through which peers. A *check* asks several peers at once for a
 *proof*, which is the member's own signature over a random nonce of that check. Only a proof makes a
-member live, and only a check without a proof makes it dead. No I/O. Spec: docs/spec/liveness.md.
+member live, and only a check without a proof makes it dead.
+
+A *rival* of a member publishes an address of that member. When a machine comes back with a new
+identity, its old and new identities are rivals, and the old one is dead. Therefore the rivals of a
+member are checked before it counts as live. No I/O. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,23 +24,25 @@ from .watched import Watched
 
 
 class Liveness:
-    """The liveness of the members that are watched. `version` grows with each change."""
+    """The liveness of the known members. `version` grows with each change."""
 
     def __init__(self, own: PeerId) -> None:
         self.version = 0
         self._own = own
         self._links: dict[PeerId, str] = {}  # network by peer with a live link
-        self._answering: dict[PeerId, str] = {}  # those of them with a working path
+        self._answering: dict[PeerId, str] = {}  # those of them whose link has a working path
         self._said: dict[PeerId, set[PeerId]] = {}  # members by witness
         self._watched: dict[PeerId, Watched] = {}
         self._alarms: dict[PeerId, Bucket] = {}  # checks that a witness may cause
         self._budget = Bucket(Rate(*defaults.CHECKS), 0.0)
         self._calm = Bucket(Rate(*defaults.CALM_CHECKS), 0.0)  # for undoubted members
         self._rounds = Bucket(Rate(*defaults.CHECK_ROUNDS), 0.0)
-        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}  # linked: start, rivals
+        # (since, rivals) of linked peers that wait for rivals
+        self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
         self._places: dict[PeerId, int] = {}  # see `_distance`
-        self._near: dict[PeerId, set[PeerId]] = {}  # by peer: the nearest to it that it names
+        # by peer: its watchers, among the peers in its reports
+        self._near: dict[PeerId, set[PeerId]] = {}
         self._resting: set[PeerId] | None = None  # None: not known yet
         self._rested: set[PeerId] = set()  # its last known value
         self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
@@ -67,7 +73,10 @@ class Liveness:
         )
 
     def has_unseen(self, now: float) -> bool:
-        """Whether a member may be live of which no linked peer is a witness, even after a while."""
+        """Return whether a member may be live although no linked peer is a witness of it.
+
+        A member that has just become known does not count, because reports of witnesses may follow.
+        """
         return any(
             watched.live or (watched.tried == -inf and watched.since + defaults.UNSEEN_S <= now)
             for _, watched in self._unlinked()
@@ -75,15 +84,16 @@ class Liveness:
         )
 
     def answering(self) -> set[PeerId]:
-        """Return the peers that this node is a witness of."""
+        """Return the linked peers that this node is a witness of."""
         return self._answering.keys() - self._missing
 
     def resting(self) -> set[PeerId]:
-        """Return the peers whose links may rest, because linked peers watch them closely.
+        """Return the peers whose links may rest, because other linked peers watch them closely.
 
-        A node's watchers are the peers that are nearest to it. The link to a watcher rests on
-        neither end. Any other link may rest if WATCHERS_HEARD of the peer's watchers are linked
-        here, because those report the peer's end at once.
+        A link that rests is pinged only rarely. A node's watchers are the peers that are nearest to
+        it. The link to a watcher rests on neither end. Any other link may rest if WATCHERS_HEARD of
+        the peer's watchers are linked here, because those report at once that the peer no longer
+        answers.
         """
         if self._resting is None:
             own = self._nearest(self._own, self._answering)
@@ -96,7 +106,10 @@ class Liveness:
         return self._resting
 
     def _watchers(self, peer: PeerId) -> set[PeerId]:
-        """Return the peer's watchers whose links answer here; none if this node is a watcher."""
+        """Return those of a peer's watchers that have a link here which answers.
+
+        Returns none if this node itself is one of the peer's watchers.
+        """
         near = self._near.get(peer)
         if near is None:
             named = {*self._said.get(peer, ()), self._own}
@@ -109,7 +122,10 @@ class Liveness:
         return set(nsmallest(defaults.WATCHERS, peers, key=partial(self._distance, peer)))
 
     def _distance(self, one: PeerId, other: PeerId) -> int:
-        """Return the XOR distance. It is symmetric, so both ends agree on the watchers."""
+        """Return the XOR distance between two peers.
+
+        The distance is symmetric, so the two ends of a link agree on whether one watches the other.
+        """
         return self._place_of(one) ^ self._place_of(other)
 
     def _place_of(self, peer: PeerId) -> int:
@@ -119,10 +135,10 @@ class Liveness:
         return found
 
     def _answers(self, peer: PeerId, place: str | None) -> None:
-        """Note that a peer's link answers, in the network `place`, or that it does not (None).
+        """Record that a peer's link answers in the network `place`, or that it does not (None).
 
-        Its reports as a witness count only while its link answers. The counts are updated here,
-        because each round reads those of all members.
+        The peer's reports as a witness count only while its link answers. The number of witnesses
+        of each member is updated here, because each round reads those of all members.
         """
         before = self._answering.pop(peer, None)
         if place is not None:
@@ -155,10 +171,10 @@ class Liveness:
     # Own links.
 
     def linked(self, peer: PeerId, place: str, now: float, rivals: Collection[PeerId] = ()) -> None:
-        """Record a link that answers. Witnesses in one `place` count as one.
+        """Record a link that answers. Witnesses in one network, `place`, count as one.
 
-        `rivals` publish the address of this peer. If one of them is dead, the machine has come back
-        as another peer, which is not live beside the old one.
+        `rivals` are the members that publish the address of this peer. If any of them count as
+        live, they are checked, and this peer does not count as live before these checks have ended.
         """
         self._links[peer] = place
         self._answers(peer, place)
@@ -169,20 +185,25 @@ class Liveness:
         self.version += 1
 
     def doubt(self, peer: PeerId, now: float) -> None:
-        """Check a peer whose link has lost its path, before the link counts as quiet."""
+        """Record that a peer's link has lost its path, so that the peer is checked.
+
+        The check begins before the link counts as quiet.
+        """
         self._answers(peer, None)
         if watched := self._watched.get(peer):
             watched.doubted = min(watched.doubted, now)
 
     def sure(self, peer: PeerId) -> None:
-        """Note that a peer's link has a path again."""
+        """Record that a peer's link has a path again."""
         self._answers(peer, self._links.get(peer))
         if watched := self._watched.get(peer):
             watched.doubted = inf
 
     def unlinked(self, peer: PeerId, now: float) -> None:
-        """Note that a link is quiet or has ended. Its peer is dead, unless it was proved live just
-        now."""
+        """Record that a link is quiet or has ended.
+
+        Its peer is dead, unless it was proved live just before.
+        """
         if self._links.pop(peer, None) is None:
             return
         self._answers(peer, None)
@@ -192,7 +213,8 @@ class Liveness:
             watched.live = now - watched.proved < defaults.FRESH_S
             watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
         self.version += 1
-        for other in self._said.get(peer, ()):  # it may have been their last witness
+        # the peer may have been the last witness of these members
+        for other in self._said.get(peer, ()):
             known = self._watched.get(other)
             if known and known.live and not known.networks:
                 known.doubted = min(known.doubted, now)
@@ -202,7 +224,11 @@ class Liveness:
     def told(
         self, by: PeerId, has: Iterable[PeerId], lost: Iterable[PeerId], now: float, *, whole: bool
     ) -> None:
-        """Take a peer's report on its live links. A `whole` report replaces all earlier ones."""
+        """Process a peer's report on its links.
+
+        `has` are peers to which the reporting peer has a live link, and `lost` are peers to which
+        it no longer has one. A `whole` report replaces all earlier ones of the reporting peer.
+        """
         said = self._said.setdefault(by, set())
         self._resting = None
         self._near.pop(by, None)
@@ -253,7 +279,8 @@ class Liveness:
             watched.uncount(place)
 
     def _witnesses(self, watched: Watched) -> list[PeerId]:
-        """Return the witnesses with a live link, one of each network first."""
+        """Return the witnesses of a member whose links answer: first one of each network, then the
+        others."""
         there = [by for by in watched.witnesses if by in self._answering]
         first = {self._links[by]: by for by in reversed(there)}.values()
         return [*first, *(by for by in there if by not in first)]
@@ -263,7 +290,8 @@ class Liveness:
     def next_questions(self, now: float) -> dict[PeerId, list[PeerId]]:
         """Return the questions about many members that are due, as members by the witness to ask.
 
-        End each with `answered`. The witness of the most members that are due is asked first.
+        Pass the outcome of each to `answered` or `unanswered`. The witness of the most members that
+        are due is asked first.
         """
         due: dict[PeerId, list[PeerId]] = {}
         if not self._questions.has(now):
@@ -295,10 +323,12 @@ class Liveness:
         proved: bool,
         rivals: Iterable[PeerId] = (),
     ) -> None:
-        """Take the answer to a shared question about a member, which was sent at the time `asked`.
+        """Process the outcome of a shared question about a member.
 
-        The answer does not count if the member is in doubt, because the signature may be older than
-        the doubt. Without a proof the member is checked individually, at once if it is live.
+        The question was sent at `asked`.
+
+        The outcome is ignored if the member is in doubt, because its signature may be older than
+        the doubt. Without a proof, a member that was live is checked individually at once.
         """
         if (watched := self._watched.get(peer)) is None:
             return
@@ -314,17 +344,20 @@ class Liveness:
             self.failed(peer, now)
 
     def unanswered(self, peers: Iterable[PeerId]) -> None:
-        """Forget a question about these members that was not answered. It has no other effect."""
+        """Record that a question about these members got no reply.
+
+        Their liveness does not change.
+        """
         for peer in peers:
             if watched := self._watched.get(peer):
                 watched.asked = False
 
     def next_checks(self, now: float) -> list[PeerId]:
-        """Begin the checks that are due, and return their members. End each with `proved`, `failed`
-        or `void`.
+        """Begin the checks that are due, and return their members.
 
-        In a partition members come into doubt one by one. They wait for each other, so that one
-        question to a peer asks about many.
+        End each check with `proved`, `failed` or `void`. In a partition, members come into doubt
+        one by one. Therefore checks begin in rounds, so that one question to a peer asks about many
+        members.
         """
         self._expire(now)
         if not self._rounds.has(now):
@@ -353,7 +386,8 @@ class Liveness:
         return found
 
     def next_due(self, now: float) -> float:
-        """Return when `next_checks` may have work, or when a doubt or a wait ends."""
+        """Return the time at which `next_checks` may have work, or at which a doubt or a wait
+        ends."""
         least = min((since for since, _ in self._waiting.values()), default=inf) + defaults.RIVAL_S
         calm_at = now if self._calm.has(now) else self._calm.due
         shared_at = now if self._questions.has(now) else self._questions.due
@@ -395,8 +429,10 @@ class Liveness:
         return watched.tried + watched.pause
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
-        """Return when a member without a witness counts as dead, even if it could not be
-        checked."""
+        """Return the time at which a live member without a witness counts as dead, checked or not.
+
+        Returns infinity for other members.
+        """
         if peer in self._links or not watched.live or watched.networks:
             return inf
         if watched.doubted < inf:
@@ -410,10 +446,10 @@ class Liveness:
                 self._out(watched, now)
 
     def _end_waits(self, now: float) -> None:
-        """End waits for rivals that have lasted long enough.
+        """After RIVAL_S seconds, stop waiting for the checks of rivals that have a link.
 
-        A rival whose link still answers is live, whatever its check found: two homes may use the
-        same private address.
+        A rival whose link still answers is live, whatever its check has found: two home networks
+        may use the same private address.
         """
         for peer, (since, rivals) in list(self._waiting.items()):
             if now >= since + defaults.RIVAL_S:
@@ -428,9 +464,9 @@ class Liveness:
         watched.live, watched.doubted, watched.tried, watched.first = False, inf, now, inf
 
     def helpers(self, peer: PeerId) -> list[PeerId]:
-        """Return the peers to ask for proof that a member is live: witnesses first, then others.
+        """Return the peers to ask for a proof that a member is live, best first.
 
-        The others are linked peers that may know a witness.
+        The member's witnesses come first, and then other linked peers, which may know a witness.
         """
         watched = self._watched.get(peer)
         if watched is None:
@@ -439,33 +475,41 @@ class Liveness:
         linked = self._answering or self._links
         others = [by for by in linked if by != peer and by not in witnesses]
         turn = watched.turn * defaults.ASKED % max(len(others), 1)
-        hurried = watched.live or watched.doubted < inf  # other members can wait for the next check
+        hurried = watched.live or watched.doubted < inf  # checks of other members are not urgent
         most = defaults.ASKED_MOST if hurried else defaults.ASKED
         return [*witnesses[: defaults.ASKED], *others[turn:], *others[:turn]][:most]
 
     def witness(self, peer: PeerId, but: PeerId) -> PeerId | None:
-        """Return a witness of a member to ask for a proof, other than `but`, or None."""
+        """Return a witness of a member, other than `but`, to ask for a proof.
+
+        Return None if there is none.
+        """
         watched = self._watched.get(peer)
         there = [] if watched is None else self._witnesses(watched)
         return next((by for by in there if by != but), None)
 
     def is_doubted(self, peer: PeerId) -> bool:
-        """Whether there is reason to believe that a member is dead."""
+        """Return whether there is reason to believe that a member is dead."""
         watched = self._watched.get(peer)
         return watched is not None and watched.doubted < inf
 
     def is_answering(self, peer: PeerId) -> bool:
-        """Whether a peer's link answers, according to that link itself."""
+        """Return whether a peer's link answers, according to the link itself."""
         return peer in self._answering
 
     def has_failed(self, peer: PeerId) -> bool:
-        """Whether several checks of a member have failed."""
+        """Return whether several checks of a member have failed."""
         watched = self._watched.get(peer)
         return watched is not None and watched.pause >= defaults.ASK_SELF_S
 
     def proved(self, peer: PeerId, now: float, rivals: Iterable[PeerId] = ()) -> None:
-        """Record a proof that a member is live. `rivals` (see `linked`) publish one of its
-        addresses."""
+        """Record a proof that a member is live.
+
+        `rivals` are members that publish one of its addresses.
+
+        Rivals that count as live without a recent proof are checked first, and the member does not
+        become live yet.
+        """
         if (watched := self._watched.get(peer)) is None:
             return
         watched.checking, watched.doubted = False, inf
@@ -483,8 +527,11 @@ class Liveness:
         watched.live, watched.proved = True, now
 
     def _wait_for(self, rivals: Iterable[PeerId], now: float, since: float | None = None) -> bool:
-        """Check the rivals that are live but were not proved since then. Return whether there are
-        any."""
+        """Start checks of those rivals that count as live but have no proof since the time `since`.
+
+        Without `since`, the proof must be newer than `now`. Returns whether there are any such
+        rivals.
+        """
         unsure = self._unsure(now if since is None else since, rivals)
         for peer in unsure:
             self._watched[peer].doubted = min(self._watched[peer].doubted, now)
@@ -500,10 +547,10 @@ class Liveness:
         ]
 
     def failed(self, peer: PeerId, now: float, *, silent: bool = False) -> None:
-        """Record a check without a proof.
+        """Record the end of a check without a proof.
 
-        A linked peer stays live while its link answers, unless that link rested and stayed
-        `silent` during the check.
+        A linked peer stays live while its link answers, unless the link rested and nothing arrived
+        over it during the check (`silent`).
         """
         if watched := self._watched.get(peer):
             watched.checking = False
@@ -520,7 +567,8 @@ class Liveness:
             self._out(watched, now)
 
     def void(self, peers: Iterable[PeerId]) -> None:
-        """End checks without a result, because this node itself stalled meanwhile."""
+        """End checks of these members without an outcome, because this node itself stalled during
+        the check."""
         for peer in peers:
             if watched := self._watched.get(peer):
                 watched.checking = False

@@ -1,12 +1,13 @@
 """Members of the swarm and their addresses, from signed records that nodes exchange over links.
 
 The two ends of a new link exchange their own records, and compare checksums of all records to find
-missing ones. A brief link (`Link.brief`) carries no records, and makes no member live. An author
-pushes a change to all its links, and other nodes announce it once over each link. A node dials
-members until it has enough links. `probing.py` finds out which members without a link are live.
+missing ones. A brief link (`Link.brief`) carries no records, and makes no member live. When an
+author changes its record, it pushes the record over all its links, and other nodes announce it once
+over each of theirs. A node dials members until it has enough links. `probing.py` finds out which
+members without a link are live.
 
-Capacity, models and shards of members are in their feeds; `listing.py` combines both. Wire:
-docs/spec/membership.md.
+The capacity, models and shards of members are in their feeds; `listing.py` combines both. Wire
+format: docs/spec/membership.md.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,11 +40,14 @@ from .recordpulls import RecordPulls
 from .roster import Offer, Roster, Tag, mark_of, tag_of
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
-"""Make a link to a peer that may have these addresses. Raises DialFailed."""
+"""Makes a link to a peer that may have these addresses. Raises DialFailed if that fails."""
 
 
 class Membership:
-    """The membership of one node. It handles messages as soon as it exists; `run` dials members."""
+    """The membership of one node.
+
+    Messages are handled from the moment this object is created. `run` dials members.
+    """
 
     def __init__(
         self,
@@ -54,15 +58,15 @@ class Membership:
         links: int | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """Members are dialled while there are fewer than `links`; None means as many as this node
-        needs.
+        """Create the membership; call `run` next.
 
-        `connect` makes a link to a member; by default, its addresses are dialled one after the
-        other.
+        Members are dialled while there are fewer links than `links`. None means as many as this
+        node needs. `connect` makes a link to a member. By default, the member's addresses are
+        dialled one after the other.
         """
         self._connect = connect or self._dial_each
         self.most_links = links
-        """The owner's number of links, or None (see `_wanted`)."""
+        """The number of links that the owner has set, or None (see `_wanted`)."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
@@ -73,10 +77,10 @@ class Membership:
         self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
         self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
         self._unspread = False  # a change waits to be sent
-        self._gathered_at = -inf  # a change of addresses only waits until then
-        self._urgent = False  # it affects routing
+        self._gathered_at = -inf  # until when a change of addresses only has to wait
+        self._urgent = False  # the waiting change affects routing
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
-        self._to_compare: list[Link] = []  # new ones that this node dialled
+        self._to_compare: list[Link] = []  # new links that this node dialled
         self._rates = {
             "member.push": Rates(Rate(*defaults.PUSHES)),
             "member.sums": Rates(Rate(*defaults.DIGESTS)),
@@ -115,11 +119,11 @@ class Membership:
         return self._own
 
     def is_live(self, peer: PeerId) -> bool:
-        """Whether a member is live, with or without a link."""
+        """Return whether a member is live, with or without a link."""
         return self._probing.liveness.is_live(peer)
 
     def is_sure(self) -> bool:
-        """Whether each member with a known record has a link, or has been checked."""
+        """Return whether each member with a known record has a link or has been checked."""
         return self._probing.liveness.is_sure(self._roster.authors())
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
@@ -131,13 +135,15 @@ class Membership:
         return found
 
     def screen(self, shows: Callable[[PeerId], bool]) -> None:
-        """Set the peers that count as members and are dialled. Call it again when `shows`
-        changes."""
+        """Set which peers count as members and are dialled.
+
+        Call this again when `shows` changes.
+        """
         self._shows = self._roster.counts = shows
         self._changed()
 
     def everybody(self) -> frozenset[PeerId]:
-        """Return all members with a known record, linked or not."""
+        """Return all members with a known record, with or without a link, live or not."""
         return self._roster.authors()
 
     async def changed(self, version: int) -> int:
@@ -147,7 +153,7 @@ class Membership:
         return self._version
 
     def publish(self, **changes: Any) -> None:
-        """Replace fields of the own record, sign it, and send it to peers.
+        """Replace fields of this node's own record, sign the record, and send it to peers.
 
         Raises BadRecord if a value is out of bounds. Then the old record stays.
         """
@@ -169,8 +175,11 @@ class Membership:
         self._changed()
 
     def _later_than(self, seq: int) -> int:
-        """Return a later sequence number, from the wall clock, so that it is also later after a
-        restart."""
+        """Return a sequence number that is later than `seq`.
+
+        The number is taken from the wall clock, so that it is also later than those before a
+        restart.
+        """
         return max(seq + 1, int(self._host.wall() * 1000))
 
     def _changed(self) -> None:
@@ -186,9 +195,10 @@ class Membership:
     # Links.
 
     def _link_up(self, link: Link) -> None:
-        """Begin the exchange if this node dialled the link and wants to keep it.
+        """Begin the exchange of records if this node dialled the link and wants to keep it.
 
-        Until then the link rests: on a brief link the caller notices the end.
+        Until the exchange begins, the link is pinged only rarely. If the link is brief, only the
+        node that dialled it has to notice its end.
         """
         link.rest(defaults.REST_S)
         if link.identities.dialled and not link.brief:
@@ -219,9 +229,9 @@ class Membership:
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
-        """Stop routing to a peer that is out of reach, until its link is back.
+        """Stop treating a peer as live whose link does not answer, until the link is back.
 
-        The link itself looks for a new path until it ends.
+        The link itself searches for a new path until it ends.
         """
         if link in self._begun:
             self._roster.unlinked(link.peer, self._host.now(), searched=True)
@@ -239,9 +249,10 @@ class Membership:
             link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     def _hand_on(self) -> float:
-        """Announce new records to a few links, and return the seconds until the next batch.
+        """Announce new records over a few links. Return the seconds until the next batch.
 
-        An announcement has only the author and number of a record. A peer that lacks it pulls it.
+        An announcement has only the author's tag and the sequence number of a record. A peer that
+        lacks the record pulls it.
         """
         now = self._host.now()
         for link, authors in self._record_news.take(now):
@@ -252,8 +263,8 @@ class Membership:
     async def _compare(self, link: Link) -> None:
         """Find the records that either end of a new link lacks.
 
-        Both ends list their records in the buckets whose sums differ. A peer whose version has no
-        sums gets a digest of all records.
+        Both ends list their records in the buckets whose checksums differ. A peer whose version
+        does not support checksums gets a digest of all records.
         """
         sums = self._sums()
         try:
@@ -278,10 +289,10 @@ class Membership:
         return self._roster.sums(mark_of(self._sealed))
 
     def _spread_own(self) -> None:
-        """Push the latest change to all links, if it is due.
+        """Push this node's latest record over all links, if it has changed and it is time to.
 
         Changes of addresses only are sent rarely and together, because each one reaches all members
-        in the end. `run` sends a change that has waited.
+        in the end. `run` calls this again for a change that has to wait.
         """
         now = self._host.now()
         if not self._unspread or not self._begun or (now < self._gathered_at and not self._urgent):
@@ -296,8 +307,10 @@ class Membership:
     # Calls from peers.
 
     async def _on_push(self, call: Call) -> Answer:
-        """Take in pushed records. A push also starts the exchange over a link that the peer
-        dialled."""
+        """Store pushed records.
+
+        The first push starts the exchange over a link that the peer dialled.
+        """
         link = self._asker(call, "member.push")
         if isinstance(link, Refusal):
             return link
@@ -309,7 +322,8 @@ class Membership:
         return Reply()
 
     def _on_sums(self, call: Call) -> Answer:
-        """Reply to a comparison with our sums and a digest of the buckets that differ."""
+        """Reply to a comparison with this node's checksums, and a digest of the buckets that
+        differ."""
         link, now = self._asker(call, "member.sums"), self._host.now()
         if isinstance(link, Refusal):
             return link
@@ -322,7 +336,7 @@ class Membership:
         return Reply(payload=sums + encode_digest(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
-        """Pull the records in a digest that this node lacks."""
+        """Pull the records in a peer's digest that this node lacks."""
         link = self._asker(call, "member.digest")
         if isinstance(link, Refusal):
             return link
@@ -333,7 +347,8 @@ class Membership:
         return Reply()
 
     def _asker(self, call: Call, method: str) -> Link | Refusal:
-        """Return the link of the calling peer, or a refusal if it calls too often."""
+        """Return the link of the calling peer, or a refusal if the peer calls too often or has no
+        link."""
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
@@ -342,8 +357,10 @@ class Membership:
         return link
 
     async def _offered(self, link: Link, offers: Mapping[Tag, Offer]) -> None:
-        """Pull the records that a peer offers and this node lacks. Raises BadRecord if the peer is
-        at fault."""
+        """Pull the records that a peer offers and this node lacks.
+
+        Raises BadRecord if the peer is at fault.
+        """
         known = ((tag, self._roster.tagged(tag)) for tag in offers)
         late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
@@ -356,7 +373,7 @@ class Membership:
         return not self._roster.has(author, seq)
 
     def _on_pull(self, call: Call) -> Answer:
-        """Reply with the known records of the named authors."""
+        """Reply with the known records of the authors whose tags the peer names."""
         link = self._asker(call, "member.pull")
         if isinstance(link, Refusal):
             return link
@@ -374,14 +391,19 @@ class Membership:
         return Reply(payload=msgpack.packb(told))
 
     def _blame(self, link: Link, error: BadRecord) -> Refusal:
-        """Close the link of a peer that wrote or forwarded an invalid record."""
+        """Close the link of a peer that wrote or forwarded an invalid record.
+
+        Return a refusal as the reply.
+        """
         self._roster.put_off(link.peer)
         link.close(error.code, error.message)
         return Refusal(error.code, error.message)
 
     async def _take(self, link: Link, payload: bytes | memoryview) -> None:
-        """Store records that are signed and new, and announce them. Raises BadRecord if the sender
-        is at fault."""
+        """Store records that are signed and new, and queue them for announcement.
+
+        Raises BadRecord if the sender is at fault.
+        """
         near, steps = _nearness(link), Steps()
         for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
@@ -406,9 +428,10 @@ class Membership:
         await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:
-        """Publish a later record than one of our own key that came from elsewhere.
+        """Publish a later record than one of this node's own key that came from a peer.
 
-        This happens rarely, so that two nodes with the same key, which is an error, do not race.
+        There is a pause between two such records, so that two nodes with the same key, which is an
+        error, do not outbid each other all the time.
         """
         claimed, now = self._roster.reclaimed, self._host.now()
         if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:
@@ -422,8 +445,10 @@ class Membership:
     # Dialling.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Announce records and dial known members until cancelled. The caller dials the first
-        peer."""
+        """Announce records and dial known members, until cancelled.
+
+        The caller dials the first peer.
+        """
         async with trio.open_nursery() as nursery:
             task_status.started()
             nursery.start_soon(self._probing.run)
@@ -441,7 +466,7 @@ class Membership:
                 await trio.sleep(defaults.ROUND)
 
     def _start_dials(self, nursery: trio.Nursery) -> float:
-        """Dial the members that are due, and return the seconds until the next may be.
+        """Dial the members that are due. Return the seconds until the next dial or push may be due.
 
         News end this wait early.
         """
@@ -467,16 +492,18 @@ class Membership:
 
     @property
     def _at_hand(self) -> int:
-        """Return the number of live links and dials. Quiet links do not count, as they need
-        replacements."""
+        """The number of live links and of dials under way.
+
+        Quiet links do not count, because they need replacements.
+        """
         return len(self._roster.live) + self._dialling
 
     def _wanted(self, now: float) -> int:
-        """Return up to how many links to dial members.
+        """Return the number of links up to which members are dialled.
 
         A few links for each node keep a swarm connected and spread news. A node of a larger swarm
-        gets more, because it sees only members that its peers are linked with. The owner's number
-        holds as it is.
+        gets more, because it sees only members that its peers have links to. If the owner has set a
+        number, that number is returned.
         """
         if self.most_links is not None:
             return self.most_links
@@ -484,7 +511,7 @@ class Membership:
         return defaults.MORE_LINKS if unseen else defaults.MEMBER_LINKS
 
     def _room(self, now: float) -> int:
-        """Return how many members to dial now: the first links at once, later ones one by one."""
+        """Return how many members to dial now: the first few all at once, later ones one by one."""
         links, first = self._at_hand, defaults.FIRST_LINKS
         if self.most_links is not None:
             first = min(first, self.most_links)
@@ -512,8 +539,8 @@ class Membership:
                 return
 
     def _jitter(self, seconds: float) -> float:
-        """Return 0.75 to 1.25 times these seconds, so that not all nodes dial at the same
-        moment."""
+        """Return 0.75 to 1.25 times these seconds, at random, so that nodes do not all dial at
+        once."""
         return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
 
 

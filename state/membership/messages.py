@@ -1,6 +1,6 @@
-"""Encoding and decoding of membership messages, with bounds and types checked.
+"""Encoding and decoding of membership messages. Decoding checks types and limits.
 
-Wire: docs/spec/membership.md.
+Wire format: docs/spec/membership.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,8 @@ from .roster import Offer, Tag
 
 R = TypeVar("R", bound=Row)
 Told = tuple[Nearness, int, bytes]
-"""How near a record came from, the seconds since its author had a link, and its sealed bytes."""
+"""A record in a message: (how near its source is, seconds since its author had a link, its sealed
+bytes)."""
 
 
 class _Told(NamedTuple):
@@ -32,7 +33,8 @@ class _Told(NamedTuple):
 
 
 _Name = Annotated[str, Meta(max_length=defaults.NAME_BYTES)]
-"""A peer id. Names are kept, so their length is limited to bound the memory that a peer can use."""
+"""A peer id. Names are stored, so their length is limited to bound the memory that a peer can
+use."""
 _Names = Annotated[tuple[_Name, ...], Meta(max_length=ITEMS)]
 _Nonce = Annotated[bytes, Meta(min_length=defaults.NONCE_BYTES, max_length=defaults.NONCE_BYTES)]
 
@@ -67,7 +69,7 @@ class _Gathered(Row, frozen=True):
 
 
 def read_told(payload: Bytes) -> list[Told]:
-    """Return the records in a message. Raises BadRecord."""
+    """Decode the records in a message. Raises BadRecord if the message is malformed."""
     try:
         found = read_rows(_Told, payload, limit=defaults.BATCH_BYTES, most=defaults.BATCH)
     except Undecodable as error:
@@ -76,11 +78,13 @@ def read_told(payload: Bytes) -> list[Told]:
 
 
 _OFFER = Struct(f">{defaults.TAG_BYTES}sQBH")
-"""An item of a digest: the author's tag, the record's number, its nearness, its age in seconds."""
+"""An item of a digest: author's tag, record's sequence number, nearness of its source, age in
+seconds."""
 
 
 def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
-    """Encode `member.digest`: the records that this node offers, of at most MEMBERS authors."""
+    """Encode `member.digest`, which lists the records that this node offers, of at most MEMBERS
+    authors."""
     return b"".join(
         _OFFER.pack(tag, offer.seq, offer.reach, min(offer.age, defaults.MAX_AGE))
         for tag, offer in offers.items()
@@ -88,7 +92,7 @@ def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
 
 
 def read_digest(payload: Bytes) -> dict[Tag, Offer]:
-    """Return the records that a peer offers, by author. Raises BadRecord."""
+    """Decode the records that a peer offers, by author. Raises BadRecord if the size is wrong."""
     count, rest = divmod(len(payload), _OFFER.size)
     if rest or count > defaults.MEMBERS:
         raise BadRecord("a digest has a wrong size")
@@ -99,20 +103,26 @@ def read_digest(payload: Bytes) -> dict[Tag, Offer]:
 
 
 def read_sums(payload: Bytes) -> bytes:
-    """Return a peer's checksums of the records that it knows, one for each bucket. Raises
-    BadRecord."""
+    """Return a peer's checksums of the records that it knows, one after the other for each bucket.
+
+    Raises BadRecord if the size is wrong.
+    """
     if len(payload) != defaults.SUMS * defaults.SUM_BYTES:
         raise BadRecord("sums of records have a wrong size")
     return bytes(payload)
 
 
 def encode_tags(tags: Iterable[Tag]) -> bytes:
-    """Encode `member.pull`: the authors whose records this node asks for, at most BATCH."""
+    """Encode `member.pull`, which names the authors whose records this node asks for, at most
+    BATCH."""
     return b"".join(tags)
 
 
 def read_tags(payload: Bytes) -> list[Tag]:
-    """Return the tags of the authors whose records a peer asks for. Raises BadRecord."""
+    """Return the tags of the authors whose records a peer asks for.
+
+    Raises BadRecord if the size is wrong.
+    """
     count, rest = divmod(len(payload), defaults.TAG_BYTES)
     if rest or count > defaults.BATCH:
         raise BadRecord("a request for records has a wrong size")
@@ -122,23 +132,29 @@ def read_tags(payload: Bytes) -> list[Tag]:
 
 
 def read_links(payload: Bytes) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:
-    """Decode a report on links.
+    """Decode a peer's report on its links.
 
-    Returns whether the report is complete, the peers with a live link to the sender, and the peers
-    that no longer have one. Raises BadRecord.
+    Returns (whether the report is complete, peers with a live link to the sender, peers that no
+    longer have one). Raises BadRecord if the report is malformed.
     """
     found = _read(_Links, payload)
     return found.whole, _interned(found.has), _interned(found.lost)
 
 
 def encode_find(ident: int, number: bytes, further: bool, peers: Sequence[PeerId]) -> bytes:
-    """Encode `live.find`: the question's own number, the number that the members sign, whether to
-    ask further peers, and the members."""
+    """Encode `live.find`, a question to a peer about members.
+
+    `ident` is the question's own number, and `number` the nonce that the members sign. `further`
+    means that the peer may ask its witnesses in turn.
+    """
     return pack(_Find(ident, number, further, tuple(peers)))
 
 
 def read_find(payload: Bytes) -> tuple[int, bytes, bool, list[PeerId]]:
-    """Return the values of a `live.find`, in the order of the message. Raises BadRecord."""
+    """Decode a `live.find` to (number of the question, nonce, whether to ask witnesses, members).
+
+    Raises BadRecord if the message is malformed.
+    """
     found = _read(_Find, payload)
     return found.ident, found.number, found.further, _interned(found.peers)
 
@@ -148,26 +164,37 @@ _FOUND = Struct(f">IH{SIGNATURE_BYTES}s")
 
 
 def encode_found(ident: int, place: int, proof: bytes) -> bytes:
-    """Encode `live.found`, the reply about one member."""
+    """Encode `live.found`, the reply to a question about one member.
+
+    `place` is the member's position in the question, and `proof` its signature.
+    """
     return _FOUND.pack(ident, place, proof)
 
 
 def read_found(payload: Bytes) -> tuple[int, int, bytes]:
-    """Return a question's number, the member's position in it, and its signature. Raises
-    BadRecord."""
+    """Decode a `live.found` to (number of the question, member's position in it, signature).
+
+    Raises BadRecord if the size is wrong.
+    """
     if len(payload) != _FOUND.size:
         raise BadRecord("a reply about a member has a wrong size")
     return _FOUND.unpack(payload)
 
 
 def read_gather(payload: Bytes) -> tuple[bytes, list[PeerId]]:
-    """Return the asker's nonce and the members that must sign. Raises BadRecord."""
+    """Decode a `live.gather` to (nonce of the asking peer, members that must sign).
+
+    Raises BadRecord if the message is malformed.
+    """
     found = _read(_Gather, payload)
     return found.nonce, _interned(found.peers)
 
 
 def read_gathered(payload: Bytes) -> tuple[list[bytes], list[bytes]]:
-    """Return the Merkle path to the signed root, and the signatures. Raises BadRecord."""
+    """Decode a reply to `live.gather` to (Merkle path from nonce to signed root, signatures).
+
+    Raises BadRecord if the reply is malformed.
+    """
     found = _read(_Gathered, payload)
     return found.path, found.proofs
 
@@ -180,6 +207,8 @@ def _read(kind: type[R], payload: Bytes) -> R:
 
 
 def _interned(names: Iterable[str]) -> list[PeerId]:
-    """Return the names as interned peer ids. All peers name much the same members, so this saves
-    memory."""
+    """Return the names as interned peer ids.
+
+    All peers name much the same members, so interning saves memory.
+    """
     return [PeerId(intern(name)) for name in names]

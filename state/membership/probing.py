@@ -1,7 +1,7 @@
-"""Reports on links, and checks of members: the trio shell of `liveness.py`.
+"""Tasks that report this node's links and check members. `liveness.py` decides without I/O.
 
-Questions are sent over existing links. A member is dialled, briefly, only after several failed
-checks. Spec: docs/spec/liveness.md.
+Questions are sent over existing links. A member is dialled, for a brief link, only after several
+failed checks. Spec: docs/spec/liveness.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ DOMAIN = "shoal/alive/1"
 
 
 class Probing:
-    """Tasks that keep the `liveness` of one node up to date. `Membership` tells it of links."""
+    """Tasks that keep the `liveness` of one node up to date. `Membership` reports links to it."""
 
     def __init__(
         self,
@@ -43,7 +43,10 @@ class Probing:
         *,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when the set of live members changes."""
+        """Create the tasks without starting them.
+
+        `changed` is called when the set of live members has changed.
+        """
         self.liveness = Liveness(identity.peer)
         self._host = host
         self._endpoint = endpoint
@@ -68,7 +71,7 @@ class Probing:
     # This node's links.
 
     def begin(self, link: Link) -> None:
-        """Add a link that records are exchanged over."""
+        """Add a link over which records are exchanged."""
         self._links[link.peer] = link
         self._post(link, whole=True, has=self._told - {link.peer}, lost=set())
         host, port = link.status.address[0], link.identities.port
@@ -78,19 +81,19 @@ class Probing:
         self.wake()
 
     def back(self, link: Link) -> None:
-        """Note that a quiet link answers again."""
+        """Record that a quiet link answers again."""
         if self._links.get(link.peer) is link:
             self.liveness.linked(link.peer, _place(link), self._host.now())
             self.wake()
 
     def quiet(self, link: Link) -> None:
-        """Note that a link has not answered for a while."""
+        """Record that a link has not answered for a while."""
         if self._links.get(link.peer) is link:
             self.liveness.unlinked(link.peer, self._host.now())
             self.wake()
 
     def ended(self, link: Link) -> None:
-        """Forget a link that has ended."""
+        """Remove a link that has ended."""
         self._paces.pop(link, None)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
@@ -111,7 +114,7 @@ class Probing:
     # Running.
 
     async def run(self) -> None:
-        """Report links and check members that are due, until cancelled."""
+        """Report links, and check the members that are due, until cancelled."""
         async with trio.open_nursery() as nursery:
             version = self.liveness.version
             while True:
@@ -136,7 +139,10 @@ class Probing:
                 await trio.sleep(defaults.TURN_S)
 
     def _let_rest(self) -> None:
-        """Let links rest, except those to peers that depend on this node to notice their end."""
+        """Let links rest, which are then pinged only rarely.
+
+        The links to peers that depend on this node to notice their end do not rest.
+        """
         resting = self.liveness.resting()
         if resting is self._resting:
             return
@@ -152,9 +158,12 @@ class Probing:
     # Reporting.
 
     def _tell(self, now: float) -> float:
-        """Report the peers whose links answer, and return when to look next.
+        """Report the peers whose links answer, if it is time to.
 
-        Reports are spaced. A link that has stopped answering is reported sooner than a new one.
+        Return the time to call this again.
+
+        There is a minimum time between reports. A link that has stopped answering is reported
+        sooner than a new one.
         """
         there = self.liveness.answering()
         has, lost = there - self._told, self._told - there
@@ -202,8 +211,10 @@ class Probing:
     # Checks.
 
     async def _check(self, peers: Sequence[PeerId]) -> None:
-        """Check members by asking peers for proofs that they are live. Each proof counts at
-        once."""
+        """Check members by asking peers for proofs that they are live.
+
+        Each proof counts as soon as it comes.
+        """
         number, began = self._host.entropy(defaults.NONCE_BYTES), self._host.now()
         resting = [peer for peer in peers if peer in self._resting and peer in self._links]
         before = {peer: self._links[peer].status.bytes_in for peer in resting}
@@ -235,7 +246,8 @@ class Probing:
         self.wake()
 
     async def _ask_itself(self, peer: PeerId, number: bytes, take: Found) -> None:
-        """Ask a member over its link, or over a brief one if several checks have failed."""
+        """Ask a member for a proof over its link, or over a brief link if several checks have
+        failed."""
         link = self._links.get(peer)
         if link is not None and link.connected:
             await ask_itself(link, number, take)
@@ -273,8 +285,10 @@ class Probing:
         self.wake()
 
     async def _on_gather(self, call: Call) -> Answer:
-        """Get proofs of linked members for a peer. Questions of other peers soon after share
-        them."""
+        """Gather proofs of linked members for a peer.
+
+        The questions that other peers ask soon afterwards are answered by the same signatures.
+        """
         asker, now = self._endpoint.link(call.peer), self._host.now()
         if asker is None or not self._allows(asker, "gather", defaults.QUESTIONS, now):
             return Refusal("too-often", "such questions come too often")
@@ -293,7 +307,7 @@ class Probing:
         return Reply(payload=msgpack.packb([gathered.paths[place], proofs]))
 
     async def _gather(self, gathered: Gathered) -> None:
-        """Have all members in a batch sign the same root."""
+        """Ask each member in a batch to sign the batch's root."""
         number = gathered.close()
 
         async with trio.open_nursery() as nursery:
@@ -303,7 +317,8 @@ class Probing:
         gathered.done.set()
 
     def _on_prove(self, call: Call) -> Answer:
-        """Prove to a peer that this node is live."""
+        """Reply to a peer with this node's signature over the peer's nonce, which proves that it is
+        live."""
         asker = self._endpoint.link(call.peer)
         if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
             return Refusal("too-often", "such questions come too often")
@@ -316,7 +331,9 @@ _LONG_S = 60.0
 
 
 def _place(link: Link) -> str:
-    """Return the network that counts as one witness. At private addresses each peer counts as
-    one."""
+    """Return the network of a peer, in which all witnesses count as one.
+
+    A peer with a private address counts as a network of its own.
+    """
     ip = link.status.address[0]
     return owner(ip) if is_public(ip) else link.peer

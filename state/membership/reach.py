@@ -1,11 +1,11 @@
-"""Filter for addresses learnt from peers: decides which of them may be dialled.
+"""Filter for addresses that peers report: decides which of them may be dialled.
 
 A stranger's record must not make this node connect to machines of its owner (server-side request
-forgery). So an address is trusted only as far as the source of its record: an address of the
-loopback or of a private network is dialled only if every node that forwarded the record, and its
-author, was seen at an address at least as near. A node that forwards a record states how near it
-came from, and each receiver lowers that to what it sees itself. Ports below 1024 other than 443 are
-never dialled because of a record.
+forgery). Therefore an address is trusted only as far as the source of its record. An address of the
+loopback or of a private network is dialled only if the record's author, and every node that
+forwarded the record, was seen at an address at least as near. A node that forwards a record states
+how near the record came from, and each receiver lowers that to what it sees itself. Ports below
+1024 other than 443 are never dialled because of a record.
 """
 
 from dataclasses import replace
@@ -17,7 +17,10 @@ from ...transport.networks import Nearness, may_dial_port, nearness_of
 
 
 def dialable(addresses: tuple[str, ...], peer: PeerId, reach: Nearness) -> list[Address]:
-    """Return the addresses of a record that may be dialled, each with the author's peer id."""
+    """Return the addresses of a record that may be dialled, each with the author's peer id.
+
+    `peer` is the author, and `reach` how near the record's source is.
+    """
     found = []
     for text in addresses:
         try:

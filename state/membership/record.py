@@ -1,8 +1,8 @@
-"""Member descriptions, and the small signed record with a member's current addresses.
+"""Descriptions of members, and the small signed record with a member's current addresses.
 
-A member's capacity, models and shards are facts in its feeds (`views/`) and not in the record. The
-record's sealed bytes are forwarded exactly as they came, so fields that this version does not know
-survive. Spec: docs/spec/membership.md.
+A member's capacity, models and shards are facts in its feeds (`views/`), and not in the record. The
+record's sealed (signed) bytes are forwarded exactly as they were received, so fields that this
+version does not know survive. Spec: docs/spec/membership.md.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,16 @@ from ..errors import BadRecord, Forged
 M = TypeVar("M", bound=Message)
 DOMAIN = "shoal/member/1"
 _NAMED = "/p2p/"
-"""In the encoded record, an address of the author itself ends with this, without the peer id."""
+"""In the encoded record, addresses of the author end with this, without the author's peer id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The capacity of a machine: memory in bytes, measured flop/s and byte/s; `engine`: it
-    computes."""
+    """The capacity of a machine.
+
+    `memory_bytes` is its memory, and `flops` and `bandwidth` are measured, in flop/s and byte/s.
+    `engine` means that it can run models.
+    """
 
     cores: int
     memory_bytes: int
@@ -41,8 +44,10 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A model with the name that the author gives it; `weight_bytes` is the size of all its
-    tensors."""
+    """A model, with the name that a member gives it.
+
+    `weight_bytes` is the total size of the model's tensors.
+    """
 
     name: str
     root: str  # 64 hex digits
@@ -52,7 +57,8 @@ class ModelName:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """The part of a model that a member serves: layers start:stop, perhaps embedding and head."""
+    """The part of a model that a member serves: layers `start` to `stop`, and perhaps embedding and
+    head."""
 
     root: str
     embedding: bool
@@ -65,21 +71,21 @@ class ShardRecord:
 
 
 class Rank(IntEnum):
-    """Strength of a node's claim to its layers; a plan moves nodes of the lowest rank first."""
+    """Strength of a node's claim to its layers. A plan moves nodes of the lowest rank first."""
 
-    SEEKS = 0  # it has none yet
-    CLAIMS = 1  # it is about to take them
-    HOLDS = 2  # it loads or serves them
-    FIXED = 3  # its owner named them: it does not move
+    SEEKS = 0  # the node has no layers yet
+    CLAIMS = 1  # the node is about to load these layers
+    HOLDS = 2  # the node loads or serves these layers
+    FIXED = 3  # the node's owner chose these layers, so the node does not move
 
     @classmethod
     def _missing_(cls, value: object) -> "Rank | None":
-        """Return the highest rank for one of a later version."""
+        """Return the highest rank for a rank of a later version."""
         return cls.FIXED if isinstance(value, int) and value > cls.FIXED else None
 
 
 class Aim(Row, frozen=True):
-    """The layers that a member has or is about to have, announced before it loads them."""
+    """The layers that a member has or is about to have, which it announces before it loads them."""
 
     root: Root
     start: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
@@ -92,7 +98,7 @@ class _Seq(Message, frozen=True):
 
 
 class _Body(_Seq, frozen=True):
-    """A record without its author, which the signature names."""
+    """The fields of a record. The author is not among them, because the signature names it."""
 
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
     holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
@@ -111,8 +117,8 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 class MemberRecord:
     """A member as it describes itself.
 
-    `seq`, `addresses`, `holdings`, `run` and `aim` come from its signed record. The other fields
-    are facts in its feeds. `seq` grows with each change.
+    `seq`, `addresses`, `holdings`, `run` and `aim` are in its signed record. The other fields are
+    facts in its feeds. `seq` grows with each change of the signed record.
     """
 
     peer: PeerId
@@ -122,15 +128,16 @@ class MemberRecord:
     capacity: Capacity = NOTHING
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
-    holdings: tuple[str, ...] = ()  # roots of models of which it has any chunk
-    run: int = 0  # a random number, new whenever what it serves changes; 0: it serves nothing
+    holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
+    run: int = 0  # a random number, new whenever the member's shards change; 0: it serves none
     aim: Aim | None = None
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
-    """Return the signed bytes of an own record.
+    """Return the signed bytes of this node's own record.
 
-    Raises BadRecord if other nodes would refuse it, or if it has fields that belong in feeds.
+    Raises BadRecord if other nodes would refuse the record, or if it has fields that belong in
+    feeds.
     """
     body = encode_record(record)
     if decode_record(record.peer, body) != record:
@@ -139,9 +146,10 @@ def seal_record(identity: Identity, record: MemberRecord) -> bytes:
 
 
 def open_record(sealed: bytes) -> MemberRecord:
-    """Return the record in signed bytes, after checking its signature.
+    """Check the signature of a record's sealed bytes, and decode the record.
 
-    Raises Forged, and BadRecord if the author signed a record that this version refuses.
+    Raises Forged if the signature is invalid, and BadRecord if this version refuses what the author
+    signed.
     """
     try:
         author, body = unseal(DOMAIN, sealed, limit=defaults.RECORD_BYTES)
@@ -151,9 +159,9 @@ def open_record(sealed: bytes) -> MemberRecord:
 
 
 def peek(sealed: bytes) -> tuple[PeerId, int]:
-    """Return the author and sequence number that the bytes claim, without checking the signature.
+    """Return (author, sequence number) of a record without checking its signature.
 
-    Raises Forged if they are no envelope, and BadRecord.
+    Raises Forged if the bytes are no envelope, and BadRecord if the sequence number is invalid.
     """
     try:
         public_key, _, body = split(sealed, defaults.RECORD_BYTES)
@@ -165,7 +173,10 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
 
 
 def encode_record(record: MemberRecord) -> bytes:
-    """Encode a record as a msgpack map, without the author, which the signature names."""
+    """Encode a record as a msgpack map, without the author, which the signature names.
+
+    Raises BadRecord if the record is too large.
+    """
     fields: dict[str, object] = {
         "seq": record.seq,
         "addresses": [_unnamed(text, record.peer) for text in record.addresses],
@@ -181,7 +192,10 @@ def encode_record(record: MemberRecord) -> bytes:
 
 
 def decode_record(author: PeerId, body: bytes) -> MemberRecord:
-    """Decode a record, and check the type and bounds of every value. Raises BadRecord."""
+    """Decode a record, and check the type and limits of every value.
+
+    Raises BadRecord if one is invalid.
+    """
     try:
         said = _typed(_Body, decode(body, limit=defaults.RECORD_BYTES))
     except Undecodable as error:
@@ -206,13 +220,13 @@ def _typed(kind: type[M], fields: object) -> M:
 def _unnamed(text: str, author: PeerId) -> str:
     """Remove the author's peer id from the end of an address.
 
-    The signature names it already, and it would take up half of the record.
+    The signature names the author already, and the ids would take up half of the record.
     """
     return text.removesuffix(author) if text.endswith(_NAMED + author) else text
 
 
 def _understood(texts: Iterable[str], author: PeerId) -> tuple[str, ...]:
-    """Return the addresses that this version understands, in canonical form, without the others."""
+    """Return the addresses that this version can parse, in canonical form. Others are left out."""
     found = []
     for text in texts:
         try:

@@ -1,11 +1,13 @@
 """Queue of member records to announce over each link.
 
-A rate limiter bounds the messages. While news keeps coming, as when many nodes join, it waits for
-the limiter, and one message announces all records gathered so far. In the end every record is
-announced over each link whose peer did not announce it itself. The record of a new author waits for
-a moment. A record that changes soon after its announcement waits longer, because a joining node
-finds its addresses one after the other and changes its record eight times. So a swarm that grows by
-a hundred members a minute costs a node no more messages than one that grows by ten. No I/O.
+A rate limiter bounds the number of messages. While news keeps arriving, as when many nodes join, a
+message waits for the limiter and then announces all records that were queued in the meantime. In
+the end every record is announced over each link whose peer has not announced it itself.
+
+The record of a new author waits for a moment. A record that changes soon after its announcement
+waits longer, because a joining node finds its addresses one after the other and changes its record
+eight times. Therefore a swarm that grows by a hundred members a minute costs a node no more
+messages than one that grows by ten. No I/O.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,7 @@ from .. import defaults
 
 
 class WithPeer(Protocol):
-    """A link, or a test double of one."""
+    """A link, or a test double of a link."""
 
     @property
     def peer(self) -> PeerId: ...
@@ -32,10 +34,13 @@ class RecordNews(Generic[AnyLink]):
     """The pending announcements of one node."""
 
     def __init__(self) -> None:
-        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}  # longest wait first
-        self._next: dict[PeerId, tuple[float, object]] = {}  # next announcement; what it served
-        self._changed: dict[PeerId, dict[AnyLink, None]] = {}  # changes before that time
-        self._changed_due = inf  # when the first of them may be announced
+        # authors to announce, by link; the link that has waited longest comes first
+        self._waiting: dict[AnyLink, dict[PeerId, None]] = {}
+        # (earliest next announcement, what the author served)
+        self._next: dict[PeerId, tuple[float, object]] = {}
+        # links to announce changes over that wait for that time
+        self._changed: dict[PeerId, dict[AnyLink, None]] = {}
+        self._changed_due = inf  # when the first of these changes may be announced
         self._told_at = -inf
         self._bucket = Bucket(Rate(*defaults.HAND_ON), 0.0)
 
@@ -50,9 +55,9 @@ class RecordNews(Generic[AnyLink]):
     ) -> None:
         """Queue an author's record for announcement over these links.
 
-        A change of what the author `serves` does not wait for further changes, because routes
-        depend on it. The first record of a `new` author, which has just joined and sent it itself,
-        does.
+        `serves` is what the author serves. A change of it does not wait for further changes,
+        because routes depend on it. `new` means that the author has just joined and sent the record
+        itself. Such a record waits for HAND_ON_NEW seconds.
         """
         others = dict.fromkeys(link for link in links if link.peer != author)
         first = now + defaults.HAND_ON_NEW if new else now
@@ -74,7 +79,7 @@ class RecordNews(Generic[AnyLink]):
             del self._next[next(iter(self._next))]
 
     def _add_changed(self, now: float) -> None:
-        """Queue the changes that have waited long enough."""
+        """Queue the records whose changes have waited long enough."""
         if now < self._changed_due:
             return
         self._changed_due = inf
@@ -86,8 +91,10 @@ class RecordNews(Generic[AnyLink]):
                 self._changed_due = min(self._changed_due, due)
 
     def heard(self, link: AnyLink, authors: Iterable[PeerId]) -> None:
-        """Drop announcements of records that the link's peer has announced in a version no older
-        than ours."""
+        """Drop announcements of these authors' records over a link.
+
+        The link's peer has announced the same or later versions of these records itself.
+        """
         waiting = self._waiting.get(link, {})
         for author in authors:
             waiting.pop(author, None)
@@ -102,14 +109,17 @@ class RecordNews(Generic[AnyLink]):
             links.pop(link, None)
 
     def next_at(self) -> float:
-        """Return when the next batch is due."""
+        """Return the time at which the next batch is due, or infinity if nothing is queued."""
         if not self._waiting:
             return self._changed_due
         soon = max(self._told_at + defaults.HAND_ON_PAUSE, self._bucket.due)
         return min(soon, self._changed_due)
 
     def take(self, now: float) -> list[tuple[AnyLink, list[PeerId]]]:
-        """Return the links of the batch that is due, and the authors to announce to each."""
+        """Remove the batch that is due from the queue.
+
+        Return (link, authors to announce over it) pairs.
+        """
         self._add_changed(now)
         if not self._waiting or now < self.next_at():
             return []

@@ -1,7 +1,8 @@
 """Pulls of member records, which ask one peer at a time for a record that many peers offer.
 
-All other peers wait in line, and a peer that did not deliver goes to the end of it. So a liar that
-offers everything delays each record once, and only while it is asked.
+All other peers that offer the record wait in line, and a peer that did not deliver it goes to the
+end of the line. Therefore a liar that offers everything delays each record only once, and only
+while the liar is asked.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -20,28 +21,31 @@ Take = Callable[[Link, bytes | memoryview], Awaitable[None]]
 
 
 class RecordPulls:
-    """Pulls of one node.
+    """The pulls of one node.
 
-    `lacks` returns whether this sequence number of an author is new. `take` stores records, and
-    raises BadRecord.
+    `lacks` returns whether a record of this author with this sequence number is news. `take` stores
+    records; it raises BadRecord if the sender is at fault.
     """
 
     def __init__(self, lacks: Callable[[Tag, int], bool], take: Take) -> None:
         self._lacks = lacks
         self._take = take
-        self._lacking: dict[Link, dict[Tag, int]] = {}  # to ask for: authors and sequence numbers
-        self._tellers: dict[Tag, dict[Link, None]] = {}  # by author: the first is asked
+        # records to ask for: author and sequence number
+        self._lacking: dict[Link, dict[Tag, int]] = {}
+        # links in line by author; the first is asked
+        self._tellers: dict[Tag, dict[Link, None]] = {}
         self._moved = trio.Event()  # another peer may be first in line
 
     def tellers(self, author: Tag) -> Collection[Link]:
-        """Return the links over which an author's record is offered and has not arrived."""
+        """Return the links whose peers offer an author's record that has not arrived."""
         return self._tellers.get(author, {}).keys()
 
     async def pull(self, link: Link, wanted: Mapping[Tag, int]) -> None:
-        """Pull records that this link's peer offers, as soon as it is first in line for them.
+        """Pull records that this link's peer offers, as soon as the link is first in line for them.
 
-        One call serves all offers over a link, including those that arrive meanwhile. Raises
-        BadRecord if this link's peer is at fault.
+        `wanted` has the sequence number of each author's record. If a call for this link is running
+        already, that call pulls these records too, and this one returns at once. Raises BadRecord
+        if the link's peer is at fault.
         """
         if not wanted:
             return
@@ -58,13 +62,17 @@ class RecordPulls:
                     await self._ask(link, batch, lacking)
                 else:
                     await self._moved.wait()
-                    await trio.sleep(defaults.ROUND)  # waiting links look no more often
+                    # a waiting link checks no more often than this
+                    await trio.sleep(defaults.ROUND)
         finally:
             del self._lacking[link]
             self._step_out(link, lacking)
 
     def _line_up(self, link: Link, lacking: dict[Tag, int]) -> bool:
-        """Queue behind peers with the same offers, and return whether anything is still lacking."""
+        """Put a link in line for each record that is still lacking.
+
+        Return whether there are any.
+        """
         came = [author for author, seq in lacking.items() if not self._lacks(author, seq)]
         for author in came:
             del lacking[author]
@@ -80,12 +88,15 @@ class RecordPulls:
         return dict(islice(first, defaults.BATCH))
 
     async def _ask(self, link: Link, batch: Mapping[Tag, int], lacking: dict[Tag, int]) -> None:
-        """Pull a batch. Other links may serve the rest meanwhile."""
+        """Pull a batch of records over a link.
+
+        Other links may pull the remaining ones at the same time.
+        """
         for author in batch:
             del lacking[author]
         self._step_out(link, lacking)
         try:
-            with suppress(TransportError):  # it refused or went away
+            with suppress(TransportError):  # the peer refused or went away
                 asked = encode_tags(batch)
                 reply = await link.call("member.pull", payload=asked, timeout=defaults.PULL_TIMEOUT)
                 await self._take(link, reply.payload)

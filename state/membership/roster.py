@@ -1,8 +1,9 @@
-"""Table of the member records that this node knows, which also chooses the members to dial next.
+"""Table of the member records that this node knows. It also chooses the members to dial next.
 
-No I/O: sealed bytes and `now` go in, records and addresses come out. `live` has the peers with a
-link, whose records are always stored. Other records are hearsay from a linked peer, within a quota
-for each peer, and are dropped after a while without a link.
+No I/O: sealed bytes and `now` (seconds of the monotonic clock) go in, records and addresses come
+out. `live` has the peers with a link, whose records are always stored. Other records are hearsay
+from a linked peer. They are stored within a quota for each such peer, and dropped after a while
+without a link to their author.
 """
 
 import math
@@ -27,32 +28,33 @@ from .record import MemberRecord, open_record, peek
 
 @dataclass(slots=True)
 class Known:
-    """A record, with what this node knows about its author."""
+    """A member record, with what this node knows about its author."""
 
     record: MemberRecord
     sealed: bytes
     reach: Nearness
     source: PeerId  # the peer that sent it first
     pace: Bucket
-    heard: float  # when the author last had a link, to this node or to a peer that told of it
+    heard: float  # when the author last had a link to this node or to a peer that reported it
     due: float  # when to dial
     pause: float = defaults.DIAL_PAUSE[0]  # seconds to wait after the next failed dial
     tag: "Tag" = b""  # of the author
     rank: bytes = b""  # order of dials among members that are due together
     dialling: bool = False
     met: bool = False  # this node has had a link to it
-    counted: bool = False  # its dial counts against `source` unless it succeeds
-    places: frozenset[tuple[str, int]] = frozenset()  # IP addresses and ports it publishes
+    counted: bool = False  # the dial under way counts against `source` unless it succeeds
+    # (IP address, port) pairs that the author publishes as its own
+    places: frozenset[tuple[str, int]] = frozenset()
     mark: int = 0  # `mark_of` the sealed bytes
     lost: bool = False  # its link has ended
 
 
 class Offer(NamedTuple):
-    """An offer of a record: its number, how near its source is, and its age.
+    """An offer of a record: its sequence number, how near its source is, and its age.
 
-    The age is the number of seconds, rounded up, since the author had a link that the node knows
-    of. It is sent with the record, so that all nodes forget a dead member at about the same time,
-    however long they pass the record on.
+    The age is the number of seconds, rounded up, since the author last had a link that the node
+    knows of. The age is sent with the record, so that all nodes forget a dead member at about the
+    same time, however often they forward the record to each other.
     """
 
     seq: int
@@ -61,7 +63,8 @@ class Offer(NamedTuple):
 
 
 def mark_of(sealed: bytes) -> int:
-    """Return the eight bytes that a record adds to the sums that nodes compare."""
+    """Return the eight bytes, as a number, that a record adds to the checksums that nodes
+    compare."""
     return int.from_bytes(sha256(sealed).digest()[: defaults.SUM_BYTES])
 
 
@@ -76,12 +79,12 @@ def tag_of(peer: PeerId) -> Tag:
 
 
 def _bucket_of(tag: Tag) -> int:
-    """Return the bucket that an author's record belongs to."""
+    """Return the number of the bucket that an author's record belongs to."""
     return tag[0] % defaults.SUMS
 
 
 class Roster:
-    """All known records but this node's own."""
+    """All known records except this node's own."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
@@ -90,22 +93,23 @@ class Roster:
         self._by_tag: dict[Tag, Known] = {}
         self._by_bytes: dict[bytes, Known] = {}  # by the sealed record
         self.live: dict[PeerId, None] = {}  # in the order of their links
-        self.reclaimed: int | None = None  # later sequence number of an own record from elsewhere
+        # sequence number of a record of this node's key that came from a peer
+        self.reclaimed: int | None = None
         self._ghosts = Rates(Rate(*defaults.GHOSTS))  # failed dials, by the source of the record
         self.counts: Callable[[PeerId], bool] = lambda peer: True
-        """Whether a peer may be a member, and is dialled."""
+        """Returns whether a peer may be a member, so that it is dialled."""
 
     # Reading.
 
     def members(self) -> dict[PeerId, MemberRecord]:
-        """Return the linked members with a known record."""
+        """Return the records of the linked members, as far as they are known."""
         return {peer: self._known[peer].record for peer in self.live if peer in self._known}
 
     def known(self, peer: PeerId) -> Known | None:
         return self._known.get(peer)
 
     def tagged(self, tag: Tag) -> Known | None:
-        """Return the record of the author with this tag, or None."""
+        """Return the record of the author with this tag, or None if it is not known."""
         return self._by_tag.get(tag)
 
     def authors(self) -> frozenset[PeerId]:
@@ -116,7 +120,10 @@ class Roster:
         return len(self._known)
 
     def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
-        """Return offers of the records of these authors, or of all, live members first."""
+        """Return offers of the records of these authors.
+
+        If `authors` is None, returns offers of all known records, with those of live members first.
+        """
         if authors is None:
             authors = dict.fromkeys((*self.live, *self._known))
         return {
@@ -126,7 +133,11 @@ class Roster:
         }
 
     def sums(self, own: int) -> bytes:
-        """Return the XOR of the marks of all records, and of `own`, by bucket."""
+        """Return the checksums of the known records, one for each bucket.
+
+        A checksum is the XOR of the marks of the bucket's records. `own` is the mark of this node's
+        record.
+        """
         sums = [0] * defaults.SUMS
         for known in self._known.values():
             sums[_bucket_of(known.tag)] ^= known.mark
@@ -134,7 +145,7 @@ class Roster:
         return b"".join(each.to_bytes(defaults.SUM_BYTES) for each in sums)
 
     def differing(self, one: bytes, other: bytes) -> list[PeerId]:
-        """Return the known authors in the buckets where two lists of sums differ."""
+        """Return the known authors in the buckets in which two lists of checksums differ."""
         size = defaults.SUM_BYTES
         cut = [slice(size * number, size * (number + 1)) for number in range(defaults.SUMS)]
         differ = [one[part] != other[part] for part in cut]
@@ -149,31 +160,33 @@ class Roster:
         return 0 if peer in self.live else math.ceil(now - known.heard)
 
     def at(self, host: str, port: int) -> list[PeerId]:
-        """Return the members that publish this IP address and port as their own."""
+        """Return the members whose records have this IP address and port as an address of their
+        own."""
         return [peer for peer, known in self._known.items() if (host, port) in known.places]
 
     def neighbours(self, peer: PeerId) -> list[PeerId]:
-        """Return the other members that publish an address of this member.
+        """Return the other members whose records have an address of this member.
 
-        Either one machine has changed its identity, or one of the members lies. Many homes use the
-        same private addresses, so a private address counts only if both members are near.
+        Either one machine has changed its identity, or one of the members lies. Many home networks
+        use the same private addresses, so a private address counts only if both members are near.
         """
         if (own := self._known.get(peer)) is None:
             return []
         return [p for p, known in self._known.items() if p != peer and _share(own, known)]
 
     def has(self, tag: Tag, seq: int) -> bool:
-        """Whether a record of this author with this number or a later one is known."""
+        """Return whether a record of this author with this sequence number or a later one is
+        known."""
         known = self._by_tag.get(tag)
         return known is not None and known.record.seq >= seq
 
     def lacking(
         self, offers: Mapping[Tag, Offer], near: Nearness, now: float, own_seq: int
     ) -> list[Tag]:
-        """Return the authors whose records to pull from a peer with these offers.
+        """Return the tags of the authors whose records to pull from a peer with these offers.
 
-        This includes our own record if a later one is offered. For records that are known already,
-        updates how near their source is and when their author last had a link.
+        The tag of this node is included if a later record of this node is offered. For records that
+        are known already, updates how near their source is and when their author last had a link.
         """
         wanted = []
         for tag, offer in offers.items():
@@ -192,10 +205,13 @@ class Roster:
     def receive(
         self, sealed: bytes, source: PeerId, reach: Nearness, now: float, age: float = 0.0
     ) -> MemberRecord | None:
-        """Store a record of a member that had a link `age` seconds ago. Return it if it is news.
+        """Store a record whose author had a link `age` seconds ago.
 
-        Cheap checks come first, the signature last. Raises BadRecord if `source` is to blame,
-        because it wrote or forwarded an invalid record.
+        Return the record if it is news.
+
+        Returns None if it is known, older than the known one, or not admitted. Cheap checks come
+        first, the signature last. Raises BadRecord if `source` is to blame, because it wrote or
+        forwarded an invalid record.
         """
         if (known := self._by_bytes.get(sealed)) is not None:  # most come from many peers
             self._heard_again(known, reach, now - age)
@@ -219,7 +235,7 @@ class Roster:
         except BadRecord:
             if source == author:
                 raise
-            return None  # a mistake of its author, or a record of a later version
+            return None  # its author made a mistake, or uses a later version
         self._store(record, sealed, source, reach, now, now - age)
         return record
 
@@ -235,10 +251,10 @@ class Roster:
             del self._by_tag[known.tag]
 
     def _reclaim(self, sealed: bytes) -> None:
-        """Note a record of our own key from elsewhere, because our next record must count as later.
+        """Record the sequence number of a record that this node's key has signed elsewhere.
 
-        Only our own key can have signed it, for example before a restart with a clock that was
-        ahead.
+        This node's next record must be later. The other record is from before a restart with a
+        clock that was ahead, or from another process with the same key.
         """
         seq = open_record(sealed).seq
         self.reclaimed = max(self.reclaimed or 0, seq)
@@ -255,13 +271,14 @@ class Roster:
         return len(self._known) < defaults.MEMBERS or self._make_room(source)
 
     def _hearsay(self) -> Counter[PeerId]:
-        """Count the authors without a link that each peer told of."""
+        """Return how many authors without a link each peer was the first to report."""
         return Counter(known.source for peer, known in self._known.items() if peer not in self.live)
 
     def _make_room(self, source: PeerId | None) -> bool:
-        """Evict the oldest hearsay of the peer that told most, if the table is full.
+        """Evict one hearsay record if the table is full. Return whether there is space now.
 
-        Returns False, and evicts nothing, if that peer told no more than `source` itself.
+        The record is the oldest one of the peer with most hearsay. If that peer has no more of it
+        than `source` itself, evicts nothing and returns False.
         """
         if len(self._known) < defaults.MEMBERS:
             return True
@@ -309,7 +326,7 @@ class Roster:
     # Links.
 
     def linked(self, peer: PeerId, reach: Nearness) -> None:
-        """Note a new link to a peer."""
+        """Record a new link to a peer."""
         self.live[peer] = None
         if known := self._known.get(peer):
             known.reach = max(known.reach, reach)
@@ -317,10 +334,10 @@ class Roster:
             known.met, known.lost = True, False
 
     def unlinked(self, peer: PeerId, now: float, *, searched: bool = False) -> None:
-        """Note that a link is quiet or has ended. Its peer is dialled again for a while.
+        """Record that a link is quiet or has ended. Its peer is dialled again for a while.
 
-        With `searched`, it is not dialled yet, because the link still exists and looks for a path
-        itself.
+        If `searched`, the peer is not dialled yet, because the link still exists and searches for a
+        path itself.
         """
         self.live.pop(peer, None)
         if known := self._known.get(peer):
@@ -329,7 +346,7 @@ class Roster:
             known.lost = True
 
     def answered(self, peer: PeerId, now: float) -> None:
-        """Note that a linked peer delivered a proof that a member is live."""
+        """Record that a linked peer has delivered a proof that a member is live."""
         if known := self._known.get(peer):
             known.heard = max(known.heard, now)
 
@@ -338,14 +355,17 @@ class Roster:
     def next_dials(
         self, now: float, most: int, lost: int = 0
     ) -> list[tuple[PeerId, list[Address]]]:
-        """Return up to `most` members to dial now, with addresses; end each with `dialled`.
+        """Return up to `most` members to dial now, with their addresses.
 
-        Up to `lost` further members that have lost their link are dialled, however many links there
-        are: after a partition each side has enough links, and would never dial the other side.
+        End each dial with `dialled`.
 
-        Each node has an order of its own among the members that are due, so that a swarm too large
-        for a full mesh becomes a random graph. Failed dials are limited for each peer that was the
-        first to send the records.
+        Up to `lost` further members that have lost their link are dialled, however many links this
+        node has. Otherwise, after a partition, each side would have enough links and never dial the
+        other side.
+
+        Each node has its own order among the members that are due, so that a swarm too large for a
+        full mesh becomes a random graph. Failed dials are limited for each peer that was the first
+        to send the records.
         """
         self._forget(now)
         found: list[tuple[PeerId, list[Address]]] = []
@@ -357,7 +377,7 @@ class Roster:
                 continue
             addresses = dialable(known.record.addresses, peer, known.reach)
             if not addresses:
-                known.due = inf  # until it publishes another address
+                known.due = inf  # not before it publishes another address
             elif not known.met and not self._ghosts.take(known.source, now):
                 known.due = now + defaults.GHOST_WAIT
             else:
@@ -372,13 +392,15 @@ class Roster:
         return [] if known is None else dialable(known.record.addresses, peer, known.reach)
 
     def next_due(self, *, lost: bool = False) -> float:
-        """Return when the next dial is due; with `lost`, of members that have lost their link."""
+        """Return the time of the next dial, or infinity if none is planned.
+
+        If `lost`, considers only members that have lost their link.
+        """
         waiting = (known.due for _, known in self._waiting() if known.lost or not lost)
         return min(waiting, default=inf)
 
     def dialled(self, peer: PeerId, now: float, jitter: Callable[[float], float]) -> None:
-        """Note the end of a dial. If it failed, the next one is later; the pause doubles each
-        time."""
+        """Record the end of a dial. After a failed dial, the pause before the next one doubles."""
         if (known := self._known.get(peer)) is None:
             return
         known.dialling = False
@@ -390,12 +412,15 @@ class Roster:
             known.pause = min(2 * known.pause, defaults.DIAL_PAUSE[1])
 
     def put_off(self, peer: PeerId) -> None:
-        """Delay the next dial of a peer that misbehaved, after its link has ended."""
+        """Delay the next dial of a peer that misbehaved, to begin after its link has ended."""
         if known := self._known.get(peer):
             known.pause = defaults.DIAL_PAUSE[1]
 
     def _waiting(self) -> Iterator[tuple[PeerId, Known]]:
-        """Return the members that may be dialled. It runs often, so it is a single loop."""
+        """Return the members that may be dialled once they are due.
+
+        This method is called often, so it is a single loop.
+        """
         live, counts = self.live, self.counts
         return (
             (peer, known)
@@ -419,9 +444,9 @@ def _share(one: Known, other: Known) -> bool:
 
 
 def _places(record: MemberRecord) -> frozenset[tuple[str, int]]:
-    """Return the addresses at which a member itself listens.
+    """Return the addresses, as (host, port), at which a member itself listens.
 
-    Relays are left out, because many members share them.
+    Addresses at relays are left out, because many members share them.
     """
     found = []
     for text in record.addresses:

@@ -1,4 +1,5 @@
-"""How nodes come to have the same feeds: news, comparisons, pulls, and whose feeds are kept.
+"""Replication of feeds between nodes, by news, comparisons and pulls, and the choice of the feeds.
 
-Public: `Replica`, `Replication`, `Holding`, `Interest`. Imports `feeds/`.
+Public: `Replica` (a node's copy of the feeds), `Replication` (its tasks), `Interest` (the kinds of
+feeds to store), and `Holding`, the base class of `Replica`. Imports `feeds/`.
 """

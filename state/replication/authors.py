@@ -1,16 +1,19 @@
-"""Selection of the authors whose feeds this node keeps, within one memory budget.
+"""Selection of the authors whose feeds this node stores, within one memory budget.
 
-Kept are this node, the members of its group, peers with a link, and authors that kept authors vouch
-for. All of them form one tree. Its top-level branches are this node, each group member, each peer
-with a link, and one branch for all peers that had a link recently. Below each author are the
-authors that it vouches for.
+Stored are the feeds of this node, of the members of its group, of peers with a link, and of authors
+that stored authors vouch for. All these authors form one tree. Its top-level branches are this
+node, each group member, each peer with a link, and one branch for all peers that had a link
+recently. Below each author are authors that it vouches for.
 
 When the budget is exceeded, authors are evicted from the heaviest branch, which is chosen at each
-level from the top down. So a million keys behind k of L links get k/L of the budget, and keys
-behind a link of a link get no more than their part of that. A peer with a link has a free share;
-only its weight above that share counts. Before an author is evicted, it moves to another voucher
-with a lighter branch if there is one. When a voucher with thousands of authors is evicted, its
-authors are moved a few at a time. No I/O; authors are identified by their public keys.
+level from the top down. Therefore, if k of this node's L links lead to an attacker, a million keys
+that the attacker makes up get k/L of the budget. Keys behind a link of a link get no more than the
+part of that link's peer. A peer with a link has a free share: only its weight above the share
+counts.
+
+Before an author is evicted, it moves to another of its vouchers if there is one with a lighter
+branch. When a voucher with thousands of authors is evicted, its authors are moved a few at a time.
+No I/O. Authors are identified by their public keys.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -20,14 +23,14 @@ from .. import defaults
 
 
 class Change(NamedTuple):
-    """Authors whose feeds are kept from now on, and authors whose feeds no longer are."""
+    """Authors whose feeds are stored from now on, and authors whose feeds no longer are."""
 
     added: tuple[bytes, ...] = ()
     dropped: tuple[bytes, ...] = ()
 
 
 class _Branch:
-    """A node of the tree: an author, or one of the inner nodes that belong to no author."""
+    """A node of the tree: an author, or an inner node that stands for no author."""
 
     __slots__ = ("free", "key", "kids", "load", "parent", "vouchers", "vouches", "weight")
 
@@ -43,12 +46,12 @@ class _Branch:
 
     @property
     def burden(self) -> int:
-        """Return the weight beyond the free share, in bytes."""
+        """The weight beyond the free share, in bytes."""
         return max(self.weight - self.free, 0)
 
     @property
     def hangs(self) -> bool:
-        """Whether it is still in the tree."""
+        """Whether the branch is still in the tree."""
         return self.parent is not None
 
     def up(self) -> "Iterator[_Branch]":
@@ -64,10 +67,13 @@ _NOBODY: Final[dict[bytes, _Branch]] = {}
 
 
 class Authors:
-    """The authors that one node keeps. `own` is its public key."""
+    """The authors whose feeds one node stores. `own` is the node's public key."""
 
     def __init__(self, own: bytes, *, budget: int = defaults.FEEDS_BUDGET) -> None:
-        """`budget` is in bytes, for all authors together."""
+        """Create the selection, with this node as the only author.
+
+        `budget` is the limit in bytes for all authors together.
+        """
         self._budget = budget
         self._top = _Branch(b"")
         self._past = _Branch(b"past")  # authors that had a link, oldest first
@@ -96,33 +102,36 @@ class Authors:
         return self._kept.keys()
 
     def vouchers(self, key: bytes) -> int:
-        """Return how many kept authors vouch for this one."""
+        """Return how many stored authors vouch for this one."""
         branch = self._kept.get(key)
         return 0 if branch is None else sum(other.hangs for other in branch.vouchers)
 
     @property
     def total(self) -> int:
-        """Return the weight of all authors, in bytes."""
+        """The weight of all authors, in bytes."""
         return self._total
 
     # Changing.
 
     def linked(self, key: bytes) -> Change:
-        """Note a new link to this peer."""
+        """Record a new link to this peer. Its feeds are stored from now on."""
         self._linked.add(key)
         self._pin(key)
         return self._changed()
 
     def unlinked(self, key: bytes) -> Change:
-        """Note that the link has ended. Beyond PAST_LINKS, the authors that lost theirs first are
-        moved or evicted."""
+        """Record that the link to a peer has ended.
+
+        At most PAST_LINKS authors stay because they had a link. If there are more, those whose link
+        ended first move to another voucher, or are evicted.
+        """
         if key in self._linked:
             self._linked.remove(key)
             self._unpin(key)
         return self._changed()
 
     def grouped(self, keys: Iterable[bytes]) -> Change:
-        """Set the members of this node's group. This node itself is always one of them."""
+        """Set the members of this node's group. This node itself always counts as one of them."""
         before, self._group = self._group, {self._own, *keys}
         for key in self._group - before:
             self._pin(key)
@@ -131,8 +140,7 @@ class Authors:
         return self._changed()
 
     def vouches(self, key: bytes, names: Iterable[bytes]) -> Change:
-        """Set the authors that a kept author vouches for; names beyond AUTHOR_VOUCHED are
-        ignored."""
+        """Set the authors that an author vouches for. Names beyond AUTHOR_VOUCHED are ignored."""
         branch = self._kept.get(key)
         if branch is None:
             return Change()
@@ -150,7 +158,7 @@ class Authors:
         return self._changed()
 
     def weigh(self, key: bytes, size: int) -> Change:
-        """Set the size in bytes of a kept author's entries, or of its facts in the views."""
+        """Set the size in bytes of an author's entries, or of its facts in the views."""
         branch = self._kept.get(key)
         if branch is not None:
             self._total -= branch.weight
@@ -160,9 +168,9 @@ class Authors:
         return self._changed()
 
     def refill(self) -> Iterator[Change]:
-        """Add authors that found no space before, if there is space again.
+        """Yield changes that add authors for which there was no space before, if there is now.
 
-        Looks at a few vouchers in each step. Other changes may be made between two steps.
+        Each step processes a few vouchers. Other changes may be made between two steps.
         """
         if not self._gone or self._total >= defaults.FEEDS_ROOM * self._budget:
             return
@@ -186,14 +194,18 @@ class Authors:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a change has more consequences, so that `settle` must be called."""
+        """Whether the latest change has further consequences, so that `settle` must be called."""
         return bool(self._loose.kids) or (self._total > self._budget and self._top.load > 0)
 
     def settle(self) -> Change:
-        """Apply the next part of the consequences."""
+        """Apply the next part of the consequences of earlier changes."""
         return self._changed()
 
     def _changed(self) -> Change:
+        """Apply a limited part of the pending consequences.
+
+        Returns the authors that were added and dropped since the last call.
+        """
         for _ in range(defaults.SETTLED_AT_ONCE):
             if not self._loose.kids:
                 break
@@ -204,7 +216,7 @@ class Authors:
             self._added, self._dropped = {}, {}
         return change
 
-    # Authors kept without a voucher.
+    # Authors that need no voucher.
 
     def _pin(self, key: bytes) -> None:
         branch = self._kept.get(key)
@@ -217,10 +229,13 @@ class Authors:
         self._make_room()
 
     def _unpin(self, key: bytes) -> None:
-        """Note that an author has left the group or lost its link."""
+        """Move an author that has left the group or lost its link to the branch of past links.
+
+        An author that is still in the group, or still has a link, stays at the top level.
+        """
         branch = self._kept.get(key)
         if branch is None:
-            return  # it was evicted because it weighed too much
+            return  # the author was evicted because its weight was too large
         self._reckon(branch, branch.weight, self._free_of(key))
         if key not in self._group and key not in self._linked:
             self._unhang(branch)
@@ -230,14 +245,17 @@ class Authors:
         self._make_room()
 
     def _free_of(self, key: bytes) -> int:
-        """Return the bytes that cause no eviction: all of a group member's, a share of a linked
-        peer's."""
+        """Return how many bytes of an author's weight do not count towards eviction.
+
+        For a group member that is its whole weight, for a linked peer a share of the budget, and
+        for any other author 0.
+        """
         if key in self._group:
             return _ALL
         share = max(self._budget // defaults.LINKED_SHARE, defaults.AUTHOR_LEAST)
         return share if key in self._linked else 0
 
-    # Authors that others vouch for.
+    # Authors that other authors vouch for.
 
     def _vouch(self, voucher: _Branch, name: bytes) -> None:
         branch = self._kept.get(name)
@@ -259,12 +277,13 @@ class Authors:
             self._loosen(branch)
 
     def _loosen(self, branch: _Branch) -> None:
-        """Move a branch to the loose ones, because its parent no longer vouches for it."""
+        """Move a branch to `_loose`, because the author above it no longer vouches for it or was
+        evicted."""
         self._unhang(branch)
         self._hang(branch, self._loose)
 
     def _rehang(self, branch: _Branch) -> None:
-        """Move a branch to another voucher, or evict it if it has none."""
+        """Move a branch below another of its vouchers, or evict it if there is no suitable one."""
         others = [
             other
             for other in branch.vouchers
@@ -290,7 +309,11 @@ class Authors:
     # Eviction.
 
     def _make_room(self) -> None:
-        """Move or evict a few authors; `unsettled` tells whether more is left to do."""
+        """Evict a few authors while the budget is exceeded, or move them to a lighter branch.
+
+        Handles at most SETTLED_AT_ONCE authors. `unsettled` stays True while the budget is
+        exceeded.
+        """
         for _ in range(defaults.SETTLED_AT_ONCE):
             if self._total <= self._budget or (branch := self._heaviest()) is None:
                 break
@@ -302,7 +325,10 @@ class Authors:
                 self._drop(branch)
 
     def _heaviest(self) -> _Branch | None:
-        """Return the branch to evict first; of equally heavy branches, the youngest."""
+        """Return the branch to evict first, or None.
+
+        Of equally heavy branches, it is the youngest.
+        """
         at = self._top
         while at.load:
             own = at.burden
@@ -316,8 +342,11 @@ class Authors:
         return None
 
     def _lighter(self, branch: _Branch) -> _Branch | None:
-        """Return another voucher, whose branch would stay lighter than this one's branch even after
-        the move. Returns None for a branch with children."""
+        """Return another voucher, to which a branch can move to balance the tree, or None.
+
+        Where the paths to the present parent and to that voucher part, the voucher's side must stay
+        lighter than the present side even after the move. A branch with children does not move.
+        """
         if branch.kids:
             return None
         here = list(branch.up())[::-1]
@@ -344,7 +373,7 @@ class Authors:
         return branch
 
     def _drop(self, branch: _Branch) -> None:
-        """Evict an author. Authors below it that no other author vouches for are evicted later."""
+        """Evict an author. Authors below it move to `_loose`, and are moved or evicted later."""
         for kid in list(branch.kids.values()):
             self._loosen(kid)
         self._unhang(branch)
@@ -369,7 +398,7 @@ class Authors:
         branch.parent = None
 
     def _reckon(self, branch: _Branch, weight: int, free: int) -> None:
-        """Set the weight of a branch and the free part of it, in bytes."""
+        """Set the weight of a branch and the free part of the weight, in bytes."""
         before = branch.burden
         branch.weight, branch.free = weight, free
         self._burden(branch, branch.burden - before)
@@ -381,17 +410,18 @@ class Authors:
 
 
 def weight_of(size: int) -> int:
-    """Return the weight of an author whose entries, or facts in the views, take `size` bytes."""
+    """Return the weight in bytes of an author whose entries, or facts in the views, take `size`
+    bytes."""
     return max(defaults.AUTHOR_WEIGHT + size, defaults.AUTHOR_LEAST)
 
 
 def _depth(branch: _Branch) -> int:
-    """Return the number of levels below the top."""
+    """Return the number of levels between a branch and the root of the tree."""
     return sum(1 for _ in branch.up()) - 1
 
 
 def _root_load(branch: _Branch) -> int:
-    """Return the load of the top-level branch that contains this one."""
+    """Return the load of the top-level branch that contains this branch."""
     load = 0
     for each in branch.up():
         if each.parent is not None:

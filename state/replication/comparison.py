@@ -1,7 +1,7 @@
 """Comparison of two nodes' feeds, which finds the entries that each of them lacks.
 
-The nodes compare the roots of their hash trees first, then the hashes of buckets, then the heads in
-the buckets that differ.
+The nodes compare the roots of their hash trees first, then the hashes of the buckets, and then the
+heads in buckets that differ.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,7 +22,10 @@ _BUCKETS_AT_ONCE = 16  # searched between two pauses: tens of microseconds
 
 
 class Comparison:
-    """The asking side of one node. `tell` posts heads to a peer; `draw(n)` is random, below n."""
+    """The side of a comparison that asks.
+
+    `tell` sends heads to a peer as news. `draw(n)` returns a random number below n.
+    """
 
     def __init__(
         self,
@@ -36,15 +39,19 @@ class Comparison:
         self.replica = replica
         self.wanted = wanted
         self.on_reported: list[Callable[[PeerId], None]] = []
-        """Called after each comparison with a peer that has no own entry which this node lacks
-        (`Writer.reported`)."""
+        """Called after each comparison with a peer that has no entry of this node's own feeds which
+        is missing here (see `Writer.reported`)."""
         self._network = network
         self._neighbours = neighbours
         self._tell = tell
         self._draw = draw
 
     async def compare(self, peer: PeerId) -> None:
-        """Find the entries that this node and a peer lack of each other's."""
+        """Compare feeds with a peer, to find the entries that one of the two nodes lacks.
+
+        Entries that this node lacks are added to `wanted`, and are pulled later. The peer gets news
+        of those that it lacks.
+        """
         known = self._neighbours.get(peer)
         if known is None or known.comparing:
             return
@@ -64,7 +71,7 @@ class Comparison:
             known.comparing = False
 
     async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
-        """Compare with a peer, and return the differing buckets that are left for another time."""
+        """Compare with a peer. Return the buckets that differ but were not compared this time."""
         waits = self.wanted.waits(peer, self._network.now(), known.turn)
         known.turn = False
         answer = await self._ask_digest(peer, known, roots=known.differed and not waits)
@@ -92,7 +99,11 @@ class Comparison:
         return unasked | {(plot, bucket_of(self.replica.own)) for plot in later}
 
     def _chosen(self, pairs: Mapping[BucketAt, Pair]) -> Mapping[BucketAt, Pair]:
-        """Return the buckets to ask about: a random part of patient kinds while these wait."""
+        """Return the buckets of which to compare heads now.
+
+        While the budget for patient kinds is used up, these are only some buckets of such kinds,
+        chosen at random.
+        """
         if not self.wanted.spent(self._network.now()):
             return pairs
         first, most = self._draw(256), defaults.PATIENT_BUCKETS
@@ -110,8 +121,11 @@ class Comparison:
         roots: bool,
         same: Mapping[Plot, bytes] = MappingProxyType({}),
     ) -> Compared:
-        """Compare the roots. The roots in `same` are sent instead of this node's, so that their
-        plots count as equal."""
+        """Compare the roots of the hash trees with a peer's, and return its reply.
+
+        For the plots in `same`, the given roots are sent instead of this node's, so that these
+        plots count as equal. If `roots` is False, only the hash over all roots is compared.
+        """
         digest, mine = self.replica.digest, self.replica.interest.kept
         shared = both(mine, known.keeps)
         ask = Compare(digest.top(shared), {**digest.roots(shared), **same} if roots else None, mine)
@@ -120,7 +134,10 @@ class Comparison:
         return answer
 
     async def _ask_own(self, peer: PeerId, known: Neighbour) -> None:
-        """Ask a peer which entries it has of this node's feeds that comparisons leave out."""
+        """Ask a peer for its heads of this node's own feeds that comparisons leave out.
+
+        Comparisons leave out plots of which this node stores no other author's feeds.
+        """
         plots = [plot for plot in self.replica.interest.aside() if known.shares(plot)]
         now = self._network.now()
         if not plots or now < known.own_at:
@@ -130,13 +147,14 @@ class Comparison:
         asked = encode_heads(self.replica.told((own, plot) for plot in plots))
         heads = decode_heads(await self._network.call(peer, HAVE, asked), defaults.HAVE_FEEDS)
         if self._neighbours.get(peer) is not known:
-            raise Unanswered  # the link ended meanwhile: keep nothing about the peer
+            raise Unanswered  # the link has ended: store nothing about the peer
         self.wanted.heard(peer, [head for head in heads if head.key == own], self._network.now())
 
     def _differing(
         self, known: Neighbour, buckets: Mapping[Plot, Mapping[int, bytes]]
     ) -> Iterable[tuple[BucketAt, Pair]]:
-        """Yield the buckets that differ, except those that are known to differ to no use."""
+        """Yield the buckets that differ, without those that are known to have nothing that this
+        node lacks."""
         for plot, theirs in buckets.items():
             if not self.replica.interest(plot):
                 continue
@@ -149,10 +167,10 @@ class Comparison:
     async def _ask_heads(
         self, peer: PeerId, pairs: Mapping[BucketAt, Pair]
     ) -> tuple[dict[Place, Told], set[BucketAt]]:
-        """Return the peer's heads in these buckets, and the buckets in which it may have more.
+        """Return (the peer's heads in these buckets, buckets in which it may have more).
 
-        Stops early if the peer has more heads than this node remembers of one peer. The rest is
-        asked for after the first part was pulled.
+        Stops early if the peer has more heads than are stored of one peer. The rest is asked for
+        after the first part has been pulled.
         """
         wanted: dict[Plot, bytes] = {}
         for (plot, number), (_, theirs) in pairs.items():
@@ -175,9 +193,10 @@ class Comparison:
     async def _beyond(
         self, buckets: Iterable[BucketAt], theirs: Mapping[Place, Told]
     ) -> list[Told]:
-        """Return heads in these buckets that the peer lacks.
+        """Return heads of this node in these buckets that the peer lacks.
 
-        Returns at most TOLD of them, as many as a peer remembers. It finds the rest itself.
+        Returns at most TOLD of them, because a peer stores no more. The peer finds the rest when it
+        compares.
         """
         found: list[Told] = []
         for looked, (plot, number) in enumerate(buckets):

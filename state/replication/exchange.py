@@ -1,9 +1,9 @@
 """The gossip protocol that replicates feeds between nodes: news, comparisons and pulls.
 
-A node sends news to a few neighbours at once. From time to time two nodes compare their digests:
-roots first, then the hashes of buckets, then the heads in buckets that differ. Each node then knows
-what it lacks, and pulls it. Only the authors' own signed bytes are sent. All calls go through
-`Network`; code here waits only for it or for the archive.
+A node sends news of changed feeds to a few neighbours at once. From time to time two nodes compare
+their digests: roots first, then the hashes of buckets, then the heads in buckets that differ. Each
+of them then knows which entries it lacks, and pulls them. Only the authors' own signed bytes are
+sent. All calls go through `Network`; the code here awaits nothing but the network and the archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,9 +43,10 @@ class Exchange:
         self.replica = replica
         self.wanted = Wanted(replica.lacks, draw)
         self.on_peer: list[Callable[[PeerId], None]] = []
-        """Called with each peer that had no link and gets one."""
+        """Called with each peer that had no link and has one now."""
         self.rechecks: dict[PeerId, None] = {}
-        """Peers that told of authors that are newly kept. They are compared with soon."""
+        """Peers to compare feeds with soon, for example because they sent a vouch for new
+        authors."""
         replica.interest.on_gained.append(self._regain)
         self._network = network
         self._neighbours = Neighbours(draw)
@@ -53,9 +54,10 @@ class Exchange:
             replica, network, self._neighbours, self.wanted, self._post, draw
         )
         self.on_reported = self._comparison.on_reported
-        self._news: dict[Place, set[PeerId]] = {}  # with the peers that have it already
+        # feeds with news, each with the peers that have it already
+        self._news: dict[Place, set[PeerId]] = {}
         self._told_at = -inf
-        self._news_since = -inf  # when the oldest of the news came
+        self._news_since = -inf  # when the oldest of the pending news arrived
         self._patience = Bucket(Rate(*defaults.NEWS_PATIENCE), 0.0)
         self._round_at = 0.0
         self._round_s = defaults.GOSSIP_ROUND
@@ -90,11 +92,16 @@ class Exchange:
         self.wanted.lost(peer)
 
     def round_at(self) -> float:
-        """Return when the next comparison is due: soon after news, then ever more rarely."""
+        """Return the time of the next comparison with a random peer.
+
+        The time is soon after news. Without news, the pause between comparisons doubles up to
+        GOSSIP_CALM.
+        """
         return self._round_at
 
     def next_round(self) -> PeerId | None:
-        """Start a round, and return the peer to compare with."""
+        """Start a round: set the time of the next one, and return the peer to compare with, or
+        None."""
         now = self._network.now()
         jitter = 0.75 + self._draw(2**16) / 2**17
         self._round_at = now + self._round_s * jitter
@@ -110,16 +117,17 @@ class Exchange:
         self._round_at = min(self._round_at, self._network.now() + self._round_s)
 
     def somebody(self) -> PeerId | None:
-        """Return a random peer to compare with, or None."""
+        """Return a random peer to compare with, or None if there is none."""
         return self._neighbours.somebody(self.replica.interest.kept)
 
     def uncovered(self) -> list[Plot]:
-        """Return the plots that this node keeps and, as far as is known, no linked peer does."""
+        """Return the plots that this node stores but no linked peer does, as far as is known."""
         interest, peers = self.replica.interest, self._neighbours
         return [plot for plot in all_parts() if interest(plot) and not peers.sharing((plot,))]
 
     def _regain(self, plots: frozenset[Plot]) -> None:
-        """Note newly kept plots. A few peers that keep them are compared with soon."""
+        """Schedule comparisons with a few peers that store these plots, which this node stores from
+        now on."""
         self._neighbours.forget_pairs()
         sharing = self._neighbours.sharing(plots)
         self.rechecks |= dict.fromkeys(self._neighbours.some(sharing, defaults.REGAINED))
@@ -127,12 +135,18 @@ class Exchange:
     # News.
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
-        """Store entries of own feeds in the archive, then send news of them (`Replica.write`)."""
+        """Store entries of this node's own feeds in the archive, then send news of them."""
         async with self._network.turn():
             taken = await self.replica.write(entries, admit)
         self._note(taken.news, None)
 
     def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
+        """Queue news of these heads.
+
+        `source` is the peer that sent the entries, or None for this node.
+
+        Peers that are known to have the entries get no news of them.
+        """
         if news:
             patient = all(kind in defaults.NEWS_PATIENT for _, (kind, _) in news)
             self._stirred(defaults.GOSSIP_PATIENT if patient else defaults.GOSSIP_ROUND)
@@ -150,8 +164,10 @@ class Exchange:
             del self._news[next(iter(self._news))]
 
     def due_at(self) -> float:
-        """Return when `tell`, `next_pulls` or `due_rechecks` may have work, if nothing else
-        happens."""
+        """Return the time at which `tell`, `next_pulls` or `due_rechecks` may have work.
+
+        Events such as messages may give them work earlier. Returns infinity if they have none.
+        """
         waiting = self.rechecks or self.replica.newcomers
         rechecks = self._recheck_at() if waiting else inf
         return min(self._tell_at(), rechecks, self.wanted.next_at(self._network.now()))
@@ -164,7 +180,7 @@ class Exchange:
         return max(soon, self._patience.due) if patient else soon
 
     def tell(self) -> None:
-        """Send the pending news to the neighbours."""
+        """Send the pending news to neighbours, if it is time to."""
         now = self._network.now()
         if not self._news or now < self._tell_at():
             return
@@ -185,7 +201,8 @@ class Exchange:
             self._post(peer, self.replica.told(places))
 
     def _told(self, plot: Plot, feeds: int, now: float) -> int:
-        """Return how many neighbours get news of a plot, in a batch about `feeds` feeds."""
+        """Return the number of neighbours that get news of a plot in a batch of news of `feeds`
+        feeds."""
         if now - self._news_since <= defaults.NEWS_GATHERED:
             many = feeds >= defaults.NEWS_MANY  # a partition has healed
             return defaults.NEIGHBOURS_MOST if many else defaults.NEIGHBOURS
@@ -198,13 +215,13 @@ class Exchange:
             self._network.post(peer, NEWS, encode_heads(some), later=patient)
 
     def heard(self, peer: PeerId, payload: bytes) -> None:
-        """Take in news from a peer. Entries that this node lacks are pulled later."""
+        """Process news from a peer. Entries that this node lacks are pulled later."""
         now = self._network.now()
         if peer not in self._neighbours or not self._rates[NEWS].take(peer, now):
             return
         try:
             heads = decode_heads(payload)
-            for head in heads:  # a peer that sent us a head does not need it from us
+            for head in heads:  # a peer that sent this node a head does not need news of it
                 having = self._news.get((head.key, head.plot))
                 if having is not None and head.same(self.replica.head(head.key, head.plot)):
                     having.add(peer)
@@ -219,7 +236,7 @@ class Exchange:
         return self.wanted.next(self._network.now())
 
     async def pull(self, pull: Pull) -> None:
-        """Pull missing entries of these feeds from a peer, as many as one reply holds."""
+        """Pull missing entries of feeds from a peer, as many as one reply holds."""
         peer, places = pull.peer, pull.places
         vain, left = set(places), set[Place]()
         before = {place: self.replica.head(*place) for place in places}
@@ -241,9 +258,10 @@ class Exchange:
             self.wanted.ended(pull, vain, self._network.now(), left)
 
     async def _take(self, pull: Pull, pulled: Pulled) -> list[Place]:
-        """Take in a peer's reply, a few feeds at a time, so that other tasks run in between.
+        """Add the entries in a peer's reply to the replica.
 
-        Returns the feeds that the reply had entries of, in the order of the request.
+        A few feeds are added at a time, so that other tasks run in between. Returns the feeds of
+        which the reply had entries, in the order of the request.
         """
         news: dict[Place, Head] = {}
         lots = by_feed(pulled.items, pull.places)
@@ -259,13 +277,16 @@ class Exchange:
         finally:
             self._note(news, pull.peer)  # together, because news of many feeds goes to more peers
         if self.replica.newcomers and pull.peer in self._neighbours:
-            self.rechecks[pull.peer] = None  # it told of authors that vouch for them
+            self.rechecks[pull.peer] = None  # it sent entries of an author that vouches for them
         return [place for place, items in lots.items() if items]
 
     # Comparing.
 
     def due_rechecks(self) -> list[PeerId]:
-        """Return the peers to `compare` with now because of new authors."""
+        """Return peers whose feeds must be compared again now. Call `compare` for each.
+
+        The reason is that this node stores feeds which earlier comparisons did not include.
+        """
         now = self._network.now()
         newcomers = self.replica.newcomers
         if not (self.rechecks or newcomers) or now < self._recheck_at():
@@ -282,7 +303,7 @@ class Exchange:
         return self._neighbours.some(peers, defaults.RECHECKED)
 
     async def compare(self, peer: PeerId) -> None:
-        """Find the entries that this node and a peer lack of each other's."""
+        """Compare feeds with a peer, to find the entries that one of the two nodes lacks."""
         await self._comparison.compare(peer)
 
     def _recheck_at(self) -> float:
@@ -291,15 +312,19 @@ class Exchange:
     # Answering.
 
     async def answer(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """Return the reply to a peer's call. Raises BadMessage, and StateError `too-often`."""
+        """Return the reply to a peer's call.
+
+        Raises BadMessage if the call is malformed, and StateError `too-often` if the peer calls too
+        often.
+        """
         if method == PULL:
             return await self.give(peer, payload)
         return self.answer_at_once(peer, method, payload)
 
     def answer_at_once(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """Return the reply to a call of any method but PULL, which alone needs the disk.
+        """Return the reply to a call of any method but PULL. Raises the same errors as `answer`.
 
-        Raises the same as `answer`.
+        PULL is the only method whose reply may need the disk.
         """
         self._admit(peer, method)
         if method == DIGEST:
@@ -312,10 +337,10 @@ class Exchange:
         return encode_heads(self.replica.told((head.key, head.plot) for head in heads))
 
     async def give(self, peer: PeerId, payload: bytes) -> bytes:
-        """Return the reply to a PULL, perhaps from the disk. Raises the same as `answer`.
+        """Return the reply to a PULL, perhaps from the disk. Raises the same errors as `answer`.
 
-        Feeds of patient kinds are given within a budget. If the reply leaves some out, it says that
-        there is more, and the asker gets them from other peers.
+        Feeds of patient kinds are given within a budget. If some are left out because of it, the
+        reply says that there is more, and the caller pulls them from other peers.
         """
         self._admit(peer, PULL)
         asked, now = decode_heads(payload, defaults.PULL_FEEDS), self._network.now()
@@ -369,7 +394,7 @@ class Exchange:
 def _turns(lots: Iterable[Sequence[Item]]) -> Iterator[list[Item]]:
     """Join the items of several feeds into batches of some KiB.
 
-    Each batch is one transaction of the archive, and most feeds have only a few hundred bytes.
+    Each batch is one transaction of the archive. Most feeds have only a few hundred bytes.
     """
     turn: list[Item] = []
     for items in filter(None, lots):

@@ -1,6 +1,6 @@
-"""Messages about feeds between nodes, encoded as msgpack. Wire: docs/spec/state.md.
+"""Messages about feeds between nodes, encoded as msgpack. Wire format: docs/spec/state.md.
 
-Kinds and parts that this version does not know are skipped. Entries stay sealed.
+Kinds and parts that this version does not know are skipped. Entries are sent as their sealed bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +36,10 @@ _ROWS: Final = Meta(max_length=defaults.DIGEST_ROWS)
 
 
 class Told(NamedTuple):
-    """The head of a feed in a message, with the first 16 bytes of its hash. The epoch of a feed
-    without entries is 0."""
+    """The head of a feed in a message, with the first 16 bytes of its hash.
+
+    If the feed has no entries, the epoch is 0.
+    """
 
     key: PublicKey
     kind: _Kind
@@ -51,13 +53,14 @@ class Told(NamedTuple):
         return self.kind, self.part
 
     def same(self, head: Head | None) -> bool:
-        """Whether this describes the same head."""
+        """Return whether this is the same head as `head`, where None means that there are no
+        entries."""
         mine = (0, 0, bytes(HASH_BYTES)) if head is None else (*head[:2], head.hash[:HASH_BYTES])
         return self[3:] == mine
 
 
 _Keeps = Annotated[tuple[tuple[_Kind, _Parts], ...], _ROWS]
-"""Kinds that a node keeps, with their parts. None means everything."""
+"""Kinds of feeds that a node stores, each with its parts."""
 
 
 class _Compare(Row, frozen=True):
@@ -88,22 +91,22 @@ class _Pulled(Row, frozen=True):
 
 
 def told(key: bytes, plot: Plot, head: Head | None) -> Told:
-    """Return a head as it is sent in messages."""
+    """Return a head in the form in which it is sent in messages."""
     if head is None:
         return Told(key, *plot, 0, 0, bytes(HASH_BYTES))
     return Told(key, *plot, head.epoch, head.seq, head.hash[:HASH_BYTES])
 
 
 def encode_heads(heads: Sequence[Told]) -> bytes:
-    """Encode the heads in `state.news`, `state.pull`, `state.have` or the reply to `state.have`.
+    """Encode heads for `state.news`, `state.pull`, `state.have` or the reply to `state.have`.
 
-    The limits are NEWS_HEADS for news, PULL_FEEDS for pulls and HAVE_FEEDS for the last two.
+    There may be at most NEWS_HEADS in news, PULL_FEEDS in a pull, and HAVE_FEEDS in the last two.
     """
     return pack(heads)
 
 
 def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
-    """Decode at most `most` heads. Raises BadMessage."""
+    """Decode at most `most` heads. Raises BadMessage if the message is malformed or has more."""
     try:
         found = read_rows(Told, payload, limit=defaults.NEWS_BYTES, most=most)
     except Undecodable as error:
@@ -113,10 +116,10 @@ def decode_heads(payload: Bytes, most: int = defaults.NEWS_HEADS) -> list[Told]:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """The call `state.digest`, which asks whether both nodes have the same heads of the plots that
-    both keep.
+    """The call `state.digest`, which asks whether both nodes have the same heads.
 
-    Without `roots` the reply has no buckets. `keeps` is what the asker keeps.
+    The call covers the plots (kinds and parts) that both nodes store. `top` is the hash over all
+    roots. Without `roots`, the reply has no buckets. `keeps` are the plots that the caller stores.
     """
 
     top: bytes
@@ -130,7 +133,7 @@ class Compare:
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compare":
-        """Raises BadMessage."""
+        """Decode the call. Raises BadMessage if it is malformed."""
         said = _read(_Compare, payload, defaults.DIGEST_MESSAGE)
         rows = said.roots
         roots = None if rows is None else {_plot(row): row[2] for row in rows if _is_known(row)}
@@ -139,9 +142,9 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The reply to `state.digest`: the roots or the bucket hashes of the plots that differ.
+    """The reply to `state.digest`, with the roots or the bucket hashes of the plots that differ.
 
-    Nothing is included if nothing differs. `keeps` is what the replying node keeps.
+    If nothing differs, the reply has no roots. `keeps` are the plots that the replying node stores.
     """
 
     roots: Mapping[Plot, bytes]
@@ -158,7 +161,7 @@ class Compared:
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Compared":
-        """Raises BadMessage."""
+        """Decode the reply. Raises BadMessage if it is malformed."""
         said = _read(_Compared, payload, defaults.DIGEST_MESSAGE)
         rows = [(_plot(row), row[2], _buckets(row[3])) for row in said.rows if _is_known(row)]
         roots = {plot: root for plot, root, _ in rows}
@@ -170,7 +173,8 @@ class Compared:
 class Ask:
     """The call `state.heads`, which asks for the heads in some buckets.
 
-    In the first bucket, it asks only for authors with keys above `after`.
+    `buckets` has the numbers of the buckets by plot, one byte each. In the first bucket, only
+    authors with keys above `after` are asked for.
     """
 
     buckets: Mapping[Plot, bytes]
@@ -182,12 +186,15 @@ class Ask:
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Ask":
-        """Raises BadMessage."""
+        """Decode the call. Raises BadMessage if it is malformed."""
         said = _read(_Ask, payload, defaults.DIGEST_MESSAGE)
         return cls({_plot(row): row[2] for row in said.rows if _is_known(row)}, said.after)
 
     def rest(self, last: Told, number: int) -> "Ask":
-        """Return the call for the rest, after a reply that ended with this head in that bucket."""
+        """Return the call that asks for the rest, after an incomplete reply.
+
+        `last` is the last head in that reply, and `number` the number of its bucket.
+        """
         plots = list(self.buckets)
         left = plots[plots.index(last.plot) :] if last.plot in self.buckets else []
         rest = {plot: self.buckets[plot] for plot in left}
@@ -199,7 +206,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The reply to `state.heads`, in the order of the call. `more` means that it is incomplete."""
+    """The reply to `state.heads`, in the order of the call. If `more` is True, it is incomplete."""
 
     heads: Sequence[Told]
     more: bool = False
@@ -209,14 +216,14 @@ class Heads:
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Heads":
-        """Raises BadMessage."""
+        """Decode the reply. Raises BadMessage if it is malformed."""
         said = _read(_Heads, payload, defaults.HEADS_BYTES)
         return cls(_known(said.heads), said.more)
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The reply to `state.pull`. `more` means that there is more of what was asked for."""
+    """The reply to `state.pull`. If `more` is True, some of the entries asked for did not fit."""
 
     items: Sequence[Item]
     more: bool = False
@@ -226,7 +233,7 @@ class Pulled:
 
     @classmethod
     def decode(cls, payload: Bytes) -> "Pulled":
-        """Raises BadMessage."""
+        """Decode the reply. Raises BadMessage if it is malformed."""
         limit = defaults.PULL_BYTES + 2 * SEALED_BYTES + defaults.NEWS_BYTES
         said = _read(_Pulled, payload, limit)
         return cls(list(said.items), said.more)
@@ -244,7 +251,7 @@ def _plot(row: tuple[str, int, *tuple[object, ...]]) -> Plot:
 
 
 def _is_known(row: tuple[str, int, *tuple[object, ...]]) -> bool:
-    """Whether this version knows the kind and part that a row begins with."""
+    """Return whether this version knows the kind and part with which a row begins."""
     return row[0] in KINDS and row[1] in KINDS[row[0]].parts
 
 
@@ -253,7 +260,7 @@ def _known(heads: Iterable[Told]) -> list[Told]:
 
 
 def _buckets(packed: bytes | None) -> dict[int, bytes]:
-    """Return the hash of each bucket. Raises BadMessage."""
+    """Return the hash of each bucket by number. Raises BadMessage if the size is wrong."""
     packed = packed or b""
     if len(packed) % _BUCKET_BYTES:
         raise BadMessage(f"the size of packed buckets is no multiple of {_BUCKET_BYTES} bytes")

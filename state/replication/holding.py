@@ -1,8 +1,8 @@
-"""A node's copy of the feeds: heads, documents, the authors kept, and watchers of changes.
+"""A node's copy of the feeds: heads, documents, the selected authors, and watchers of changes.
 
-This module knows nothing of peers; `replica.py` takes in what they send. A head enters the digest
-once its entries are in the archive, which is the only thing that is awaited. Only one caller at a
-time may change anything (`Network.turn`). After an await, an author may have been dropped.
+This module knows nothing of peers; `replica.py` processes what peers send. A head enters the digest
+once its entries are in the archive. Only one caller at a time may change anything (`Network.turn`).
+During an await, an author may be dropped.
 """
 
 from abc import ABC, abstractmethod
@@ -25,35 +25,35 @@ Pause = Callable[[], Awaitable[None]]
 
 
 async def at_once() -> None:
-    """A pause that does not let other tasks run."""
+    """Return without letting other tasks run. Use this `Pause` where there is no event loop."""
 
 
 class Watcher(ABC):
-    """Observer that derives data from the feeds."""
+    """Observer of changes of feeds, which derives data from them."""
 
     @abstractmethod
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """Handle changed facts of a feed.
+        """Handle a change of a feed's facts.
 
-        If `verdict.fresh`, all facts that the verdict does not name are deleted. This includes the
-        case that the feed has forked.
+        If `verdict.fresh` is True, all facts that `verdict.changed` does not name are deleted. The
+        verdict is also fresh when the feed has forked.
         """
 
     def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
-        """Handle a change in steps, between which other tasks run.
+        """Handle a change of a feed's facts in steps, between which other tasks run.
 
-        The caller abandons the rest if the author is dropped meanwhile.
+        The caller does not take the remaining steps if the author is dropped in the meantime.
         """
         self.changed(name, verdict)
         return iter(())
 
     @abstractmethod
     def dropped(self, author: PeerId) -> None:
-        """Handle that an author is no longer kept."""
+        """Handle the removal of all feeds of an author."""
 
 
 class Holding:
-    """The feeds that one node, `own`, keeps."""
+    """The feeds that one node, `own`, stores."""
 
     def __init__(
         self,
@@ -64,35 +64,44 @@ class Holding:
         documents: int = defaults.DOCUMENTS,
         pause: Pause = at_once,
     ) -> None:
-        """`documents` limits the documents in memory. `pause` lets other tasks run while many feeds
-        are processed."""
+        """Create the copy without any feeds.
+
+        `documents` is the maximum number of documents in memory. `pause` lets other tasks run while
+        many feeds are processed.
+        """
         self.own = public_key_of(own)
         self.authors = authors or Authors(self.own)
         self.archive = archive
         self.digest = Digest()
         self.watchers: list[Watcher] = []
         self.newcomers: dict[bytes, None] = {}
-        """Newly kept authors. No peer has been asked for their feeds yet."""
+        """Authors that are stored from now on, and whose feeds no peer has been asked for yet."""
         self._pause = pause
         self._ends = Ends()
         self._feeds = Feeds(self.digest, self._ends)
         self._documents = Documents(documents, defaults.DOCUMENTS_BYTES)
-        self._lost: dict[bytes, None] = {}  # authors whose feeds are yet to be forgotten
+        self._lost: dict[bytes, None] = {}  # authors with lost feeds, for `forget_lost`
 
     def feed(self, key: bytes, plot: Plot) -> Feed | None:
-        """Return the feed of an author, or None."""
+        """Return a feed of an author, or None if it is not stored."""
         return self._feeds.get(key, plot)
 
     def plots(self, key: bytes) -> Sequence[Plot]:
-        """Return the kinds and parts of which this author has a feed."""
+        """Return the plots (kinds and parts) of which this author has a feed."""
         return self._feeds.plots(key)
 
     def head(self, key: bytes, plot: Plot) -> Head | None:
-        """Return the archived head of a feed, which other nodes may learn, or None."""
+        """Return the archived head of a feed, or None.
+
+        Only archived heads may be sent to other nodes.
+        """
         return self.digest.head(key, plot)
 
     async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
-        """Return the current facts of a feed. Only one caller at a time, as for changes."""
+        """Return the current facts of a feed. Only one caller at a time, as for changes.
+
+        Returns none if the feed is unknown, has forked, or turns out to be damaged.
+        """
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
             return {}
@@ -104,15 +113,19 @@ class Holding:
         return facts if self._feeds.used(key, plot) is feed else {}
 
     def _remember(self, feed: Feed) -> None:
-        """Note that a feed's document was used. Documents of own feeds stay: the writer needs
-        them."""
+        """Mark a feed's document as the one used last.
+
+        Documents of this node's own feeds are not in the cache, because its writer needs them all
+        the time.
+        """
         if public_key_of(feed.name.author) != self.own:
             self._documents.use(feed)
 
     async def _load(self, feed: Feed) -> None:
         """Load a feed's document into memory.
 
-        If the archive is damaged, everything by the author is dropped, so that it is fetched again.
+        If the feed is damaged in the archive, all feeds of its author are dropped and fetched
+        again.
         """
         seq = 0
         if feed.document is None:
@@ -139,13 +152,13 @@ class Holding:
     # Changing.
 
     def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
-        """Take over the archived feeds of a kept author."""
+        """Add the archived feeds of a stored author to the digest and the table of feeds."""
         for name, head, size in feeds:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
 
     async def _show(self, feed: Feed, verdict: Verdict) -> None:
-        """Publish the feed's new state to the digest and the watchers.
+        """Publish a feed's new state to the digest and the watchers.
 
         Thousands of facts take some 20 ms, so other tasks run in between.
         """
@@ -157,10 +170,11 @@ class Holding:
             for _ in watcher.steps(feed.name, verdict):
                 await self._pause()
                 if self.digest.head(key, plot) != feed.head:
-                    return  # its author was dropped meanwhile
+                    return  # the author was dropped between two steps
 
     async def _heed(self, feed: Feed, verdict: Verdict) -> None:
-        """Update the author's weight, and the authors that it vouches for."""
+        """Update the weight of a feed's author after a change, and the authors that it vouches
+        for."""
         key = public_key_of(feed.name.author)
         if feed.name.kind == "member" and (verdict.fresh or VOUCHES in verdict.changed):
             value = verdict.changed.get(VOUCHES)
@@ -183,10 +197,10 @@ class Holding:
         await self._heed(made, verdict)
 
     def _unlearn(self, feed: Feed) -> None:
-        """Drop a feed from memory, because it has more entries than the archive.
+        """Remove a feed from memory, because it has entries there that the archive does not have.
 
-        An own feed stays, because its writer uses it. Its unarchived entries are not announced, and
-        its next entry begins an epoch.
+        A feed of this node stays, because its writer uses it. Its unarchived entries are not
+        announced, and its next entry begins an epoch.
         """
         key, plot = public_key_of(feed.name.author), plot_of(feed.name)
         if key != self.own and self._feeds.used(key, plot) is feed:
@@ -202,7 +216,7 @@ class Holding:
     # Choosing the authors.
 
     async def linked(self, peer: PeerId) -> None:
-        """Note a new link to this peer, whose feeds are kept from now on."""
+        """Record a new link to this peer. Its feeds are stored from now on."""
         await self._apply(self.authors.linked(public_key_of(peer)))
 
     async def unlinked(self, peer: PeerId) -> None:
@@ -213,13 +227,13 @@ class Holding:
         await self._apply(self.authors.grouped(map(public_key_of, peers)))
 
     async def refill(self) -> None:
-        """Add authors that found no space before, if there is space again."""
+        """Add authors for which there was no space before, if there is space now."""
         for change in self.authors.refill():
             await self._apply(change)
             await self._pause()
 
     async def _apply(self, change: Change) -> None:
-        """Apply a change of the kept authors, and all its consequences."""
+        """Apply a change of the stored authors, and all its consequences."""
         await self._follow(change)
         while self.authors.unsettled:
             await self._pause()
@@ -239,12 +253,12 @@ class Holding:
         await self._apply(self.authors.weigh(key, self._feeds.weight(key)))
 
     async def forget(self, plots: Collection[Plot]) -> None:
-        """Drop other authors' feeds of these kinds and parts."""
+        """Drop other authors' feeds of these plots."""
         keys = [key for key in self._feeds.authors() if key != self.own]
         for start in range(0, len(keys), defaults.DROPPED_AT_ONCE):
             names: list[FeedName] = []
             for key in keys[start : start + defaults.DROPPED_AT_ONCE]:
-                for plot in self._feeds.plots(key):  # none if the author was dropped meanwhile
+                for plot in self._feeds.plots(key):  # none if the author was dropped during a pause
                     if plot in plots:
                         self._leave(key, plot)
                         names.append(FeedName(peer_id_of(key), *plot))
@@ -262,18 +276,20 @@ class Holding:
             watcher.dropped(peer_id_of(key))
 
     def lost(self, authors: Iterable[PeerId] | None) -> None:
-        """Note that the archive has lost feeds of these authors, or of all authors (None).
+        """Record that the archive has lost feeds of these authors. None means all authors.
 
-        The caller then calls `forget_lost`. Own feeds are not included: the writer restarts them.
+        The caller then calls `forget_lost`. This node's own feeds are left out, because its writer
+        begins new epochs of them.
         """
         keys = self._feeds.authors() if authors is None else map(public_key_of, authors)
         self._lost |= {key: None for key in keys if key != self.own}
 
     async def forget_lost(self) -> None:
-        """Forget the lost feeds, so that they are fetched from peers again."""
+        """Remove the feeds of authors with lost feeds, so that they are fetched from peers
+        again."""
         while self._lost:
             key, _ = self._lost.popitem()
-            self._clear(key)  # an author cleared meanwhile is no longer in `_lost`
+            self._clear(key)  # authors that others clear during a pause leave `_lost`
             self.newcomers[key] = None
             await self._pause()
 

@@ -1,8 +1,8 @@
 """Selection of the kinds of feeds that a node replicates: all, or only those that it uses.
 
-A small node keeps the feeds about members, models and private groups, and of the rest only what it
-uses. Feeds that it has not used for a while are dropped. It always keeps its own feeds. Two nodes
-compare and announce only the feeds that both keep. No I/O.
+A small node stores the feeds about members, models and private groups, and of the other kinds only
+what it uses. Feeds that it has not used for a while are dropped. It always stores its own feeds.
+Two nodes compare and announce only feeds of plots (kinds and parts) that both store. No I/O.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,42 +14,47 @@ from ..feeds.digest import Plot
 from ..feeds.kinds import all_parts
 
 Keeps = frozenset[Plot] | None
-"""The kinds and parts that a node keeps; None means all that its version knows."""
+"""The plots (kinds and parts) that a node stores. None means all that its version knows."""
 BASE: Final[frozenset[Plot]] = frozenset((("member", 0), ("models", 0), ("group", 0)))
-"""What every node keeps. Without these feeds it would not know whose feeds to keep."""
+"""Plots that every node stores. Without these feeds it would not know which authors to store."""
 WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
-"""Kinds that a node keeps together if it writes one of them. Each is useless without the other."""
+"""Plots that a node stores together if it writes a feed of one. Each is useless without the
+other."""
 
 
 class Interest:
-    """The interest of one node. `keeps` is what it keeps at first besides BASE; None means all,
-    always."""
+    """The plots (kinds and parts) of which one node stores other authors' feeds.
+
+    `keeps` are the plots that the node stores at first, besides BASE. None means that it always
+    stores all plots.
+    """
 
     def __init__(self, keeps: Iterable[Plot] | None = None) -> None:
         self.on_gained: list[Callable[[frozenset[Plot]], None]] = []
-        """Called with the plots that are newly kept."""
+        """Called with the plots that are stored from now on and were not before."""
         self._needed: Keeps = None if keeps is None else BASE | frozenset(keeps)
         self._kept = self._needed
         self._work: frozenset[Plot] = frozenset()
-        self._until: dict[Plot, float] = {}  # kept though no longer needed
+        # plots that are no longer needed, and until when they are stored
+        self._until: dict[Plot, float] = {}
 
     def __call__(self, plot: Plot) -> bool:
-        """Whether other authors' feeds of this kind and part are kept."""
+        """Return whether other authors' feeds of this plot are stored."""
         return self._kept is None or plot in self._kept
 
     @property
     def kept(self) -> Keeps:
-        """Return the kinds and parts that are kept; None means all."""
+        """The plots that are stored. None means all."""
         return self._kept
 
     def aside(self) -> list[Plot]:
-        """Return the kinds and parts of which only own feeds are kept."""
+        """Return the plots of which only this node's own feeds are stored."""
         return [plot for plot in all_parts() if not self(plot)]
 
     def need(self, plots: Iterable[Plot], now: float) -> bool:
-        """Set what this node needs from now on, and return whether that is a change.
+        """Set the plots that this node needs from now on. Return whether they have changed.
 
-        Feeds that are no longer needed are dropped after UNUSED_KEPT seconds.
+        Feeds that are no longer needed are stored for another UNUSED_KEPT seconds.
         """
         if self._needed is None:
             return False
@@ -65,7 +70,10 @@ class Interest:
         return True
 
     def wrote(self, plot: Plot) -> None:
-        """Note that this node has an own feed of this kind and part."""
+        """Record that this node has a feed of its own of this plot.
+
+        If the plot is one of WORK, all of WORK is stored from now on.
+        """
         if plot in WORK and not self._work and self._needed is not None:
             self._work = WORK
             self._needed |= WORK
@@ -78,11 +86,11 @@ class Interest:
                 callback(gained)
 
     def next_at(self) -> float:
-        """Return when `expire` may have work, if nothing else happens."""
+        """Return the time at which `expire` may have work if nothing else happens, or infinity."""
         return min(self._until.values(), default=inf)
 
     def expire(self, now: float) -> frozenset[Plot]:
-        """Drop the kinds and parts that have not been used for long, and return them."""
+        """Stop storing the plots that have not been needed for UNUSED_KEPT seconds. Return them."""
         gone = frozenset(plot for plot, until in self._until.items() if until <= now)
         for plot in gone:
             del self._until[plot]
@@ -92,7 +100,7 @@ class Interest:
 
 
 def both(one: Keeps, other: Keeps) -> Keeps:
-    """Return the kinds and parts that both nodes keep."""
+    """Return the plots that both nodes store. None means all."""
     if one is None or other is None:
         return other if one is None else one
     return one & other

@@ -1,4 +1,4 @@
-"""Interface of the feed exchange to links and time, and the names of its messages."""
+"""Interface between the feed exchange and the links, and the names of its messages."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
@@ -14,25 +14,27 @@ HAVE: Final = "state.have"
 
 
 class Unanswered(Exception):
-    """A peer refused, went away, or took too long."""
+    """A peer refused a call, went away, or took too long to reply."""
 
 
 class Network(Protocol):
-    """The peers with a link, and the time."""
+    """The linked peers, and the time, as the feed exchange sees them."""
 
     def now(self) -> float: ...
 
     def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
-        """Send a message that gets no reply. If `later`, it may wait to be sent with other
-        messages."""
+        """Send a message that gets no reply.
+
+        If `later`, it may wait until other messages are sent.
+        """
         ...
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
-        """Call a method of a peer, and return its reply. Raises Unanswered."""
+        """Call a method of a peer, and return the reply. Raises Unanswered if there is none."""
         ...
 
     def blame(self, peer: PeerId, error: StateError) -> None:
-        """End the link of a peer that broke the protocol."""
+        """Close the link to a peer that broke the protocol."""
         ...
 
     async def pause(self) -> None:
@@ -40,5 +42,8 @@ class Network(Protocol):
         ...
 
     def turn(self) -> AbstractAsyncContextManager[object]:
-        """Return a context within which no other task takes entries in."""
+        """Return a context manager that only one task at a time can enter.
+
+        Hold it while changing feeds.
+        """
         ...

@@ -1,8 +1,8 @@
-"""A node's replica of the feeds: takes in entries, finds missing ones, and serves stored ones.
+"""A node's replica of the feeds: admits entries, finds missing ones, and serves stored ones.
 
-The stored feeds are in `holding.py`. New entries go through a batch: into their feeds, then into
-the archive, then to watchers and peers. This module knows nothing of links. Only one caller at a
-time may take in entries.
+The stored feeds are in `holding.py`. New entries are collected in a batch: they are admitted to
+their feeds, then written to the archive, and then published to watchers and peers. This module
+knows nothing of links. Only one caller at a time may add entries.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -29,25 +29,25 @@ from .wanted import Place
 BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-proof"))
 """Codes of entries that an honest peer does not forward."""
 More = Callable[[], Awaitable[Collection[bytes]]]
-"""Returns further authors to keep, given the facts that are known so far. It is called until it
+"""Returns further authors to store, given the facts that are known so far. It is called until it
 returns none."""
 Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
-"""`Writer.stored`, which admits archived own entries to their feeds."""
+"""Admits archived entries of this node's own feeds to them (`Writer.stored`)."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """The result of taking in offered entries."""
+    """The result of adding entries and proofs from a peer."""
 
     news: dict[Place, Head] = field(default_factory=dict)
-    bytes: dict[bytes, int] = field(default_factory=dict)  # load that each author caused
-    blame: BadEntry | None = None  # the peer that sent them is to blame
+    bytes: dict[bytes, int] = field(default_factory=dict)  # processing cost by author
+    blame: BadEntry | None = None  # set if the peer that sent the entries is to blame
 
 
 def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
-    """Group items by feed, in order. Items of feeds that were not asked for are skipped.
+    """Group items by their feed, in order. Items of feeds that are not in `places` are skipped.
 
-    Raises BadEntry if the peer that sent them is to blame.
+    Raises BadEntry if the peer that sent the items is to blame.
     """
     found: dict[Place, list[Item]] = {place: [] for place in places}
     for item in items:
@@ -64,7 +64,8 @@ def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[
 
 
 def _follows(head: Head, mine: Head | None) -> bool:
-    """Whether an entry with this head may be the next one."""
+    """Return whether an entry with this head may come next in a feed whose present head is
+    `mine`."""
     if mine is None or head.epoch > mine.epoch:
         return head.seq == 0
     return head.seq == mine.seq + 1
@@ -72,7 +73,7 @@ def _follows(head: Head, mine: Head | None) -> bool:
 
 @dataclass(slots=True)
 class _Batch:
-    """Entries that are admitted, but not in the archive yet."""
+    """Entries and proofs that are admitted to their feeds, but not in the archive yet."""
 
     entries: list[Entry] = field(default_factory=list)
     verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
@@ -81,13 +82,13 @@ class _Batch:
     taken: Taken = field(default_factory=Taken)
 
     def count(self, key: bytes, size: int) -> None:
-        """Count the processing cost of `size` bytes for this author."""
+        """Charge the cost of processing `size` bytes to this author."""
         sizes = self.taken.bytes
         sizes[key] = sizes.get(key, 0) + size + defaults.ENTRY_COST
 
 
 class Replica(Holding):
-    """The replica of one node. `own` is this node."""
+    """The replica of one node, `own`."""
 
     def __init__(
         self,
@@ -100,22 +101,25 @@ class Replica(Holding):
         pause: Pause = at_once,
         opened: Callable[[bytes], Entry] = open_entry,
     ) -> None:
-        """`interest` selects the kinds kept of other authors, by default all. `opened` checks an
-        entry's signature."""
+        """Create the replica without any feeds; call `restore` next.
+
+        `interest` selects the plots of which other authors' feeds are stored, by default all.
+        `opened` parses an entry and checks its signature.
+        """
         super().__init__(own, archive, authors=authors, documents=documents, pause=pause)
         self.interest = interest or Interest()
         self.takes_own: Callable[[Entry], bool] = lambda entry: False
-        """Whether to take back an own entry that a peer sent."""
+        """Returns whether to admit a new entry of this node's own feeds that a peer sent."""
         self.wants_own = False
-        """Whether to ask peers for own entries."""
+        """Whether to pull entries of this node's own feeds from peers."""
         self._opened = opened
 
     async def restore(self, more: More | None = None) -> None:
         """Restore the feeds from the archive.
 
-        An author is restored if it is known as kept already, if a restored author vouches for it,
-        or if `more` names it. All other authors are dropped, and so are feeds of kinds that are not
-        kept.
+        An author is restored if it is in `authors` already, if a restored author vouches for it, or
+        if `more` returns it. All other authors are dropped, and so are feeds of plots that are not
+        stored.
         """
         own = peer_id_of(self.own)
         found: dict[PeerId, list[Stored]] = {}
@@ -154,7 +158,8 @@ class Replica(Holding):
         await self.archive.drop(list(found))
 
     def restart(self, archive: Archive) -> None:
-        """Start with nothing and another archive, after the first one failed while it was read."""
+        """Remove all feeds, and use another archive, after the first one failed while it was
+        read."""
         for key in tuple(self._feeds.authors()):
             self._clear(key)
         self.newcomers.clear()
@@ -163,11 +168,17 @@ class Replica(Holding):
     # Reading.
 
     def keeps(self, key: bytes, plot: Plot) -> bool:
-        """Whether this kind and part is kept of a kept author. Own feeds always are."""
+        """Return whether feeds of this plot are stored for this author, if the author is stored.
+
+        Returns True for this node's own feeds.
+        """
         return key == self.own or self.interest(plot)
 
     def lacks(self, head: Told) -> bool:
-        """Whether a peer with this head has entries of a kept feed that are missing here."""
+        """Return whether a peer that reports this head has entries that are missing here.
+
+        Returns False for feeds that this node does not store.
+        """
         if head.key not in self.authors or not self.keeps(head.key, head.plot):
             return False
         mine = self._feeds.head(head.key, head.plot)
@@ -183,13 +194,16 @@ class Replica(Holding):
         return mine is None or head[3:5] >= mine[:2]
 
     def told(self, places: Iterable[Place]) -> list[Told]:
-        """Return the heads of these feeds, as they are sent to peers."""
+        """Return this node's heads of these feeds, in the form in which they are sent to peers."""
         return [told(key, plot, self.head(key, plot)) for key, plot in places]
 
     # Giving.
 
     async def give(self, wanted: Sequence[Told], limit: int = defaults.PULL_BYTES) -> Pulled:
-        """Return the entries that follow these heads, up to `limit` bytes and a little more."""
+        """Return the entries that follow these heads of a peer, up to about `limit` bytes.
+
+        The last entry may exceed the limit.
+        """
         items: list[Item] = []
         for asked in wanted:
             mine = self.head(asked.key, asked.plot)
@@ -209,10 +223,10 @@ class Replica(Holding):
         return Pulled(items, more=limit <= 0)
 
     async def _following(self, name: FeedName, asked: Told, mine: Head, limit: int) -> list[Item]:
-        """Return the entries that follow the asker's head.
+        """Return the entries that follow the peer's head `asked`.
 
-        If this node's entry of the same number differs from the asker's, returns only that entry.
-        Together with the asker's own it proves a fork.
+        If this node has a different entry with the number of that head, returns only this entry.
+        Together with the peer's own entry, it proves a fork.
         """
         if asked.epoch > mine.epoch or (asked.epoch == mine.epoch and asked.seq > mine.seq):
             return []
@@ -228,19 +242,22 @@ class Replica(Holding):
     # Taking in.
 
     async def own_feed(self, name: FeedName) -> Feed:
-        """Return an own feed for the writer. Its document stays in memory."""
+        """Open one of this node's own feeds for its writer. Its document stays loaded in memory."""
         feed = self.feed(self.own, plot_of(name)) or Feed(name)
         self._feeds.hold(feed)
         await self._load(feed)
-        feed = self._feeds.used(self.own, plot_of(name)) or feed  # perhaps replaced meanwhile
+        # perhaps it was replaced during the load
+        feed = self._feeds.used(self.own, plot_of(name)) or feed
         self._feeds.hold(feed)
         return feed
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> Taken:
-        """Write entries of own feeds, in order. They are in the archive when it returns.
+        """Write entries of this node's own feeds, in order.
+
+        The entries are in the archive on return.
 
         If `admit` is given, it admits the archived entries to their feeds. Without it, raises
-        BadEntry if an entry does not fit. Also raises what the archive raises.
+        BadEntry if an entry does not fit. Also raises whatever the archive raises.
         """
         batch = _Batch()
         if admit is not None:
@@ -258,8 +275,9 @@ class Replica(Holding):
         return batch.taken
 
     async def take(self, items: Sequence[Item]) -> Taken:
-        """Take in entries and proofs from a peer, in order. Items of feeds that are not kept are
-        skipped.
+        """Add entries and proofs from a peer, in order.
+
+        Items of feeds that are not stored are skipped.
 
         Other tasks may run between two items, because checking a signature takes 0.1 ms.
         """
@@ -281,7 +299,10 @@ class Replica(Holding):
         return batch.taken
 
     async def _take_entry(self, sealed: bytes, batch: _Batch) -> None:
-        """Take in one entry. Cheap checks come first, the signature last."""
+        """Check an entry from a peer and add it to the batch.
+
+        Cheap checks come first, the signature last.
+        """
         name, head = peek_entry(sealed)
         key = public_key_of(name.author)
         if not self._keeps(key, plot_of(name)):
@@ -304,9 +325,10 @@ class Replica(Holding):
             batch.count(key, len(sealed))  # an author is not charged for old entries
 
     def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
-        """Whether to take in an own entry from a peer.
+        """Return whether to admit an entry of this node's own feeds that a peer sent.
 
-        An entry no newer than ours may prove a fork. The writer decides about newer ones.
+        An entry that is no newer than the head may prove a fork. The writer decides about newer
+        ones.
         """
         return (mine is not None and entry.head[:2] <= mine[:2]) or self.takes_own(entry)
 
@@ -350,7 +372,7 @@ class Replica(Holding):
     def _note(
         self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
     ) -> None:
-        """Add a new entry or fork to the batch until it is committed."""
+        """Add a new entry or fork to the batch. Does nothing with other outcomes."""
         if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
             return
         self._feeds.use(feed)
@@ -361,14 +383,15 @@ class Replica(Holding):
         self._remember(feed)
 
     async def _commit(self, batch: _Batch) -> None:
-        """Store the batch in the archive, then publish it to the digest and the watchers."""
+        """Store the batch in the archive, then publish its changes to the digest and the
+        watchers."""
         entries, verdicts = batch.entries, batch.verdicts
         batch.entries, batch.verdicts, batch.size = [], [], 0
         if entries:
             try:
                 await self._put(entries)
             except StateError:
-                for feed, _ in verdicts:  # memory has more than the archive
+                for feed, _ in verdicts:  # they have entries in memory that are not in the archive
                     self._unlearn(feed)
                 raise
         for feed, verdict in verdicts:
@@ -377,7 +400,7 @@ class Replica(Holding):
         for feed, verdict in verdicts:
             key, plot = public_key_of(feed.name.author), plot_of(feed.name)
             if feed.head is None or self._feeds.used(key, plot) is not feed:
-                continue  # its author was dropped meanwhile
+                continue  # the author was dropped in the meantime
             await self._show(feed, verdict)
             if self._feeds.used(key, plot) is not feed:
                 continue
@@ -388,9 +411,9 @@ class Replica(Holding):
     async def _put(self, entries: Sequence[Entry]) -> None:
         """Store entries in the archive.
 
-        If they do not follow the archived entries of a feed, only that feed's author is dropped, to
-        be fetched from peers again. Raises BadOrder if an own feed is affected, because its writer
-        must begin a new epoch.
+        If entries do not follow the archived ones of their feed, only that feed's author is
+        dropped, and fetched from peers again. Raises BadOrder if one of this node's own feeds is
+        affected, because its writer must begin a new epoch.
         """
         try:
             await self.archive.put(entries)
@@ -409,7 +432,8 @@ class Replica(Holding):
     async def cut(self, ends: Mapping[bytes, Mapping[Plot, Head]]) -> None:
         """Set the ends of the feeds of revoked authors, in place of all earlier ends.
 
-        Entries beyond an end are dropped. If a feed is on another branch, it is fetched again.
+        Entries after an end are deleted. If a feed does not lead to its end, it is emptied and
+        fetched again.
         """
         for key in self._ends.replace({key: ends[key] for key in ends if key != self.own}):
             if key in self.authors:
@@ -428,7 +452,8 @@ class Replica(Holding):
                 await self._go_back(feed)
 
     async def _go_back(self, feed: Feed) -> None:
-        """Cut a feed back to its end, or empty it if the archive does not lead to the end."""
+        """Cut a feed back to its end, or empty it if its archived entries do not lead to the
+        end."""
         head, end = feed.head, feed.end
         assert head is not None and end is not None
         made, seq, size = Feed(feed.name, end, 0, end), 0, 0
@@ -439,7 +464,7 @@ class Replica(Holding):
                 if not entries:
                     break
                 made.load(entries)
-        except StateError:  # it does not lead there, or cannot be read now
+        except StateError:  # the entries do not lead to the end, or cannot be read now
             made.unload()
         whole = None if made.document is None else made
         if whole is not None:

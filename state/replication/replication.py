@@ -1,8 +1,9 @@
 """Replication of feeds over links: runs the protocol of `exchange.py` in trio tasks.
 
-The node that dialled a lasting link compares at once. After that, each node compares with a random
-peer every round. One loop starts news, pulls and comparisons. One task at a time takes in entries,
-and lets other tasks run between two of them. Brief links are not used. Wire: docs/spec/state.md.
+The node that dialled a lasting link compares feeds at once. After that, each node compares with a
+random peer in every round. One loop starts news, pulls and comparisons. Only one task at a time
+adds entries to the replica, and it lets other tasks run between two entries. Brief links are not
+used. Wire format: docs/spec/state.md.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ from .wanted import Pull
 
 
 class Replication:
-    """Replication at one node. It answers calls as soon as it exists; `run` does the rest."""
+    """Replication of feeds at one node.
+
+    Calls are answered from the moment this object is created. `run` does everything else.
+    """
 
     def __init__(self, host: Host, endpoint: Endpoint, replica: Replica) -> None:
         self.replica = replica
@@ -48,9 +52,9 @@ class Replication:
         endpoint.on_link_lost(self._link_lost)
 
     async def write(self, entries: Sequence[Entry], admit: Admit | None = None) -> None:
-        """Write entries of own feeds (`Replica.write`).
+        """Write entries of this node's own feeds, as `Replica.write` does.
 
-        They are in the archive when it returns, and peers get news of them soon.
+        The entries are in the archive when this returns. Peers get news of them soon.
         """
         await self.exchange.write(entries, admit)
         self.wake()
@@ -68,7 +72,7 @@ class Replication:
     def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
         link = self._links.get(peer)
         if link is not None:
-            with suppress(TransportError):  # the link just ended; a new one compares again
+            with suppress(TransportError):  # the link has just ended; the next link compares again
                 link.post(method, payload=payload, priority=Priority.CONTROL, later=later)
 
     async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
@@ -108,7 +112,7 @@ class Replication:
             self._begin(link)
 
     def _begin(self, link: Link) -> None:
-        """Start to exchange feeds over a link."""
+        """Start to exchange feeds over a link, unless that has begun already."""
         if not link.alive or self._links.get(link.peer) is link:
             return
         fresh = link.peer not in self._links
@@ -172,7 +176,7 @@ class Replication:
     # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send news, compare and pull until cancelled."""
+        """Send news, compare and pull, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._refill)
             task_status.started()
@@ -195,7 +199,8 @@ class Replication:
                 await trio.sleep(defaults.EXCHANGE_TURN)
 
     async def _account_links(self) -> None:
-        """Update the kept authors after links came or went."""
+        """Pass links that were gained or lost to the replica, which selects the authors to
+        store."""
         while self._changes:
             peer, up = self._changes.pop(0)
             async with self._lock:

@@ -16,9 +16,9 @@ VOUCHES: Final = "vouches"
 
 
 def read_vouches(value: bytes | None) -> list[bytes]:
-    """Return the public keys in a fact `vouches`, which is a map with a list `keys`.
+    """Return the public keys in the value of a fact `vouches`, which is a map with a list `keys`.
 
-    Malformed values are ignored.
+    Malformed keys are skipped. Returns no keys if the value is malformed or None.
     """
     if value is None:
         return []
@@ -32,5 +32,5 @@ def read_vouches(value: bytes | None) -> list[bytes]:
 
 
 def write_vouches(keys: Iterable[bytes]) -> dict[str, object]:
-    """Return the value of the fact."""
+    """Return the value of a fact `vouches` with these public keys, at most AUTHOR_VOUCHED."""
     return {"keys": sorted(keys)[: defaults.AUTHOR_VOUCHED]}

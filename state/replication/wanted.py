@@ -1,16 +1,19 @@
-"""Scheduler of pulls: missing entries, the peers that offer them, and which peer to ask next.
+"""Scheduler of pulls: which entries are missing, which peers offer them, and which to ask next.
 
-A feed is pulled from one peer at a time. If that pull fails or is slow, two other peers are asked,
-because over far links each useless pull costs a second. The number of concurrent pulls is limited.
-The peer with the fewest pulls in flight comes first, then the one asked least recently, so a liar
-that offers everything delays no other peer. A link may have further pulls, which hide the latency
-of far peers, but capacity stays reserved for first pulls. Authors that recently sent many entries
-wait, which only delays them. No I/O.
+A feed is pulled from one peer at a time. If that pull fails or is slow, two other peers are asked;
+not more, because over long distances each useless pull costs a second.
 
-Feeds of patient kinds, which all members write when they join, are pulled within a budget: a number
-at once, enough for a small swarm, and then a few every few seconds. Each feed counts as one,
-whatever its size. If bytes counted, a few peers with large feeds could spend the budget for
-minutes. A feed whose pull brought nothing does not count.
+The number of concurrent pulls is limited. The peer with the fewest pulls in flight is asked first,
+and of equal peers the one asked least recently, so that a liar that offers everything delays no
+other peer. One link may have several pulls in flight, which hide the latency of distant peers, but
+some capacity is reserved for peers without a pull. Feeds of authors that recently sent many entries
+wait, which delays them but loses nothing. No I/O.
+
+Patient kinds are kinds of feeds that no user request waits for, and that all members write when
+they join. Feeds of these kinds are pulled within a budget: a number at once, enough for a small
+swarm, and then a few every few seconds. Each feed counts as one, whatever its size. If bytes
+counted, a few peers with large feeds could use up the budget for minutes. A feed whose pull brought
+nothing does not count.
 """
 
 from collections.abc import Callable, Collection, Container, Iterable
@@ -25,12 +28,12 @@ from ..feeds.digest import Plot
 from .gossip import Told
 
 Place = tuple[bytes, Plot]
-"""A feed by its author's public key, its kind and part."""
+"""A feed: (author's public key, plot). A plot is a kind and one of its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """One request to a peer for several feeds."""
+    """One request to a peer for entries of several feeds."""
 
     peer: PeerId
     places: tuple[Place, ...]
@@ -39,7 +42,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The latest request for a feed."""
+    """The latest pull in flight for a feed."""
 
     since: float
     beside: bool  # another peer may be asked as well
@@ -50,17 +53,20 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Teller:
-    told: dict[Place, Told] = field(default_factory=dict)  # offers that were missing here
-    patient: dict[Place, Told] = field(default_factory=dict)  # the same of patient kinds
-    vain: dict[Told, float] = field(default_factory=dict)  # until when not to ask again
+    """The offers of one peer, and the pulls from it."""
+
+    told: dict[Place, Told] = field(default_factory=dict)  # offers of missing entries
+    patient: dict[Place, Told] = field(default_factory=dict)  # such offers of patient kinds
+    # offers that brought nothing, and until when not to ask for them
+    vain: dict[Told, float] = field(default_factory=dict)
     asked: float = -inf  # time of the last request
     busy: int = 0  # pulls under way
-    rests: float = -inf  # until when not to ask for patient kinds
+    rests: float = -inf  # until when the peer is not asked for patient kinds
     asking: set[Place] = field(default_factory=set)
     """Feeds in flight from this peer. A second request over the same link would be no faster."""
 
     def lot(self, place: Place) -> dict[Place, Told]:
-        """Return the table that contains this peer's offers of a feed."""
+        """Return the table in which this peer's offer of a feed is stored."""
         return self.patient if is_patient(place[1]) else self.told
 
     @property
@@ -69,14 +75,16 @@ class _Teller:
 
 
 def is_patient(plot: Plot) -> bool:
-    """Whether all members write this kind when they join, and no user request waits for it."""
+    """Return whether all members write this kind when they join, and no user request waits for
+    it."""
     return plot[0] in defaults.NEWS_PATIENT
 
 
 class Wanted:
-    """The missing feeds of one node.
+    """The feeds that have entries which this node lacks, with the peers that offer them.
 
-    `lacks` returns whether an offer is still news. `draw(n)` returns a random number below n.
+    `lacks` returns whether an offer still contains entries that are missing here. `draw(n)` returns
+    a random number below n.
     """
 
     def __init__(self, lacks: Callable[[Told], bool], draw: Callable[[int], int]) -> None:
@@ -87,13 +95,13 @@ class Wanted:
         self._pulls: list[Pull] = []  # under way
         self._asked: dict[Place, _Asked] = {}  # under way
         self._free_at: dict[bytes, float] = {}  # by author: when its rate allows more
-        self._look_at = inf  # when to choose again, because some offers were not looked at
+        self._look_at = inf  # when to choose again, because some offers were not checked
         self._took = defaults.PULL_PATIENCE[1]  # recent duration of a successful pull, seconds
         self._paced: dict[bytes, None] = {}  # authors that wait for their rate
         self._budget = Bucket(Rate(*defaults.PATIENT_LOTS), 0.0)  # for feeds of patient kinds
 
     def tellers(self, place: Place) -> dict[PeerId, Told]:
-        """Return the peers that offer missing entries of a feed, with their offers."""
+        """Return the peers that offer missing entries of a feed, each with its offer."""
         return {
             peer: teller.lot(place)[place]
             for peer, teller in self._tellers.items()
@@ -101,7 +109,7 @@ class Wanted:
         }
 
     def lacks_of(self, peer: PeerId, key: bytes) -> bool:
-        """Whether a peer offers entries by this author that are missing here."""
+        """Return whether a peer offers entries by this author that are missing here."""
         teller = self._tellers.get(peer)
         return teller is not None and any(
             place[0] == key and self._lacks(told)
@@ -110,28 +118,28 @@ class Wanted:
         )
 
     def spent(self, now: float) -> bool:
-        """Whether the budget for feeds of patient kinds is used up."""
+        """Return whether the budget for feeds of patient kinds is used up."""
         return not self._budget.has(now)
 
     def waits(self, peer: PeerId, now: float, turn: bool) -> bool:
-        """Whether to skip patient kinds in a comparison with a peer.
+        """Return whether to leave out patient kinds in a comparison with a peer.
 
-        They are skipped if the budget is used up, unless it is the peer's `turn` and it offers none
-        so far.
+        Patient kinds are left out while their budget is used up. They are compared all the same if
+        it is the peer's `turn` and the peer has offered none so far.
         """
         teller = self._tellers.get(peer)
         return self.spent(now) and not (turn and (teller is None or not teller.patient))
 
     def room(self, peer: PeerId) -> int:
-        """Return how many more offers of this peer are remembered."""
+        """Return how many more offers of this peer would be stored."""
         teller = self._tellers.get(peer)
         return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
-        """Note a peer's heads that this node lacks, in random order.
+        """Store those heads of a peer that this node lacks as offers, in random order.
 
-        So the nodes that it told each pull a different part first, and get the rest from each
-        other.
+        Because of that order, several nodes with the same offers each pull a different part first,
+        and get the rest from each other.
         """
         teller = self._tellers.setdefault(peer, _Teller())
         lacking = [told for told in heads if self._lacks(told)]
@@ -193,18 +201,17 @@ class Wanted:
         return sum(pull.since > late for pull in self._pulls)
 
     def _patient_room(self, now: float) -> int:
-        """Return how many feeds of patient kinds may be asked for now: none, or at least
-        PATIENT_LOT."""
+        """Return how many feeds of patient kinds may be pulled now: 0, or at least PATIENT_LOT."""
         level = self._budget.level(now)
         return int(level * defaults.PATIENT_LOT) if level >= 1 else 0
 
     def _choose(
         self, teller: _Teller, lot: dict[Place, Told], looks: int, most: int, now: float
     ) -> list[Place]:
-        """Return the feeds to ask a peer for, at most `most`.
+        """Return at most `most` feeds to ask a peer for, from its offers in `lot`.
 
-        At most `looks` offers are checked. They move to the end, so that the next call checks
-        others.
+        At most `looks` offers are checked. Checked offers move to the end of the table, so that the
+        next call checks others. Offers that are no longer missing are removed.
         """
         places: list[Place] = []
         patience = self._patience()
@@ -229,7 +236,10 @@ class Wanted:
         return min(max(defaults.PULL_TIMES * self._took, least), most)
 
     def next_at(self, now: float) -> float:
-        """Return when `next` may find more than now, if nothing else happens."""
+        """Return the time at which `next` may return further pulls if nothing else happens.
+
+        Returns infinity if it cannot.
+        """
         budget = now if self._budget.has(now) else self._budget.due
         patient = (max(budget, one.rests) for one in self._telling.values() if one.patient)
         lots = min((when for when in patient if when > now), default=inf)
@@ -245,7 +255,7 @@ class Wanted:
         )
 
     def came(self, key: bytes, size: int, now: float) -> None:
-        """Count `size` bytes of entries from an author against its rate."""
+        """Charge `size` bytes of received entries to their author's rate."""
         when = max(self._free_at.pop(key, 0.0), now) + size / defaults.AUTHOR_RATE
         self._free_at[key] = when
         if when - now > defaults.AUTHOR_BURST_S:
@@ -258,10 +268,11 @@ class Wanted:
     def ended(
         self, pull: Pull, vain: Container[Place], now: float, left: Collection[Place] = ()
     ) -> None:
-        """End a pull.
+        """Record the end of a pull.
 
-        Feeds in `vain` are not asked of this peer again soon. Those in `left` did not fit into the
-        reply. If all are left, the peer has used up its budget for giving.
+        Feeds in `vain` brought nothing, and are not asked of this peer again for a while. Feeds in
+        `left` did not fit into the reply. If all are in `left`, the peer has used up its own budget
+        for giving feeds of patient kinds, and is not asked for these for a while.
         """
         for place in pull.places:
             self._asked.pop(place, None)
@@ -287,7 +298,7 @@ class Wanted:
                 del teller.vain[next(iter(teller.vain))]
 
     def settle(self, place: Place) -> None:
-        """Remove the offers of a feed that are no longer missing, after entries arrived."""
+        """Remove the offers of a feed that are no longer missing, after entries have arrived."""
         for teller in self._tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
@@ -295,7 +306,7 @@ class Wanted:
                 del lot[place]
 
     def lost(self, peer: PeerId) -> None:
-        """Forget a peer whose link has ended."""
+        """Remove a peer whose link has ended, with its offers and pulls."""
         self._tellers.pop(peer, None)
         self._telling.pop(peer, None)
         self._pulls = [pull for pull in self._pulls if pull.peer != peer]

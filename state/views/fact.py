@@ -1,6 +1,6 @@
-"""Readers for the fields of facts from peers, which check types and bounds.
+"""Functions that read fields of facts from peers, and check their types and limits.
 
-Unknown fields survive in the document and are ignored here. Spec: docs/spec/state.md, Facts.
+Unknown fields stay in the feed's document, and are ignored here. Spec: docs/spec/state.md, Facts.
 """
 
 import math
@@ -21,7 +21,10 @@ _PEER = re.compile(r"[1-9A-HJ-NP-Za-km-z]{52}")
 
 
 def read_fields(value: bytes) -> Fields:
-    """Return the map in a fact's value. Raises BadFact."""
+    """Decode a fact's value, which is a map with text keys.
+
+    Raises BadFact if it is anything else.
+    """
     try:
         fields = decode(value, limit=defaults.FACT_BYTES, once=True)
     except Undecodable:
@@ -32,14 +35,20 @@ def read_fields(value: bytes) -> Fields:
 
 
 def read_whole(value: object, most: int, least: int = 0) -> int:
-    """Return a whole number, clamped to its bounds. Raises BadFact."""
+    """Return a whole number, clamped to `least` ..
+
+    `most`. Raises BadFact if it is not a whole number.
+    """
     if type(value) is not int:
         raise BadFact("expected a whole number in a fact")
     return min(max(value, least), most)
 
 
 def read_rate(value: object, most: float, least: float = 0.0) -> float:
-    """Return a finite number, clamped to its bounds. Raises BadFact."""
+    """Return a number, clamped to `least` ..
+
+    `most`. Raises BadFact if it is not a finite number.
+    """
     if type(value) is not int and type(value) is not float:
         raise BadFact("expected a number in a fact")
     if type(value) is float and not math.isfinite(value):
@@ -48,30 +57,36 @@ def read_rate(value: object, most: float, least: float = 0.0) -> float:
 
 
 def read_text(value: object, most: int) -> str:
-    """Return printable text of at most `most` bytes, safe for terminals. Raises BadFact."""
+    """Return text that is safe to print on a terminal.
+
+    Raises BadFact if the value is not printable text of at most `most` bytes.
+    """
     if type(value) is not str or not value.isprintable() or len(value.encode()) > most:
         raise BadFact(f"expected printable text of at most {most} bytes in a fact")
     return value
 
 
 def read_bytes(value: object, most: int) -> bytes:
-    """Return at most `most` bytes. Raises BadFact."""
+    """Return a byte string. Raises BadFact if the value is not one of at most `most` bytes."""
     if type(value) is not bytes or len(value) > most:
         raise BadFact(f"expected at most {most} bytes in a fact")
     return value
 
 
 def read_root(value: object) -> str:
-    """Return 64 hex digits, which identify a model or a job. Raises BadFact."""
+    """Return 64 hex digits, which identify a model or a job.
+
+    Raises BadFact if the value is not that.
+    """
     if type(value) is not str or not _ROOT.fullmatch(value):
         raise BadFact("expected 64 hex digits in a fact")
     return value
 
 
 def read_peer(value: object) -> PeerId:
-    """Return text in the form of a peer id. Its key is not checked, because it is only compared.
+    """Return a peer id. Raises BadFact if the value does not have the form of a peer id.
 
-    Raises BadFact.
+    The key in the peer id is not decoded and checked, because the id is only compared with others.
     """
     if type(value) is not str or not _PEER.fullmatch(value):
         raise BadFact("expected a peer id in a fact")
@@ -79,7 +94,10 @@ def read_peer(value: object) -> PeerId:
 
 
 def read_each(value: object, most: int, read: Callable[[object], T]) -> tuple[T, ...]:
-    """Return a list of at most `most` items, each read with `read`. Raises BadFact."""
+    """Return a list's items, each converted by `read`.
+
+    Raises BadFact if the value is not a list of at most `most` items, or if `read` refuses an item.
+    """
     if type(value) is not list or len(value) > most:
         raise BadFact(f"expected a list of at most {most} items in a fact")
     return tuple(read(item) for item in value)

@@ -1,7 +1,7 @@
-"""View of all jobs, merged with the claims on them: their state, workers and results.
+"""View of all jobs, with the claims on them: the state, the worker and the result of each job.
 
-A job's id is the hash of its author's key and a nonce, so that no other author can write it. Claims
-may arrive before their job. They count once it arrives.
+A job's id is the hash of its author's key and a nonce, so that no other author can write the job. A
+claim may arrive before its job; it counts once the job arrives.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ class State(Enum):
 
 
 KNOWN = (State.OPEN, State.CLAIMED, State.DONE)
-"""States of jobs that have arrived."""
+"""The states of a job whose own fact has arrived, and not only claims on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its author wrote it."""
+    """A job as its author has described it."""
 
     id: str  # 64 hex digits
     author: PeerId
@@ -61,7 +61,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A job with the winning claim, which holds the job or has its result."""
+    """A job with its winning claim.
+
+    If the winning claim is done, it has the job's result. Otherwise its claimant holds the job.
+    `job` is None if only claims have arrived, and `claim` is None if no claim counts.
+    """
 
     id: str
     job: Job | None
@@ -69,7 +73,7 @@ class Standing:
 
     @property
     def state(self) -> State:
-        """Return the state of the job."""
+        """The state of the job."""
         if self.job is None:
             return State.UNKNOWN
         if self.claim is None:
@@ -78,13 +82,16 @@ class Standing:
 
     @property
     def attempt(self) -> int:
-        """Return the attempt of the winning claim, or 0 if there is none."""
+        """The attempt number of the winning claim, or 0 if there is none."""
         return self.claim.attempt if self.claim else 0
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A job in the view, with a heap of its claims, some of which may be stale."""
+    """A job in the view, with a heap of the claims on it.
+
+    Stale claims stay in the heap for a while.
+    """
 
     standing: Standing
     heap: list[Claim] = field(default_factory=list)
@@ -93,7 +100,10 @@ class _Entry:
 
 
 class Jobs(View[str, Job | Claim, Standing]):
-    """Jobs by id, with the winning claim. A change takes time logarithmic in the job's claims."""
+    """Jobs by id, each with its winning claim.
+
+    A change takes time logarithmic in the number of claims on the job.
+    """
 
     kinds = ("jobs", claims.KIND)
 
@@ -105,17 +115,21 @@ class Jobs(View[str, Job | Claim, Standing]):
         self._held: Counter[PeerId] = Counter()
 
     def get(self, subject: str) -> Standing | None:
-        """Return a job with its winning claim, or None."""
+        """Return a job with its winning claim, or None if neither the job nor a claim on it has
+        arrived."""
         entry = self._entries.get(subject)
         return None if entry is None else entry.standing
 
     def all_in(self, state: State) -> Mapping[str, None]:
-        """Return the ids of all jobs in one of the KNOWN states. The mapping is live."""
+        """Return the ids of all jobs in one of the KNOWN states.
+
+        The mapping changes with the view.
+        """
         return self._in[state]
 
     @property
     def waiting(self) -> Mapping[PeerId, Mapping[str, None]]:
-        """Return the ids of all unfinished jobs, by author. The mapping is live."""
+        """The ids of all unfinished jobs, by author. The mapping changes with the view."""
         return self._waiting
 
     def held(self, author: PeerId) -> int:
@@ -123,25 +137,28 @@ class Jobs(View[str, Job | Claim, Standing]):
         return self._held[author]
 
     def claims_of(self, job: str) -> list[Claim]:
-        """Return all claims on a job in the order of the rule, including those that do not
-        count."""
+        """Return all claims on a job, the winning one first.
+
+        The claims of claimants that the job's author refuses are included, although they do not
+        count.
+        """
         entry = self._entries.get(job)
         found = [] if entry is None else [*entry.heap, *entry.refused]
         return sorted(filter(self._lives, found), key=lambda claim: claim.rank)
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
-        """Return a node's claim on a job, or None."""
+        """Return a node's claim on a job, or None if it has none."""
         found = self._said(FeedName(claimant, claims.KIND, 0)).get(job)
         return found if isinstance(found, Claim) else None
 
     def claims_by(self, claimant: PeerId) -> Iterator[Claim]:
-        """Yield all claims of a node."""
+        """Yield all claims of a node, on any job."""
         for fact in self._said(FeedName(claimant, claims.KIND, 0)).values():
             if isinstance(fact, Claim):
                 yield fact
 
     def of(self, author: PeerId) -> list[str]:
-        """Return the ids of an author's jobs."""
+        """Return the ids of an author's jobs, sorted."""
         return sorted(self._said(FeedName(author, "jobs", 0)))
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Job | Claim:
@@ -173,13 +190,16 @@ class Jobs(View[str, Job | Claim, Standing]):
                 heappush(entry.heap, new)
         else:
             job = new if isinstance(new, Job) else None
-            for claim in entry.refused:  # the job may no longer refuse them
+            for claim in entry.refused:  # the new version of the job may no longer refuse them
                 heappush(entry.heap, claim)
             entry.refused = ()
         self._settle(entry, Standing(key, job, self._ahead(entry, job)))
 
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
-        """Return the winning claim, or None."""
+        """Remove stale claims and those of refused claimants from the top of a job's heap.
+
+        Returns the claim that is then on top, which wins, or None if none is left.
+        """
         heap = entry.heap
         if len(heap) + len(entry.refused) > entry.live + entry.live // _COMPACT:
             heap[:] = filter(self._lives, [*heap, *entry.refused])
@@ -199,7 +219,7 @@ class Jobs(View[str, Job | Claim, Standing]):
         return self._said(claim.feed).get(claim.job) is claim
 
     def _settle(self, entry: _Entry, standing: Standing) -> None:
-        """Store the new standing of a job, and update the indexes."""
+        """Store the new standing of a job, and update the indexes by state and by author."""
         before, entry.standing = entry.standing, standing
         was, now = before.state, standing.state
         if was is not now:
@@ -215,7 +235,8 @@ class Jobs(View[str, Job | Claim, Standing]):
             self._tell(standing.id)
 
     def _count(self, standing: Standing, state: State, change: int) -> None:
-        """Update the counts of waiting and held jobs of the job's author."""
+        """Add or remove a job in its author's unfinished jobs, and in the count of those that are
+        claimed."""
         if standing.job is None or state not in (State.OPEN, State.CLAIMED):
             return
         author = standing.job.author
@@ -232,12 +253,12 @@ class Jobs(View[str, Job | Claim, Standing]):
 
 
 def job_id(author: PeerId, nonce: bytes) -> str:
-    """Return the id of this author's job with this nonce."""
+    """Return the id of the job that this author has created with this nonce."""
     return hashlib.sha256(_DOMAIN + public_key_of(author) + nonce).hexdigest()
 
 
 def job_fact(job: Job, nonce: bytes) -> dict[str, object]:
-    """Return the fact of an own job; the key of the fact is the job's id."""
+    """Return the value of the fact about a job of this node. The fact's key is the job's id."""
     fact: dict[str, object] = {
         "kind": job.kind,
         "nonce": nonce,

@@ -1,6 +1,6 @@
-"""View of the members of the swarm, with the capacity and abilities that each publishes.
+"""View of the members of the swarm, with the capacity and the kinds of jobs that each publishes.
 
-It does not say which members are live. Liveness is measured, and never taken from feeds.
+This view does not say which members are live. Liveness is measured, and never read from feeds.
 """
 
 import sys
@@ -18,7 +18,7 @@ from .fact import read_each, read_rate, read_text, read_whole
 from .view import View
 
 ABOUT = "about"
-"""Key of the fact with the version that a member runs."""
+"""Key of the fact with the version of shoal that a member runs."""
 CAPACITY = "capacity"
 JOBS = "jobs"
 """Key of the fact with the kinds of jobs that a member does."""
@@ -27,7 +27,7 @@ _PLOT: Final = ("member", 0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member as it describes itself."""
+    """A member as it describes itself in its `member` feed."""
 
     peer: PeerId
     version: str = ""
@@ -39,17 +39,23 @@ Said = str | Capacity | tuple[str, ...]
 
 
 class Members(View[PeerId, Said, Member]):
-    """Members by peer id: those whose `member` feed has any known fact."""
+    """Members by peer id.
+
+    A member is listed if its `member` feed has any fact that this version knows.
+    """
 
     kinds = ("member",)
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
-        """Set or remove a fact. The fact `vouches` is skipped, because the replica reads it."""
+        """Set a fact, or remove it if `value` is None.
+
+        The fact `vouches` is skipped, because the replica reads it.
+        """
         if key != VOUCHES:
             super().changed(name, key, value)
 
     def get(self, subject: PeerId) -> Member | None:
-        """Return a member, assembled from its facts, or None."""
+        """Return a member, assembled from its facts, or None if it has none."""
         facts = self._said(FeedName(subject, "member", 0))
         if not facts:
             return None
@@ -94,12 +100,12 @@ def _kind(value: object) -> str:
 
 
 def jobs_fact(kinds: Sequence[str]) -> dict[str, object]:
-    """Return the value of an own fact `jobs`."""
+    """Return the value of the fact `jobs`, which lists the kinds of jobs that this node does."""
     return {"kinds": list(kinds)}
 
 
 def capacity_fact(capacity: Capacity) -> dict[str, object]:
-    """Return the value of an own fact `capacity`."""
+    """Return the value of the fact `capacity`."""
     return {
         "cores": capacity.cores,
         "memory": capacity.memory_bytes,

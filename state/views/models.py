@@ -1,4 +1,4 @@
-"""View of model names: the models that each name refers to, and the members that say so."""
+"""View of model names: which models each name refers to, according to which members."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ At = TypeVar("At")
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A model that a name refers to, with the members that say so, sorted by peer id."""
+    """A model that a name refers to.
+
+    `vouchers` are the members that use the name for this model, sorted by peer id.
+    """
 
     root: str
     vouchers: tuple[PeerId, ...]
 
 
 class Models(View[str, ModelName, tuple[Meaning, ...]]):
-    """Names and their meanings. Each author gives a name at most one meaning."""
+    """Names, with the models that they refer to. Each member uses a name for at most one model."""
 
     kinds = ("models",)
 
@@ -33,8 +36,10 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         self._by_root: dict[str, dict[tuple[PeerId, str], ModelName]] = {}
 
     def get(self, subject: str) -> tuple[Meaning, ...] | None:
-        """Return the meanings of a name, sorted by number of vouchers, then by root; None if
-        unknown."""
+        """Return the meanings of a name, or None if no member uses the name.
+
+        The meanings are sorted by the number of vouchers, highest first, and then by root.
+        """
         vouchers: dict[str, list[PeerId]] = {}
         for peer, model in self._by_name.get(subject, {}).items():
             vouchers.setdefault(model.root, []).append(peer)
@@ -47,16 +52,19 @@ class Models(View[str, ModelName, tuple[Meaning, ...]]):
         return self._by_name.keys()
 
     def roots(self) -> Iterable[str]:
-        """Return all roots that have a name, in no particular order."""
+        """Return the roots of all models that have a name, in no particular order."""
         return self._by_root.keys()
 
     def told_of(self, root: str) -> Iterator[tuple[PeerId, ModelName]]:
-        """Yield each member that names a model, with its entry. A member may use several names."""
+        """Yield (member, entry) for each name that a member gives to the model with this root.
+
+        One member may give the model several names.
+        """
         for (peer, _), model in self._by_root.get(root, {}).items():
             yield peer, model
 
     def of(self, peer: PeerId) -> tuple[ModelName, ...]:
-        """Return the models that a member names, sorted by name."""
+        """Return the model names that a member publishes, sorted by name."""
         held = self._said(FeedName(peer, "models", 0))
         return tuple(held[name] for name in sorted(held))
 
@@ -88,5 +96,5 @@ def _drop(index: dict[str, dict[At, ModelName]], key: str, inner: At) -> None:
 
 
 def model_fact(model: ModelName) -> dict[str, object]:
-    """Return the fact of an own model name; the key of the fact is the name."""
+    """Return the value of the fact about a model name of this node. The fact's key is the name."""
     return {"root": model.root, "layers": model.layers, "bytes": model.weight_bytes}

@@ -15,7 +15,7 @@ Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
 
 
 class Placements(View[str, ShardRecord, Serving]):
-    """Shards by root of their model."""
+    """Shards by the root of their model and by the member that serves them."""
 
     kinds = ("shards",)
 
@@ -24,8 +24,10 @@ class Placements(View[str, ShardRecord, Serving]):
         self._by_root: dict[str, dict[PeerId, tuple[ShardRecord, ...]]] = {}
 
     def get(self, subject: str) -> Serving | None:
-        """Return the members that serve a model, with their shards, or None. The mapping is
-        live."""
+        """Return the shards of a model by member, or None if no member serves any.
+
+        The mapping changes with the view.
+        """
         return self._by_root.get(subject)
 
     def roots(self) -> Iterable[str]:
@@ -33,7 +35,7 @@ class Placements(View[str, ShardRecord, Serving]):
         return self._by_root.keys()
 
     def of(self, peer: PeerId) -> tuple[ShardRecord, ...]:
-        """Return the shards of a member, sorted by root and number."""
+        """Return the shards of a member, sorted by the root of their model and by their number."""
         parts = (FeedName(peer, "shards", part) for part in KINDS["shards"].parts)
         held = [item for name in parts for item in self._said(name).items()]
         return tuple(shard for _, shard in sorted(held, key=lambda item: item[0]))
@@ -75,12 +77,12 @@ class Placements(View[str, ShardRecord, Serving]):
 
 
 def shard_key(root: str, number: int) -> str:
-    """Return the fact key of the `number`th own shard of a model, counted from 0."""
+    """Return the key of the fact about this node's `number`th shard of a model, counted from 0."""
     return f"{root}/{number:x}"
 
 
 def shard_fact(shard: ShardRecord) -> dict[str, object]:
-    """Return the fact of an own shard."""
+    """Return the value of the fact about a shard of this node."""
     return {
         "start": shard.start,
         "stop": shard.stop,

@@ -1,4 +1,4 @@
-"""View of usage: what each client used of other members' computers, as reported by providers."""
+"""View of usage: how much each client used other members' computers, as the providers report."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Usages = Mapping[tuple[PeerId, str], "Count"]
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The counts since the provider's feed began."""
+    """The requests, tokens and busy time that one provider has counted since its feed began."""
 
     requests: int = 0
     tokens_in: int = 0
@@ -36,7 +36,8 @@ class Count:
 class Usage(View[PeerId, Count, Count]):
     """Counts by client, provider and model.
 
-    The counts are claims of the provider. They are shown with its name, and summed for each client.
+    A count is only a claim of its provider. Therefore it is listed under the provider's id, and
+    each client's total over all providers is available too.
     """
 
     kinds = ("usage",)
@@ -47,15 +48,18 @@ class Usage(View[PeerId, Count, Count]):
         self._totals: dict[PeerId, Count] = {}
 
     def get(self, subject: PeerId) -> Count | None:
-        """Return the total use of a client over all providers, or None."""
+        """Return a client's total use over all providers, or None if no provider reports any."""
         return self._totals.get(subject)
 
     def clients(self) -> Iterable[PeerId]:
-        """Return all clients with any use, in no particular order."""
+        """Return all clients that have used anything, in no particular order."""
         return self._totals.keys()
 
     def of(self, client: PeerId) -> Usages:
-        """Return the use of a client by (provider, root). The mapping is live."""
+        """Return a client's use by (provider, root of the model).
+
+        The mapping changes with the view.
+        """
         return self._by_client.get(client, {})
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Count:
@@ -86,12 +90,12 @@ _NOTHING = Count()
 
 
 def usage_key(client: PeerId, root: str) -> str:
-    """Return the fact key of a client's use of a model."""
+    """Return the key of the fact about a client's use of a model."""
     return f"{client}/{root}"
 
 
 def usage_fact(count: Count) -> dict[str, object]:
-    """Return the fact with these counts."""
+    """Return the value of the fact with these counts."""
     return {
         "requests": count.requests,
         "in": count.tokens_in,

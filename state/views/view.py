@@ -1,8 +1,8 @@
 """Base class of all views, and watchers of their changes.
 
-A view holds the values that it read from facts, not the facts' bytes. It is updated with each
-changed fact and never rebuilt from scratch. Its content depends only on the feeds, not on clocks or
-on the order of arrival.
+A view stores the values that it reads from facts, not the facts' bytes. It is updated with each
+changed fact, and never rebuilt from scratch. Its content depends only on the feeds, and not on
+clocks or on the order in which entries arrive.
 """
 
 import sys
@@ -29,8 +29,8 @@ Shown = TypeVar("Shown")
 class Change(Generic[Subject, Shown]):
     """A change of one subject in a view.
 
-    If `subject` is None, too much has changed, and the watcher must read everything that it uses
-    again.
+    If `subject` is None, so much has changed that single changes were discarded, and the watcher
+    must read everything that it uses again.
     """
 
     subject: Subject | None
@@ -38,10 +38,10 @@ class Change(Generic[Subject, Shown]):
 
 
 class View(ABC, Generic[Subject, Fact, Shown]):
-    """An index derived from all feeds of certain kinds.
+    """An index derived from all feeds of the kinds in `kinds`.
 
-    `Fact` is the value read from one fact, `Subject` the key of the view, and `Shown` its value for
-    one subject.
+    Type parameters: `Subject` is the key of the index, `Fact` the value read from one fact, and
+    `Shown` the value of the index for one subject.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -53,7 +53,10 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self._watches: WeakSet[Watch[Subject, Shown]] = WeakSet()
 
     def changed(self, name: FeedName, key: str, value: Mapping[str, object] | None) -> None:
-        """Set a fact of a feed, or remove it (None)."""
+        """Set a fact of a feed, or remove the fact if `value` is None.
+
+        A malformed fact counts as removed.
+        """
         key = sys.intern(key)  # thousands of feeds have the same keys
         fact = None if value is None else self._try(name, key, value)
         old = self._said(name).get(key)
@@ -67,7 +70,8 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         self._replace(name, key, old, fact)
 
     def forgotten(self, name: FeedName) -> None:
-        """Remove all facts of a feed, because it has forked or is no longer kept."""
+        """Remove all facts of a feed, because the feed has forked, is hidden, or is no longer
+        stored."""
         for key in self.keys(name):
             self.changed(name, key, None)
 
@@ -76,7 +80,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
         return tuple(self._said(name))
 
     def takes(self, name: FeedName, key: str, value: Mapping[str, object]) -> bool:
-        """Whether the view would accept this fact."""
+        """Return whether the view would accept this fact."""
         try:
             self._read(name, key, value)
         except BadFact:
@@ -85,22 +89,30 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 
     @abstractmethod
     def get(self, subject: Subject) -> Shown | None:
-        """Return the current value of a subject, or None."""
+        """Return the current value of a subject, or None if it has none."""
 
     def watch(self) -> "Watch[Subject, Shown]":
-        """Watch the changes from now on: `async for change in view.watch()`."""
+        """Return a watcher of the changes from now on.
+
+        Use it as in `async for change in view.watch()`.
+        """
         watch = Watch(self.get)
         self._watches.add(watch)
         return watch
 
     @abstractmethod
     def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Fact:
-        """Return the value that the view needs from a fact. Raises BadFact."""
+        """Return the value that the view needs from a fact.
+
+        Raises BadFact if the fact is malformed.
+        """
 
     @abstractmethod
     def _replace(self, name: FeedName, key: str, old: Fact | None, new: Fact | None) -> None:
-        """Update the derived data after a changed fact, and call `_tell`. `_facts` is updated
-        already."""
+        """Update the derived indexes after a change of one fact, and call `_tell` for its subject.
+
+        `_facts` contains the new value already. `old` or `new` is None if there was or is no fact.
+        """
 
     def _tell(self, subject: Subject) -> None:
         if not self._watches:
@@ -109,7 +121,7 @@ class View(ABC, Generic[Subject, Fact, Shown]):
             watch.note(subject)
 
     def _said(self, name: FeedName) -> Mapping[str, Fact]:
-        """Return a feed's valid facts."""
+        """Return the values of a feed's valid facts, by key."""
         return self._facts.get((name.kind, name.part), {}).get(name.author, {})
 
     def _try(self, name: FeedName, key: str, value: Mapping[str, object]) -> Fact | None:
@@ -131,8 +143,9 @@ class View(ABC, Generic[Subject, Fact, Shown]):
 class Watch(Generic[Subject, Shown]):
     """The changes of a view, for one task.
 
-    Several changes of a subject are merged, and delivered with its current value. At most WATCHED
-    subjects are remembered for a slow watcher. The watch ends when it is no longer referenced.
+    Several changes of one subject are merged, and delivered with the subject's current value. If a
+    slow watcher falls behind by more than WATCHED subjects, one change without a subject replaces
+    them. The view keeps only a weak reference, so the watch ends when its user drops it.
     """
 
     def __init__(self, get: Callable[[Subject], Shown | None]) -> None:
@@ -142,7 +155,7 @@ class Watch(Generic[Subject, Shown]):
         self._waiting = trio.lowlevel.ParkingLot()
 
     def note(self, subject: Subject) -> None:
-        """Note that a subject has changed."""
+        """Add a changed subject to the pending changes."""
         if self._too_many:
             return
         self._subjects[subject] = None
@@ -165,7 +178,7 @@ class Watch(Generic[Subject, Shown]):
         return change
 
     def next_now(self) -> Change[Subject, Shown] | None:
-        """Return the next change without waiting, or None."""
+        """Return the next change without waiting, or None if there is none."""
         if self._too_many:
             self._too_many = False
             return Change(None, None)

@@ -21,15 +21,15 @@ from .usage import Usage
 from .view import View
 
 DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
-"""Kinds of feeds that describe a member, the models that it names, and its shards."""
+"""Kinds of feeds from which `Views.record` is assembled."""
 
 
 class Views(Watcher):
-    """All views, updated as a watcher of a replica."""
+    """All views of a node, which are updated together as one watcher of the replica."""
 
     def __init__(self) -> None:
         self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
-        """Whether an author's feeds of a kind count."""
+        """Returns whether an author's feeds of a kind count, so that their facts are shown."""
         self.members = Members()
         self.models = Models()
         self.placements = Placements()
@@ -44,17 +44,16 @@ class Views(Watcher):
             self.usage,
         )
         self.on_change: list[Callable[[PeerId], None]] = []
-        """Called with the author of each feed whose change may change its `record`."""
+        """Called with an author after a change of a feed that its `record` is assembled from."""
         self._by_kind = {kind: view for view in views for kind in view.kinds}
 
     @property
     def bad(self) -> int:
-        """Return the number of malformed facts that were skipped."""
+        """The number of malformed facts that were skipped."""
         return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
 
     def changed(self, name: FeedName, verdict: Verdict) -> None:
-        """Apply the changes of an admitted entry. The proof of a fork removes all facts of the
-        feed."""
+        """Apply the changes of a new entry. The proof of a fork removes all facts of the feed."""
         for _ in self.steps(name, verdict):
             pass
 
@@ -70,37 +69,41 @@ class Views(Watcher):
             if steps.ends_with(value):
                 yield
                 if not self.shows(name.author, name.kind):
-                    return  # hidden meanwhile
+                    return  # the author was hidden between two steps
         if name.kind in DESCRIBING:
             self._tell(name.author)
 
     def restored(self, name: FeedName, facts: Mapping[str, bytes]) -> None:
-        """Set all facts of a stored feed, in place of any others."""
+        """Replace all facts of a feed by these, which were read from the disk."""
         for _ in self.restoring(name, facts):
             pass
 
     def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
-        """Do the same as `restored` in steps, like `steps`."""
+        """Replace all facts of a feed by these, in steps between which other tasks run."""
         return self.steps(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
 
     def dropped(self, author: PeerId) -> None:
-        """Remove all facts of an author that is no longer kept."""
+        """Remove all facts of an author whose feeds are no longer stored."""
         self.hide(author, KINDS)
 
     def hide(self, author: PeerId, kinds: Container[str]) -> None:
-        """Remove all facts of an author in feeds of these kinds."""
+        """Remove all facts of an author's feeds of these kinds."""
         for kind, part in all_parts():
             if kind in kinds and (view := self._by_kind.get(kind)) is not None:
                 view.forgotten(FeedName(author, kind, part))
         self._tell(author)
 
     def takes(self, name: FeedName, key: str, value: Mapping[str, object]) -> bool:
-        """Whether a view would accept this fact (`View.takes`)."""
+        """Return whether the view of the feed's kind would accept this fact."""
         view = self._by_kind.get(name.kind)
         return view is not None and view.takes(name, key, value)
 
     def record(self, peer: PeerId) -> MemberRecord:
-        """Return a member with all facts from its feeds, of any serving run."""
+        """Return a member's record, assembled from the facts in its feeds.
+
+        The record includes the shards of earlier serving runs. Fields that are not facts have their
+        defaults.
+        """
         member = self.members.get(peer) or Member(peer)
         return MemberRecord(
             peer=peer,
