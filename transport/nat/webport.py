@@ -25,8 +25,8 @@ class WebPort:
         """Open the listener, or close it if `reachable` is False. Call this whenever either may be
         due.
 
-        The listener opens only if peers reach this node at its own public address. A port that a
-        router forwards does not count, because the router forwards no port 443. `listen` is the IP
+        The listener opens only if peers reach this node at its own public address. A port that its
+        router forwards does not count, because that is another port than 443. `listen` is the IP
         address that the node listens on.
         """
         if not reachable:
