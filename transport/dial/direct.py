@@ -17,10 +17,7 @@ from .endpoint import Endpoint
 
 
 class UdpByteStream(ByteStream, Protocol):
-    """A byte stream over UDP.
-
-    Until `trust` is called, the amount of data that it sends is limited.
-    """
+    """A byte stream over UDP. Its flow control window is small until `trust` is called."""
 
     def trust(self) -> None: ...
 
