@@ -413,7 +413,7 @@ class Dialer:
 
     def _punched(self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind) -> None:
         """Turn a byte stream that hole punching has opened into a path."""
-        # On TCP, both sides begin as the client: the handshake settles the roles if both have dialled.
+        # On TCP, this side begins as the client even if both have dialled: TLS settles the roles.
         server = not client and pipe.medium != "tcp"
         self._incoming.take(pipe, self._incoming.join, path_kind, peer, server)
 
