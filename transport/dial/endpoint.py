@@ -432,7 +432,8 @@ class Endpoint:
             link.close(MISHAP)
 
     def _has_answered(self, link: Link, path_kind: PathKind, medium: str) -> None:
-        """Record the address of a new direct path as one where a peer has answered."""
+        """Record that a peer has answered at the address of a new path, unless the path is
+        relayed."""
         if path_kind is not PathKind.RELAYED:
             self.aim.answered(link.address[0])
 

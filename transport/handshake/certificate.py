@@ -53,8 +53,8 @@ class Certificate:
     """A certificate and its temporary key, for any number of connections.
 
     The key is an Ed25519 key, so that every certificate and every handshake has the same size.
-    `contexts` caches the TLS contexts that `tls.py` creates from the certificate; the key is
-    whether the role is that of the server.
+    `contexts` caches the TLS contexts that `tls.py` creates from the certificate: under True for a
+    server, and under False for a client.
     """
 
     x509: x509.Certificate

@@ -3,7 +3,7 @@
 Implements Noise_XX_25519_ChaChaPoly_SHA256 (The Noise Protocol Framework, revision 34, sections 5
 and 7.5) in frames with a length prefix of 2 bytes. The payload of the handshake ties the static key
 to the peer id (libp2p specification, `noise/README.md`). Keys come from the host's entropy. Early
-data is neither sent nor used. Sections cited below are those of the Noise framework.
+data is neither sent nor used.
 """
 
 import hmac
@@ -30,7 +30,8 @@ _NONCES: Final = 1 << 64
 
 
 class Cipher:
-    """Cipher of one direction: a key, and a counter that never repeats (section 5.1)."""
+    """Cipher of one direction: a key, and a counter that never repeats (Noise framework, section
+    5.1)."""
 
     def __init__(self, key: bytes) -> None:
         self._aead = ChaCha20Poly1305(key)
@@ -57,14 +58,14 @@ class Cipher:
 
 
 def _derive(chaining: bytes, material: bytes) -> tuple[bytes, bytes]:
-    """Apply HKDF with two outputs (section 4.3)."""
+    """Apply HKDF with two outputs (Noise framework, section 4.3)."""
     secret = hmac.digest(chaining, material, "sha256")
     first = hmac.digest(secret, b"\x01", "sha256")
     return first, hmac.digest(secret, first + b"\x02", "sha256")
 
 
 class Handshake:
-    """Symmetric state and the three messages of the pattern XX (section 7.5).
+    """Symmetric state and the three messages of the pattern XX (Noise framework, section 7.5).
 
     The `initiator` writes the first message. Calls of `write` and `read` alternate. After the third
     message, `split` returns the ciphers.
@@ -122,7 +123,7 @@ class Handshake:
         return self._decrypt(message)
 
     def split(self) -> tuple[Cipher, Cipher]:
-        """Return (cipher for sending, cipher for receiving) (section 5.2)."""
+        """Return (cipher for sending, cipher for receiving) (Noise framework, section 5.2)."""
         first, second = map(Cipher, _derive(self._chaining, b""))
         return (first, second) if self._initiator else (second, first)
 

@@ -26,8 +26,8 @@ class Callers:
     ) -> None:
         """`backlog` is the number of queued bytes above which new calls wait.
 
-        `alarm(at)` schedules a call of `expire`. `gave_up` is called when a message to the peer is
-        queued that a call needs no reply. `ended` returns the error with which the link has ended,
+        `alarm(at)` schedules a call of `expire`. A caller that gives up queues a message for the
+        peer, and `gave_up` is called then. `ended` returns the error with which the link has ended,
         or None.
         """
         self.waiting: dict[OutCall, trio.lowlevel.Task] = {}

@@ -117,7 +117,7 @@ class Link:
         self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether the owner was told of a search that has not ended
+        self._doubted = False  # whether a search was reported to the owner and has not ended
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()  # woken when `_tend` must look again

@@ -110,8 +110,8 @@ class LinkPaths:
     def udp_place(self) -> Place | None:
         """The probable address of the peer's UDP port: where this side dialled its TCP port.
 
-        None if this side did not dial the peer, if the path in use is not a direct TCP connection,
-        or if there is a UDP path already.
+        None if this side did not dial the peer, if the path in use is not a TCP connection of the
+        kinds loopback, LAN or direct, or if there is a UDP path already.
         """
         path, port = self.used, self._identities.udp_port
         if path is None or not port or not self._identities.dialled or path.secured.medium != "tcp":

@@ -22,7 +22,7 @@ HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
 
 
 class IncomingStream:
-    """A stream that the peer opened, with its header. It is reset when the handler returns."""
+    """A stream that the peer opened, with its header. It is closed when the handler returns."""
 
     __slots__ = ("header", "peer", "stream")
 

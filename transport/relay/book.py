@@ -26,7 +26,7 @@ from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, Rela
 from .pacer import Pacer, Share
 
 LIMIT: Final = "limit"  # code of a circuit that has carried as many bytes as it may
-EXPIRED: Final = "expired"  # code of a circuit whose time is over
+EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
 LEAST_PAUSE_S: Final = 0.0005
 """Shortest pause before the node's bandwidth caps are queried again, in seconds."""
 
@@ -414,7 +414,7 @@ class RelayBook:
         return False
 
     def _cut(self, among: Iterable[Circuit], since: float) -> bool:
-        """Close a stranger's circuit, or that of the member who joined last, after `since`.
+        """Close a stranger's circuit, or else that of the newest member, if newer than `since`.
 
         Returns False if there is no such circuit in `among`.
         """
@@ -450,8 +450,8 @@ class RelayBook:
     def _push_out(self, asker: Asker, ip: str | None) -> bool:
         """End a reservation without a circuit in favour of a member. Return whether there was one.
 
-        A stranger's reservation ends first, then that of the member who joined last, if later than
-        the asker. If `ip` is given, only a reservation is ended that makes this address fit.
+        A stranger's reservation ends first, then that of the newest member, if newer than the
+        asker. If `ip` is given, only a reservation is ended that makes this address fit.
         """
         if asker.since is None:
             return False

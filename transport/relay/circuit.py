@@ -67,6 +67,8 @@ class CircuitByteStream:
         return "", 0
 
     def read_ready(self, size: int) -> bytes:
+        """Return 1 to `size` received bytes; b"" at the end. Raises BlockingIOError if there are
+        none yet."""
         if self._closed.is_set():
             raise _gone("closed")
         try:
@@ -77,6 +79,8 @@ class CircuitByteStream:
             raise self._fail(error) from None
 
     def write_ready(self, data: memoryview) -> int:
+        """Queue bytes, and return how many were accepted. Raises BlockingIOError if there is no
+        room."""
         if self._closed.is_set():
             raise _gone("closed")
         try:

@@ -25,7 +25,7 @@ CODES_COUNTED: Final = 32
 
 # Sharing the rate (pacer.py).
 BURST_S: Final = 0.25
-"""Largest burst after a pause: as many bytes as the rate allows in so many seconds."""
+"""Largest burst after a pause, as a multiple of the bytes that the rate allows in one second."""
 GRAIN_BYTES: Final = 16 * KIB
 """Largest grain (see pacer.py), in bytes: about one TLS record."""
 LEAST_GRAIN_BYTES: Final = 1400
@@ -129,7 +129,7 @@ FETCHES_BY_ASKER: Final = (8, 0.1)
 """Attempts for one member: largest burst, and rate per second."""
 FETCHES_OF_TARGET: Final = (2, 0.1)
 """Attempts to link to one peer for all members together: largest burst, and rate per second.
-Without this limit, a dead peer would be dialled for ever."""
+Without this limit, a dead peer would be dialled again and again."""
 LOOK_S: Final = 2.0
 """Seconds between two checks of a circuit's source while its target accepts nothing."""
 AHEAD_BYTES: Final = 64 * KIB

@@ -127,7 +127,7 @@ class Pacer:
     def _grain(self) -> float:
         """Number of bytes that are worth moving at once.
 
-        It is so small that every share can have a grain within the burst, and so large that packet
+        A grain is so small that every share can have one within the burst, and so large that packet
         headers do not cost more than the payload.
         """
         most = self._burst / (2 * max(2, len(self._shares)))
@@ -152,7 +152,7 @@ class Pacer:
     def _part(self) -> float:
         """Return the members' part of new tokens, 0 to 1: by weight, but at least `MEMBERS_PART`.
 
-        It is 0 if no member waits.
+        Returns 0 if no member waits.
         """
         members = sum(share.weight for share in self._members)
         if not members:

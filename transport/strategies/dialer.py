@@ -244,8 +244,8 @@ class Dialer:
     async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
         """Return the link to the peer at an address of any kind.
 
-        `given` says that the owner named the address, so that failed dials are not limited by port.
-        Raises DialFailed if the address does not work within `timeout` seconds.
+        `given` says that the owner named the address, so that any port may be dialled there. Raises
+        DialFailed if the address does not work within `timeout` seconds.
         """
         if given:
             self.endpoint.aim.give(address)

@@ -22,7 +22,7 @@ class Improving:
     closed.
 
     A birthday search sends 2,000 datagrams, as many as a node may send in its whole first minute.
-    It is therefore made only for links that are `needed`.
+    Only a link that is `needed` therefore gets one.
     """
 
     def __init__(self, puncher: Puncher, guard: Guard) -> None:
@@ -118,7 +118,7 @@ class Improving:
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the pauses between attempts, in seconds. The last one repeats for ever."""
+    """Yield the pauses between attempts, in seconds. The last pause repeats without end."""
     yield from defaults.PUNCH_PAUSES_S
     while True:
         yield defaults.PUNCH_PAUSES_S[-1]
