@@ -1,15 +1,18 @@
-"""Bounded decoding of msgpack from peers, the disk and child processes. No other module may do it.
+"""Bounded decoding of msgpack from peers, the disk and child processes. Only this module decodes
+it.
 
 msgpack allocates the list that a header announces before it looks for its items: 3.5 kB of nested
-headers allocate 28 MB. An empty map takes one byte on the wire and 64 in memory. So this module
-counts depth and elements before it builds anything. A value of n bytes has at most n elements, and
-it nests no deeper than the number of its bytes that can begin a container. Counting those bytes
-takes 0.1 microseconds and clears nearly all values. The others are walked.
+headers allocate 28 MB. An empty map takes 1 byte on the wire and 64 bytes in memory. This module
+therefore checks the depth and the number of elements before it builds anything. A value of n bytes
+has at most n elements, and its depth is at most the number of its bytes that can begin a container.
+To count those bytes takes 0.1 microseconds and is sufficient for nearly all values. For the others,
+the module walks through the elements.
 
-`read` decodes a declared message (message.py) straight from its bytes: msgspec skips unknown fields
-without making objects of them. `typed` checks a value that is decoded already, such as a header.
-Signed values that nodes forward need `decode` and then `typed`: the depth at which `read` refuses
-an unknown field depends on the interpreter's stack, and nodes must agree on what they refuse.
+`read` decodes a declared message (message.py) directly from its bytes: msgspec skips unknown fields
+without creating objects for them. `typed` checks a value that is already decoded, such as a header.
+Use `decode` and then `typed` for signed values that nodes forward. The depth at which `read`
+refuses an unknown field depends on the interpreter's stack, and all nodes must refuse the same
+values.
 """
 
 from collections.abc import Callable
@@ -24,8 +27,8 @@ from .message import Message, Row
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message | Row)
-DEPTH: Final = 32  # nested containers
-ITEMS: Final = 4_096  # elements of one value; each pair of a map counts as two
+DEPTH: Final = 32  # largest number of nested containers
+ITEMS: Final = 4_096  # largest number of elements of a value; a pair of a map counts as two
 
 _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
@@ -41,17 +44,18 @@ def decode(
     once: bool = False,
     tuples: bool = False,
 ) -> Any:
-    """Return the one value in `data`. Raises Undecodable.
+    """Decode the one value in `data`. Raises Undecodable if it is malformed or exceeds a limit.
 
-    `limit` bounds its bytes, `depth` its nested containers, `items` its elements in all. `once`
-    refuses a map with a repeated key. `tuples` makes tuples of arrays. Map keys are text or
-    bytes, and extension types are refused.
+    `limit` is the largest size in bytes, `depth` the largest number of nested containers, and
+    `items` the largest number of elements in all. With `once`, a map with a repeated key is
+    refused. With `tuples`, arrays become tuples. Map keys must be text or bytes, and extension
+    types are refused.
     """
     size = len(data)
     if size > limit:
         raise _too_long(limit, size)
-    # A short value can make msgpack allocate depth * size * 8 bytes at most, so only those skip
-    # the walk.
+    # A short value makes msgpack allocate at most depth * size * 8 bytes, so it needs no walk if
+    # its depth is certain to be small.
     short = size <= ITEMS and size <= items
     if not short or size - len(bytes(data).translate(None, _CONTAINERS)) > depth:
         _walk(data, depth, items)
@@ -68,7 +72,10 @@ def decode(
 
 
 def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> M:
-    """Return the message in `data`, which has at most `limit` bytes. Raises Undecodable."""
+    """Decode the message in `data`, which may have at most `limit` bytes.
+
+    Raises Undecodable if it is malformed.
+    """
     found: M = _read(_decoder(kind), data, limit)
     return _checked(found)
 
@@ -76,14 +83,18 @@ def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> 
 def read_rows(
     kind: type[T], data: bytes | bytearray | memoryview, *, limit: int, most: int
 ) -> list[T]:
-    """Return a list of at most `most` items, which are messages or named tuples. The latter have
-    an exact length on the wire. Raises Undecodable."""
+    """Decode a list of at most `most` messages or named tuples.
+
+    A named tuple must have its exact length on the wire. Raises Undecodable if the list is
+    malformed.
+    """
     found: list[T] = _read(_decoder(kind, most), data, limit)
     return [_checked(each) for each in found]
 
 
 def typed(kind: type[M], value: object) -> M:
-    """Return a decoded value as a message of type `kind`. Raises Undecodable."""
+    """Return a decoded value as a message of type `kind`. Raises Undecodable if it does not
+    conform."""
     try:
         found = msgspec.convert(value, kind, builtin_types=_BYTES)
         found.check()
@@ -92,12 +103,12 @@ def typed(kind: type[M], value: object) -> M:
     return found
 
 
-_BYTES: Final = (bytes,)  # refuses text for bytes, in which it would look for base64
+_BYTES: Final = (bytes,)  # without this, msgspec would accept base64 text in place of bytes
 _decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
 
 
 def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:
-    """Return the decoder of a message, or of a list of at most `most`."""
+    """Return the decoder of a message, or of a list of at most `most` messages. Caches decoders."""
     found = _decoders.get((kind, most))
     if found is None:
         listed: Any = Annotated[list[kind], Meta(max_length=most)]  # type: ignore[valid-type]
@@ -107,6 +118,7 @@ def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:
 
 
 def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, limit: int) -> Any:
+    """Decode `data`. Raises Undecodable if that fails."""
     if len(data) > limit:
         raise _too_long(limit, len(data))
     try:
@@ -118,6 +130,7 @@ def _read(decoder: Callable[..., Any], data: bytes | bytearray | memoryview, lim
 
 
 def _checked(message: T) -> T:
+    """Return a message after its own check. Raises Undecodable if that fails."""
     try:
         if isinstance(message, Message | Row):
             message.check()
@@ -127,16 +140,19 @@ def _checked(message: T) -> T:
 
 
 def _plain(error: Exception) -> str:
+    """Return the text of an error with a small first letter."""
     text = str(error)
     return text[:1].lower() + text[1:]
 
 
 class Reader:
-    """Reader of a value step by step, which builds only what its caller asks for. Every step raises
-    Undecodable."""
+    """Reader of a value step by step, which decodes only the parts that its caller requests.
+
+    Each method raises Undecodable if the value is malformed.
+    """
 
     def __init__(self, data: bytes | memoryview, *, limit: int, text: int | None = None) -> None:
-        """`limit` bounds the bytes of `data`, `text` those of each text."""
+        """`limit` is the largest size of `data` in bytes, and `text` that of each text in it."""
         if len(data) > limit:
             raise _too_long(limit, len(data))
         self._data = memoryview(data)
@@ -152,16 +168,17 @@ class Reader:
         self._unpacker.feed(data)
 
     def map(self) -> int:
-        """Enter a map and return its number of pairs, which the caller bounds."""
+        """Enter a map, and return its number of pairs. The caller must check that number."""
         count: int = self._step(self._unpacker.read_map_header)
         return count
 
     def flat(self) -> Any:
-        """Read a value that is not a container. Empty containers pass, so check the type."""
+        """Decode a value that is not a container. Empty containers are accepted, so check the
+        type."""
         return self._step(self._unpacker.unpack)
 
     def skip(self) -> memoryview:
-        """Skip a value and return its bytes."""
+        """Skip a value, and return its bytes."""
         start = self._unpacker.tell()
         self._step(self._unpacker.skip)
         return self._data[start : self._unpacker.tell()]
@@ -177,11 +194,11 @@ class Reader:
 
 
 def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
-    """Raise Undecodable unless `data` is exactly one value within these bounds.
+    """Raise Undecodable unless `data` is exactly one value within the limits.
 
     Takes one step for each element, and stops at a container that announces too many.
     """
-    at, left, around = 0, 1, list[int]()  # items to come in this container, and in those around it
+    at, left, around = 0, 1, list[int]()  # remaining items here, and in containers around
     try:
         while left or around:
             if not left:
@@ -210,8 +227,8 @@ def _walk(data: bytes | bytearray | memoryview, depth: int, items: int) -> None:
         raise Undecodable("the value ends too early, or bytes follow its end")
 
 
-# The size of a value by its first byte, where that byte alone determines it. An extension type
-# counts as one byte, because the decoder stops at the first one, and both read alike until there.
+# The size of a value by its first byte; 0 if that byte does not determine the size. An extension
+# type counts as one byte, because the decoder refuses the value when it reaches the first one.
 _SIZES: Final = [1] * 256
 for _first, _size in {
     0xCA: 5,
@@ -228,7 +245,7 @@ for _first, _size in {
     **dict.fromkeys((*_CONTAINERS, 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB), 0),
 }.items():
     _SIZES[_first] = _size
-# The width of the number of bytes or items that follow. It is 0 where the first byte holds it.
+# The width of the number of bytes or items that follow; 0 if the first byte contains that number.
 _WIDTHS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4} | {
     **dict.fromkeys((*range(0x80, 0xA0),), 0),
     0xDC: 2,
@@ -236,11 +253,12 @@ _WIDTHS: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4} | {
     0xDE: 2,
     0xDF: 4,
 }
-# Elements of each of a container's items.
+# Elements per item of a container: 1 for an array, 2 for a map, 0 for text and bytes.
 _TIMES: Final = dict.fromkeys(_WIDTHS, 0) | dict.fromkeys(_ARRAYS, 1) | dict.fromkeys(_MAPS, 2)
 
 
 def _each_key_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a dict of the pairs. Raises ValueError if a key is repeated."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a map has a repeated key, and readers would differ in which value counts")
@@ -248,8 +266,10 @@ def _each_key_once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _refuse_extension(kind: int, data: bytes) -> Any:
+    """Raise ValueError, because extension types are refused."""
     raise ValueError(f"the value has an extension type, {kind}")
 
 
 def _too_long(limit: int, size: int) -> Undecodable:
+    """Return the error for data that exceeds a limit."""
     return Undecodable(f"expected at most {limit} bytes, got {size}")

@@ -1,5 +1,7 @@
-"""Rate limiters (token buckets) and budgets: one in all, or one for each of many keys, source
-networks, targets or links."""
+"""Rate limiters (token buckets) and budgets.
+
+There are limiters for a single caller, and for each of many keys, source networks or links.
+"""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from typing import Final, Protocol
 from . import defaults
 from .networks import Network, networks, targets
 
-_SLICES: Final = 60
+_SLICES: Final = 60  # slices into which a window is divided, a count
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Rate:
 
 
 class Bucket:
-    """Rate limiter, full at the time `now`."""
+    """Rate limiter (token bucket), which is full at the time `now`. Times are in seconds."""
 
     __slots__ = ("_at", "_level", "_rate")
 
@@ -31,47 +33,48 @@ class Bucket:
         self._at = now
 
     def take(self, now: float, count: float = 1) -> bool:
-        """Take `count` tokens if there are as many. Return whether there were."""
+        """Take `count` tokens if there are enough. Return whether there were."""
         if not self.has(now, count):
             return False
         self._level -= count
         return True
 
     def give(self, now: float, count: float = 1) -> None:
-        """Return `count` tokens that were taken but not used."""
+        """Put back `count` tokens that were taken but not used."""
         self.has(now)
         self._level = min(self._rate.burst, self._level + count)
 
     def has(self, now: float, count: float = 1) -> bool:
-        """Whether there are `count` tokens."""
+        """Return whether there are at least `count` tokens."""
         return self.level(now) >= count
 
     def level(self, now: float) -> float:
-        """Return how many tokens there are."""
+        """Return the number of tokens. It is negative while tokens are owed (`spend`)."""
         earned = max(0.0, now - self._at) * self._rate.per_s
         self._level = min(self._rate.burst, self._level + earned)
         self._at = now
         return self._level
 
     def spend(self, now: float, count: float) -> None:
-        """Take `count` tokens even if there are fewer. The rest is owed."""
+        """Take `count` tokens even if there are fewer. The level then becomes negative."""
         self._level = self.level(now) - count
 
     def when(self, now: float, count: float) -> float:
-        """Return when there will be `count` tokens, if none is taken until then."""
+        """Return the time at which there will be `count` tokens, if none is taken until then."""
         return now + max(0.0, count - self.level(now)) / self._rate.per_s
 
     @property
     def due(self) -> float:
-        """When there will be one token, if none is taken until then."""
+        """The time at which there will be one token, if none is taken until then."""
         return self._at + max(0.0, 1.0 - self._level) / self._rate.per_s
 
 
 class Rates:
-    """Rate limiter for each key, and one for all keys together if there is a `total`.
+    """Rate limiter for each key, and one for all keys together if `total` is given.
 
-    Memory is bounded: beyond `keys` keys, those used longest ago start again with a full bucket.
-    So inventing keys helps against the limiter of one key, but not against the total.
+    Memory is bounded. If there are more than `keys` keys, the least recently used one is removed,
+    and starts again with a full bucket later. An attacker that invents keys can therefore evade the
+    limit per key, but not the total.
     """
 
     def __init__(
@@ -83,8 +86,8 @@ class Rates:
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
 
     def take(self, key: str, now: float, count: float = 1) -> bool:
-        """Take `count` tokens of this key and of the total if both have them. Return whether they
-        had."""
+        """Take `count` tokens of this key and of the total, if both have enough. Return whether
+        they had."""
         bucket = self._buckets.pop(key, None) or Bucket(self._each, now)
         self._buckets[key] = bucket
         if len(self._buckets) > self._keys:
@@ -94,20 +97,22 @@ class Rates:
         return bucket.take(now, count)
 
     def give(self, key: str, now: float) -> None:
-        """Return a token of a key that was taken but not used."""
+        """Put back one token of a key that was taken but not used. The total does not get it
+        back."""
         if (bucket := self._buckets.get(key)) is not None:
             bucket.give(now)
 
     def __len__(self) -> int:
-        """Return the number of keys that are remembered."""
+        """Return the number of keys that have a bucket."""
         return len(self._buckets)
 
 
 class SourceRates:
     """Rate limiter by source network, with a rate for each network size and one for all sources.
 
-    A source spends from every network that contains it (`networks.networks`). Memory is bounded: a
-    new network replaces the one that was used least recently, as in `Rates`.
+    Each network that contains a source (`networks.networks`) has a bucket, and a source takes a
+    token from each of them. Memory is bounded: a new network replaces the one that was used least
+    recently, as in `Rates`.
     """
 
     def __init__(
@@ -131,7 +136,10 @@ class SourceRates:
         self._buckets: OrderedDict[Network, Bucket] = OrderedDict()
 
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
-        """Return whether one more from this source is within all rates, and count it if so."""
+        """Take a token from all buckets of a source, if each has one. Return whether they had.
+
+        `new` sources may also take the reserved tokens of the total.
+        """
         buckets = [self._bucket(each, now) for each in networks(ip)]
         while len(self._buckets) > self._keys:
             self._buckets.popitem(last=False)
@@ -147,6 +155,7 @@ class SourceRates:
         return True
 
     def _bucket(self, source: Network, now: float) -> Bucket:
+        """Return the bucket of a network. Creates it if there is none."""
         bucket = self._buckets.get(source)
         if bucket is None:
             bucket = self._buckets[source] = Bucket(self._rate(source.share), now)
@@ -155,6 +164,7 @@ class SourceRates:
         return bucket
 
     def _rate(self, share: int) -> Rate:
+        """Return the rate of a network that is as large as `share` of the smallest ones."""
         rate = self._rates.get(share)
         if rate is None:
             each, most = self._each, self._most
@@ -163,25 +173,32 @@ class SourceRates:
         return rate
 
     def __len__(self) -> int:
-        """Return the number of networks with a bucket."""
+        """Return the number of networks that have a bucket."""
         return len(self._buckets)
 
 
 def bound_of(each: float, share: int, most: float) -> float:
-    """Return the bound of a network that counts as `share` of the smallest ones, of which one may
-    have `each` and all sources `most`."""
+    """Return the limit of a network that is as large as `share` of the smallest ones.
+
+    `each` is the limit of a smallest network, and `most` the limit of all sources together.
+    """
     return max(each, min(each * share, most * defaults.LARGEST_SHARE))
 
 
 class Holder(Protocol):
-    """A connection, as far as `MemoryBudget` needs it."""
+    """A connection that holds bytes in memory. Part of its interface that `MemoryBudget` uses."""
 
-    def close(self, code: str) -> None: ...
+    def close(self, code: str) -> None:
+        """Close the connection with an error code."""
+        ...
 
 
 class MemoryBudget:
-    """Budget of bytes that several connections hold in memory. Above the limit, the one that holds
-    most is closed (`overloaded`)."""
+    """Budget of bytes that several connections hold in memory.
+
+    If they exceed `limit` bytes, the connection that holds most is closed with the code
+    `overloaded`.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -189,7 +206,8 @@ class MemoryBudget:
         self._used = 0
 
     def set(self, holder: Holder, held: int) -> None:
-        """Record how many bytes a connection holds now."""
+        """Set the number of bytes that a connection holds now, and close one if the limit is
+        exceeded."""
         self._used += held - self._by_holder.get(holder, 0)
         self._by_holder[holder] = held
         if self._used > self._limit:
@@ -198,24 +216,26 @@ class MemoryBudget:
             most.close("overloaded")
 
     def drop(self, holder: Holder) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self._used -= self._by_holder.pop(holder, 0)
 
 
 class _Account:
-    """Spending on one target."""
+    """Sliding count of what was sent to one target."""
 
     __slots__ = ("slices", "spent")
 
     def __init__(self) -> None:
-        self.slices: deque[list[int]] = deque()  # [slice's number, count]
+        self.slices: deque[list[int]] = deque()  # [number of the slice, count in it]
         self.spent = 0
 
     def forget(self, before: int) -> None:
+        """Remove the slices with numbers below `before`."""
         while self.slices and self.slices[0][0] < before:
             self.spent -= self.slices.popleft()[1]
 
     def add(self, number: int) -> None:
+        """Add 1 to the slice with this number, which is the newest one."""
         if not self.slices or self.slices[-1][0] != number:
             self.slices.append([number, 0])
         self.slices[-1][1] += 1
@@ -225,11 +245,14 @@ class _Account:
 class TargetBudget:
     """Budget for what this node sends to addresses that peers have named.
 
-    An attacker that makes peers name an address must not be able to aim a swarm at it. So each node
-    bounds what it sends per address and per network that may belong to one victim
-    (`networks.targets`): `most` times in any window of `window_s` seconds. Spending is counted in
-    slices of a sixtieth of the window. A slice that is partly over still counts, so no window
-    exceeds the bound. Memory is bounded to `accounts` targets.
+    An attacker could make many peers name the address of a victim, and so direct a whole swarm at
+    it. Each node therefore limits what it sends to each address, and to each network that may
+    belong to one victim (`networks.targets`). It may send `most` times in any window of `window_s`
+    seconds; a larger network gets a multiple of `most`. The count is kept in slices of a sixtieth
+    of the window. A slice that lies only partly inside the window counts in full, so that no window
+    exceeds the limit.
+
+    Memory is bounded: at most `accounts` targets have a counter.
     """
 
     def __init__(self, most: int, window_s: float, accounts: int) -> None:
@@ -239,7 +262,7 @@ class TargetBudget:
         self._accounts: dict[str, _Account] = {}
 
     def take(self, ip: str, now: float) -> bool:
-        """Count one packet or dial to an IP address. Return False if it must not be made."""
+        """Count one packet or dial to an IP address, or return False if it must not be sent."""
         found = []
         for target in targets(ip):
             account = self._accounts.get(target.name)
@@ -256,7 +279,7 @@ class TargetBudget:
         return True
 
     def left(self, ip: str, now: float) -> int:
-        """Return how often `take` would still allow an IP address now."""
+        """Return how many more packets or dials to an IP address are allowed now."""
         left = []
         for target in targets(ip):
             account = self._accounts.get(target.name)
@@ -268,16 +291,22 @@ class TargetBudget:
         return min(left)
 
     def __len__(self) -> int:
-        """Return the number of targets with an account."""
+        """Return the number of targets that have a counter."""
         return len(self._accounts)
 
     def _oldest(self, now: float) -> int:
-        """Return the oldest slice that counts. The newest is incomplete, so one extra counts."""
+        """Return the number of the oldest slice that counts.
+
+        The newest slice is not complete yet, so 61 slices count.
+        """
         return int(now / self._slice_s) - _SLICES
 
     def _make_room(self, now: float) -> bool:
-        """Forget targets on which nothing was spent for a window. Active ones are never forgotten:
-        otherwise an attacker could reset its target by naming a thousand others."""
+        """Remove the counters of targets to which nothing was sent for a whole window.
+
+        Returns whether there is room for a new target. Other counters are never removed: otherwise
+        an attacker could reset the counter of its victim by naming a thousand other addresses.
+        """
         oldest = self._oldest(now)
         for key, account in list(self._accounts.items()):
             account.forget(oldest)

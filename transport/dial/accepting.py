@@ -1,8 +1,8 @@
-"""Listener's side of a link: turns an accepted connection or an incoming byte stream into a link.
+"""Listener's side of a link: turns accepted connections and incoming byte streams into links.
 
-The first byte of a connection tells its protocol: 0x16 begins a TLS record, so a lane. 0x13 is the
-length of multistream's first line, so a libp2p program (docs/spec/lane.md, section 1). Strategies
-register an `Acceptor` for each other byte.
+The first byte of a connection shows its protocol. 0x16 begins a TLS record, and so a lane. 0x13 is
+the length of multistream's first line, and so begins a libp2p conversation (docs/spec/lane.md,
+section 1). Strategies register an `Acceptor` for each further byte.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,21 +32,24 @@ _GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, PathLost, 
 
 @dataclass(frozen=True, slots=True)
 class Acceptor:
-    """Server of connections that begin with a certain byte. It closes each."""
+    """Server of connections that begin with a certain byte. It must close each of them."""
 
     name: str
-    """The protocol."""
+    """Name of the protocol."""
     serve: Callable[[trio.SocketStream, bytes], Awaitable[None]]
-    """Serves an accepted connection, of which the given bytes were read already."""
+    """Serves an accepted connection. The second argument are the bytes already read from it."""
     serve_circuit: Callable[[ByteStream, bytes], Awaitable[object]] | None = None
-    """Serves a circuit in the same way. None if the protocol does not come through circuits."""
+    """Serves a circuit in the same way. None if the protocol is not used on circuits."""
     lasting: bool = False
-    """Whether it may serve for longer than a handshake. It then has bounds of its own; otherwise
-    its connections count as half open."""
+    """Whether a connection may last longer than a handshake. The acceptor must then limit its
+    connections itself. Otherwise they count as half open."""
 
 
 class Accepting:
-    """Acceptor of connections for one endpoint, which bounds those that are still half open."""
+    """Acceptor of an endpoint's connections, which limits the number of half-open ones.
+
+    A connection is half open until its peer is authenticated and its hello accepted.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,8 @@ class Accepting:
         self.acceptors: dict[int, Acceptor] = {}
         """Servers of other protocols, by the first byte of their connections."""
         self.punched: Callable[[PeerId, str], bool] = lambda peer, ip: False
-        """Whether a peer at an IP address came through a hole that this node punched."""
+        """Returns whether a TCP connection of a peer from an IP address results from hole
+        punching."""
         self.half_open = HalfOpen(shared.limits)
         self._host = shared.host
         self._guard = shared.guard
@@ -69,7 +73,7 @@ class Accepting:
         self._arrivals = Arrivals(shared.limits)
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        """Accept connections until cancelled. Links run in `nursery`."""
+        """Accept connections until cancelled. Their links run in `nursery`."""
         rate = Rate(defaults.REFUSALS_BURST, defaults.REFUSALS_PER_S)
         refusals = Bucket(rate, self._host.now())
         while True:
@@ -83,18 +87,18 @@ class Accepting:
             entry = self._let_in(address, now)
             if entry is None:
                 stream.socket.close()
-                pause = not refusals.take(now)  # a flood of refusals is not cheap
+                pause = not refusals.take(now)  # a flood of refusals costs much CPU
             else:
                 end = stream.socket.close
                 self._guard.start(nursery, address, self._greet, stream, entry, nursery, end=end)
                 del end
-                pause = self.half_open.count > defaults.ACCEPT_BURST  # nor are handshakes
-            del stream  # a reference would keep it open until the next connection comes
+                pause = self.half_open.count > defaults.ACCEPT_BURST  # and so do handshakes
+            del stream  # a reference would keep the socket open until the next connection
             if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
     def _let_in(self, address: str, now: float) -> Entry | None:
-        """Count a connection as half open, or return None if a bound is reached."""
+        """Count a connection as half open. Return None if a limit forbids it."""
         entry = self.half_open.enter(address, now)
         if entry is not None and not self._arrivals.allow(entry, now):
             self.half_open.leave(entry)
@@ -102,7 +106,7 @@ class Accepting:
         return entry
 
     async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
-        """Turn an accepted connection into a link or a libp2p conversation, or close it."""
+        """Turn an accepted connection into a link, pass it to an acceptor, or close it."""
         connected: Connected | None = None
         lasting: Acceptor | None = None
         first = b""
@@ -133,6 +137,7 @@ class Accepting:
             await lasting.serve(stream, first)
 
     async def _greet_lane(self, pipe: ByteStream, first: bytes) -> Connected | None:
+        """Run TLS and the hello as the listener. Return None if the peer was refused."""
         secured = SecureStream(pipe, Tls(self._certificate, server=True, expect=None), first)
         await secured.handshake()
         return await self._receive(secured)
@@ -148,7 +153,10 @@ class Accepting:
     async def join(
         self, secured: SecureStream, path_kind: PathKind, name: str, nursery: trio.Nursery
     ) -> Link:
-        """Return the link to the dialling peer over a secured stream. Raises DialFailed."""
+        """Wait for the dialling peer's hello on a secured stream, and return the link to that peer.
+
+        Raises DialFailed if the hello is not accepted, or does not arrive in time.
+        """
         try:
             with trio.move_on_after(self._limits.handshake_s):
                 connected = await self._receive(secured)

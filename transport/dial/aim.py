@@ -1,9 +1,10 @@
 """Limiter of failed dials to addresses that peers named.
 
-An author can put a stranger's address into its record. Every peer that wants a link to the author
-then dials that address, again and again while it looks for a path. So each node bounds its failed
-dials by target (`rates.TargetBudget`): few where no peer has answered this node, more where one
-has. A dial that reaches the expected peer costs nothing. See docs/adr/0026.
+An author can put a victim's address into its record. Every peer that wants a link to the author
+then dials that address, again and again while it searches for a path. Each node therefore limits
+its failed dials by target (`rates.TargetBudget`). The limit is low for a target where no peer has
+answered this node, and higher elsewhere. A dial that reaches the expected peer is not counted. See
+docs/adr/0026.
 """
 
 from collections import Counter, OrderedDict
@@ -21,9 +22,11 @@ from ..rates import TargetBudget
 class Aim:
     """Limiter of failed dials by target, for one node.
 
-    `now` is the host's clock. In ten minutes `misses` dials may fail at a target where a peer has
-    answered, and `strange` elsewhere. A QUIC dial sends several datagrams of 1,200 bytes, so it
-    counts more at the former and has its own bound, `strange_udp`, at the latter.
+    `now` returns the time on the host's clock. Within `defaults.AIM_WINDOW_S` seconds, `misses`
+    dials may fail at a target where a peer has answered, and `strange` at any other target. A QUIC
+    dial sends several datagrams of 1,200 bytes. At a target where a peer has answered it therefore
+    counts as several dials, and elsewhere it has a limit of its own, `strange_udp`. `memory` is the
+    largest number of targets with a counter.
     """
 
     def __init__(
@@ -46,11 +49,11 @@ class Aim:
         self._given: set[tuple[str, int]] = set()
 
     def give(self, address: Address) -> None:
-        """Allow any port at an address that the owner named."""
+        """Allow dials to any port at an address, because the owner named it."""
         self._given.add((address.host, address.port))
 
     def answered(self, ip: str) -> None:
-        """Note that a peer answered at an IP address, or connected from it."""
+        """Record that a peer has answered at an IP address, or connected from it."""
         if plain_ip(ip) is None:
             return
         name = targets(ip)[0].name
@@ -61,17 +64,18 @@ class Aim:
             self._answered.popitem(last=False)
 
     def is_known(self, address: Address) -> bool:
-        """Return whether a peer has answered there, at any port, or the owner named the address."""
+        """Return whether a peer has answered at this IP address, or the owner named the address."""
         given = (address.host, address.port) in self._given
         return given or targets(address.host)[0].name in self._answered
 
     @contextmanager
     def at(self, address: Address) -> Iterator[None]:
-        """Context of one dial, which counts as failed if the block raises.
+        """Open a context for one dial, which is counted as failed if the block raises.
 
-        Host names and loopback addresses do not count, because only the owner can name them. Nor
-        do private addresses where a peer has answered. Raises DialFailed: `forbidden` (a port
-        below 1024 but for 443 that the owner did not name), `too-often`.
+        Host names and loopback addresses are not limited, because only the owner can name them.
+        Private addresses where a peer has answered are not limited either. Raises DialFailed with
+        code `forbidden` for a port below 1024 other than 443 that the owner did not name, and with
+        code `too-often` if the limit is reached.
         """
         if not may_dial_port(address.port) and (address.host, address.port) not in self._given:
             raise DialFailed("forbidden", f"`{address}`: peers cannot name ports below 1024")
@@ -90,6 +94,10 @@ class Aim:
         yield from self._count(budget, ip, cost, address)
 
     def _count(self, budget: TargetBudget, ip: str, cost: int, address: Address) -> Iterator[None]:
+        """Yield once, and count `cost` failed dials if the caller raises.
+
+        Raises DialFailed with code `too-often` if the limit is reached, counting dials under way.
+        """
         key = budget, targets(ip)[0].name
         if budget.left(ip, self._now()) - self._under_way[key] < cost:
             raise DialFailed("too-often", f"too many recent dials to `{address}` failed")
@@ -110,7 +118,7 @@ class Aim:
     def _may_knock(self, ip: str) -> bool:
         """Return whether a private address may be dialled.
 
-        A stranger's records must not make this node scan its own network.
+        The records of strangers must not make this node scan its owner's network.
         """
         now, tried = self._now(), self._near_tried
         while tried and next(iter(tried.values())) + defaults.AIM_WINDOW_S <= now:

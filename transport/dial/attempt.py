@@ -1,8 +1,8 @@
-"""One connection attempt: dials several addresses of a peer, likelier ones slightly earlier.
+"""One connection attempt: dials several addresses of a peer, the likelier ones slightly earlier.
 
-The order is that of happy eyeballs (RFC 8305): addresses on the own network and IPv6 first, IP
-versions alternating, 250 ms apart. Relays follow soon after, because a relayed path brings the
-first reply where no address does.
+The order is that of Happy Eyeballs (RFC 8305): addresses in the local network and IPv6 come first,
+IP versions alternate, and dials begin 250 ms apart. Relays follow soon after. If none of the
+addresses works, a relayed path brings the first reply.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -23,7 +23,7 @@ from .endpoint import Endpoint
 
 
 class Allows(Protocol):
-    """The strategies that are allowed (`strategies.dialer.Strategies`)."""
+    """The strategies that are enabled (`strategies.dialer.Strategies`)."""
 
     @property
     def direct(self) -> bool: ...
@@ -37,8 +37,10 @@ class Allows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One address of a peer, to be tried after `after` seconds. For a circuit, `others` are further
-    addresses through the same relay."""
+    """One address of a peer, to be dialled after `after` seconds.
+
+    For a circuit, `others` are further addresses through the same relay.
+    """
 
     peer: PeerId
     address: Address
@@ -54,9 +56,13 @@ def order(
     linked: Collection[PeerId] = (),
     own: Sequence[Address] = (),
 ) -> list[Attempt]:
-    """Return what to try, and when: at most `defaults.CLIMB_ADDRESSES` addresses, and at most
-    `defaults.CLIMB_CIRCUITS` relays, `linked` ones first. `own` are relays at which this node has
-    a reservation: they may know or find the peer, even if the peer does not name them."""
+    """Return the addresses to dial, and when.
+
+    There are at most `defaults.CLIMB_ADDRESSES` direct addresses and `defaults.CLIMB_CIRCUITS`
+    relays. `linked` are the peers to which this node has a direct link; relays among them come
+    first. `own` are relays at which this node has a reservation: they may know or find the peer
+    even if the peer does not name them.
+    """
     tcp = [each for each in addresses if each.relay is None and each.transport == "tcp"]
     udp = [each for each in addresses if each.relay is None and each.transport == "udp"]
     circuits = [each for each in addresses if each.relay is not None]
@@ -89,7 +95,7 @@ def order(
 
 
 def _alternate(addresses: Sequence[Address]) -> list[Address]:
-    """Alternate IPv6 with IPv4 addresses and names; keep the order within each."""
+    """Alternate IPv6 addresses with other ones. The order within each kind stays."""
     six = [each for each in addresses if ":" in each.host]
     four = [each for each in addresses if ":" not in each.host]
     found: list[Address] = []
@@ -99,8 +105,10 @@ def _alternate(addresses: Sequence[Address]) -> list[Address]:
 
 
 def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[list[Address]]:
-    """Group addresses by relay, because a second circuit through one relay is a waste. Relays that
-    are linked already come first."""
+    """Group addresses by relay, because a second circuit through the same relay helps little.
+
+    Relays in `linked` come first.
+    """
     found: dict[PeerId, list[Address]] = {}
     for each in dict.fromkeys(circuits):
         if each.relay is not None and each.relay.peer is not None:
@@ -110,12 +118,15 @@ def _by_relay(circuits: Sequence[Address], linked: Collection[PeerId]) -> list[l
 
 
 class ConnectionAttempt:
-    """A connection attempt to one peer. Tasks that want the link wait for `first`."""
+    """A connection attempt to one peer. Tasks that need the link wait in `first`.
+
+    `over` says whether the attempt has ended.
+    """
 
     def __init__(self, peer: PeerId, endpoint: Endpoint) -> None:
         self.peer = peer
         self.over = False
-        self._found = False  # an attempt has worked
+        self._found = False  # whether a dial has succeeded
         self._endpoint = endpoint
         self._failures: list[DialFailed] = []
         self._news = trio.Event()
@@ -123,11 +134,15 @@ class ConnectionAttempt:
 
     @property
     def spent(self) -> bool:
-        """Whether it found a link that has ended since. The attempts left may find no other."""
+        """Whether the attempt has found a link that has ended since.
+
+        The dials that remain may then find no other link.
+        """
         return self._found and self._endpoint.link(self.peer) is None
 
     async def first(self) -> Link:
-        """Return the link once a path carries it. Raises DialFailed when nothing is left to try."""
+        """Return the link as soon as a path carries it. Raises DialFailed if the attempt ends
+        without one."""
         while True:
             link = self._endpoint.link(self.peer)
             if link is not None and link.connected:
@@ -139,8 +154,11 @@ class ConnectionAttempt:
             await self._news.wait()
 
     def _failure(self) -> DialFailed:
-        """Return the most informative failure. A refusal by the peer itself comes before a timeout,
-        and that before a reply of another peer at the same address on another network."""
+        """Return the most informative failure.
+
+        A refusal by the peer itself precedes a timeout. A timeout precedes an answer by another
+        peer, which may have the same address in another network.
+        """
         if not self._failures:
             return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")
         ranks = dict.fromkeys(("unreachable", "timeout", "refused", "no-reservation"), 1)
@@ -150,12 +168,14 @@ class ConnectionAttempt:
     async def run(
         self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
     ) -> None:
-        """Run all attempts to their end. One that succeeds cancels those that cannot do better."""
+        """Run all dials to their end. A dial that succeeds cancels those that cannot find a better
+        path."""
         async with trio.open_nursery() as nursery:
             for attempt in attempts:
                 nursery.start_soon(self._try, attempt, dial)
 
     async def _try(self, attempt: Attempt, dial: Callable[[Attempt], Awaitable[Link]]) -> None:
+        """Wait for the start of one dial, run it, and record its failure."""
         with trio.CancelScope() as scope:
             self._scopes[scope] = attempt.path_kind
             try:
@@ -172,16 +192,18 @@ class ConnectionAttempt:
                 self._wake()
 
     def _reached(self, path_kind: PathKind, mine: trio.CancelScope) -> None:
+        """Cancel the dials whose path kind is no better than the one that was found."""
         self._found = True
         for scope, other in self._scopes.items():
             if scope is not mine and other.rank >= path_kind.rank:
                 scope.cancel()
 
     def finish(self) -> None:
-        """End this attempt: nothing more is tried."""
+        """Mark the attempt as ended: no further dial begins."""
         self.over = True
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the tasks that wait in `first`."""
         self._news.set()
         self._news = trio.Event()

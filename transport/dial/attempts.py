@@ -1,5 +1,7 @@
-"""All connection attempts of a node, and searches for a new path of a link that has lost all. Each
-peer has at most one attempt at a time, which all tasks that want the link share."""
+"""All connection attempts of a node, and all searches for a new path of a link that has lost all.
+
+Each peer has at most one attempt at a time, which all tasks that need the link share.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,26 +19,28 @@ from .rescue import pace, times
 from .rounds import Rounds
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
-"""Returns the addresses at which a peer says it can be reached, as far as they are trusted."""
+"""Returns those addresses of a peer that are trusted, from among those that the peer has stated."""
 
 
 class AttemptPlan(Protocol):
-    """The strategies, as connection attempts need them."""
+    """Part of the strategies' interface that connection attempts use."""
 
     book: AddressBook
 
     def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
-        """Return what to try, and when. With `own`, through this node's own relays as well."""
+        """Return the addresses to try, and when. If `own`, include circuits through this node's
+        relays."""
         ...
 
     async def attempt(self, attempt: Attempt) -> Link:
-        """Dial one address by its strategy. Raises DialFailed."""
+        """Dial one address by its strategy. Raises DialFailed if that fails."""
         ...
 
 
 class ConnectionAttempts:
-    """Runner of connection attempts. `nursery` is set while the node serves; without it every
-    attempt ends at once.
+    """Runner of connection attempts.
+
+    `nursery` is set while the node serves. While it is None, each attempt ends at once.
     """
 
     def __init__(
@@ -50,10 +54,13 @@ class ConnectionAttempts:
         self._endpoint = endpoint
         self._plan = plan
         self._climbs: dict[PeerId, ConnectionAttempt] = {}
-        self._searches: dict[PeerId, Rounds[None]] = {}  # by peer whose link has no path
+        self._searches: dict[PeerId, Rounds[None]] = {}  # searches, by the peer of the link
 
     def to(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> ConnectionAttempt:
-        """Return the connection attempt to a peer that is under way, or start a new one."""
+        """Return the connection attempt to a peer that is under way, or start one.
+
+        A new attempt lasts at most `timeout` seconds.
+        """
         climb = self._climbs.get(peer)
         if climb is not None and not climb.over and not climb.spent:
             return climb
@@ -68,6 +75,7 @@ class ConnectionAttempts:
     async def _run(
         self, climb: ConnectionAttempt, addresses: Sequence[Address], timeout: float
     ) -> None:
+        """Run a connection attempt to its end, and remove it."""
         attempts = self._plan.attempts(climb.peer, addresses, True)
         try:
             with trio.move_on_after(timeout):
@@ -78,8 +86,12 @@ class ConnectionAttempts:
                 del self._climbs[climb.peer]
 
     async def fetch(self, peer: PeerId) -> None:
-        """Try to make a direct link to a peer that another node wants to reach through this one. A
-        relayed path may come first, but not by a relay that would search for the peer in turn."""
+        """Try to make a direct link to a peer that another node wants to reach through this relay.
+
+        A relayed path may be the first to work, but not one through a relay that would search for
+        the peer in turn. Returns once there is a direct path, or when no attempt is left and there
+        is no link.
+        """
         attempts = self._plan.attempts(peer, self._plan.book(peer), False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -93,7 +105,7 @@ class ConnectionAttempts:
             nursery.cancel_scope.cancel()
 
     async def find(self, link: Link) -> None:
-        """Search for a new path for a link that has lost all its paths, until cancelled."""
+        """Search for a new path of a link that has lost all its paths, until cancelled."""
         rounds: Rounds[None] = Rounds(
             self._host,
             pause=defaults.FIND_S,
@@ -108,21 +120,22 @@ class ConnectionAttempts:
                 del self._searches[link.peer]
 
     async def _look_once(self, peer: PeerId) -> None:
+        """Try the peer's addresses once."""
         with trio.move_on_after(defaults.CLIMB_S):
             attempts = self._plan.attempts(peer, self._plan.book(peer), True)
             await ConnectionAttempt(peer, self._endpoint).run(attempts, self._plan.attempt)
 
     def found(self, peer: PeerId) -> None:
-        """Search for other paths at once if this peer's link has its path back.
+        """Repeat all searches at once if the link to `peer` was being searched for.
 
-        The network is most likely back, too. A path to any other peer does not show that: a node
+        The network is most likely back then. A path to any other peer does not show that: a node
         that is cut off from half of the swarm makes new links to the other half all the time.
         """
         if peer in self._searches:
             self.search_again()
 
     def search_again(self) -> None:
-        """Make all searches for a path try again at once: the network may be back."""
+        """Repeat all searches for a path at once. Call this when the network may be back."""
         self._endpoint.rescue.wake()
         for search in self._searches.values():
             search.wake()

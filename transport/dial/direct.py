@@ -1,4 +1,4 @@
-"""Direct paths: dials a peer's addresses over TCP and QUIC."""
+"""Direct paths: dials the addresses of a peer over TCP and QUIC."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -17,36 +17,36 @@ from .endpoint import Endpoint
 
 
 class UdpByteStream(ByteStream, Protocol):
-    """A byte stream over UDP, on which more may be sent once its peer is authenticated."""
+    """A byte stream over UDP. Its flow control window is small until `trust` is called."""
 
     def trust(self) -> None: ...
 
 
 class DialsUdp(Protocol):
-    """A UDP port that dials (`udp.port.UdpPort`)."""
+    """Part of the interface of a UDP port (`udp.port.UdpPort`) that this module uses."""
 
     async def dial(self, place: Place, *, timeout: float) -> UdpByteStream:
-        """Open a byte stream within `timeout` seconds. Raises OSError."""
+        """Open a byte stream within `timeout` seconds. Raises OSError if that fails."""
         ...
 
 
 class Direct:
-    """Dialer of direct addresses, which bounds failed dials by target (`Endpoint.aim`).
+    """Dialer of direct addresses. Limits failed dials by target (`Endpoint.aim`).
 
-    It dials over QUIC only where a peer has answered or where others see the peer, because QUIC
-    repeats its datagrams to a host that does not answer.
+    It dials QUIC only at addresses where a peer has answered, or at which other members see the
+    peer, because QUIC repeats its datagrams to a host that does not answer.
     """
 
     def __init__(self, endpoint: Endpoint, udp: DialsUdp | None) -> None:
         self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
-        """Returns whether other members see a peer at an IP address (`Vouching.is_seen`)."""
+        """Asks whether other members see a peer at an IP address (`Vouching.is_seen`)."""
         self._endpoint = endpoint
         self._udp = udp
 
     async def dial(self, address: Address, expect: PeerId | None, *, timeout: float) -> Link:
-        """Return a link with a path to the peer at an address.
+        """Dial an address for at most `timeout` seconds, and return the link to the peer there.
 
-        `timeout` seconds bound the dial. Raises DialFailed.
+        `expect` is the peer that must answer; None accepts any. Raises DialFailed if that fails.
         """
         if address.transport == "udp" and not await self._may_send(address, expect):
             raise DialFailed("not-seen", f"no other member sees the peer at `{address}`")
@@ -56,24 +56,28 @@ class Direct:
             return await self._dial_udp(address, expect)
 
     async def _may_send(self, address: Address, peer: PeerId | None) -> bool:
+        """Return whether QUIC may be dialled at an address. Asks other members if necessary."""
         near = path_kind_to(address.host) is not PathKind.DIRECT
         if near or self._endpoint.aim.is_known(address) or self.is_seen is None or peer is None:
             return True
         return await self.is_seen(peer, address.host)
 
     async def reach(self, address: Address, timeout: float) -> Link:
-        """Dial the peer that an address names, within `timeout` seconds. Raises DialFailed."""
+        """Dial the peer that an address names, within `timeout` seconds. Raises DialFailed if that
+        fails."""
         with trio.move_on_after(timeout):
             return await self.dial(address, address.peer, timeout=timeout)
         raise DialFailed("timeout", f"`{address}` did not answer within {timeout:g} s")
 
     async def dial_place(self, place: Place, peer: PeerId) -> Link:
-        """Add a path to the UDP port of a peer that is already linked. Raises DialFailed."""
+        """Add a path to the link of a peer by dialling its UDP port. Raises DialFailed if that
+        fails."""
         if not may_dial_port(place[1]):
             raise DialFailed("forbidden", f"port {place[1]}: peers cannot name ports below 1024")
         return await self._dial_udp(Address(*place, peer, transport="udp"), peer)
 
     async def _dial_udp(self, address: Address, expect: PeerId | None) -> Link:
+        """Dial an address over QUIC, and return the link to the peer there."""
         if self._udp is None:
             raise DialFailed("no-udp", "this node has no UDP port")
         try:

@@ -1,6 +1,6 @@
-"""A node's TCP port: accepts, dials, exchanges hellos, and keeps one link to each peer.
+"""A node's TCP port: accepts and dials connections, exchanges hellos, and has one link per peer.
 
-Byte streams of other kinds than TCP come in by `Endpoint.join` and are treated alike from TLS on.
+Byte streams that are not TCP enter by `Endpoint.join`. From TLS on, all are treated alike.
 """
 
 from collections import Counter
@@ -39,12 +39,12 @@ from .tcp import connect, resolve
 
 
 class Endpoint:
-    """Listener, dialer and server of one node. Handlers may be registered before or while it runs.
+    """Listener, dialer and server of one node. Handlers may be registered before it runs or later.
 
-    A peer has at most one live link. Every Endpoint has a new `incarnation`, which tells peers
-    a restarted node from one whose connection broke. `finder` is asked for a path when a link
-    has lost its last one and dialling again does not restore it. `shaper` holds the owner's
-    bandwidth caps; None means none.
+    A peer has at most one live link. `incarnation` is a random value of each Endpoint. With it a
+    peer distinguishes a node that has restarted from one whose connection broke. `finder` searches
+    for a path when a link has lost its last one and redialling does not help. `shaper` enforces the
+    owner's bandwidth caps; None if there are none.
     """
 
     def __init__(
@@ -85,8 +85,10 @@ class Endpoint:
 
     @property
     def admission(self) -> Admission:
-        """The rule that decides which peers are let in. It may be replaced at any time; links that
-        are up stay."""
+        """The rule that decides which peers are let in.
+
+        It may be replaced at any time. That does not end existing links.
+        """
         return self._door.admission
 
     @admission.setter
@@ -99,25 +101,32 @@ class Endpoint:
         await self._admission_news.park()
 
     def handle(self, method: str, handler: Handler) -> None:
-        """Answer calls and posts of that name. A plain function runs inline and must not block."""
+        """Register the handler of calls and posts with the name `method`.
+
+        A plain function runs inline in the link's reader and must not block.
+        """
         self._links.handlers.add(method, handler)
 
     def handle_stream(self, method: str, handler: StreamHandler) -> None:
-        """Serve streams of that name, each in a task of its own."""
+        """Register the handler of streams with the name `method`. Each stream gets a task of its
+        own."""
         self._links.handlers.streams[method] = handler
 
     def handler(self, method: str) -> Handler | None:
-        """Return the handler of calls and posts of that name, or None."""
+        """Return the handler of calls and posts with the name `method`, or None if there is
+        none."""
         found = self._links.handlers.calls.get(method)
         return found[0] if found is not None else None
 
     def accept(self, byte: int, acceptor: Acceptor) -> None:
-        """Pass incoming connections that begin with `byte`, and are no lane, to `acceptor`."""
+        """Register the acceptor of incoming connections that begin with `byte`, which are no
+        lanes."""
         self._accepting.acceptors[byte] = acceptor
 
     @property
     def punched(self) -> Callable[[PeerId, str], bool]:
-        """Whether a TCP connection from a peer at an IP address came through a hole we punched."""
+        """Callback that returns whether a TCP connection of a peer from an IP address was
+        punched."""
         return self._accepting.punched
 
     @punched.setter
@@ -125,26 +134,31 @@ class Endpoint:
         self._accepting.punched = punched
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
-        """Register `callback(link)` for every link that comes up, whichever side dialled."""
+        """Register `callback(link)`, called for every new link, whichever side dialled."""
         self._links.listeners.up.append(callback)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
-        """Register `callback(link, code)`, called once for every link that has ended for good."""
+        """Register `callback(link, code)`, called once for every link that has ended."""
         self._links.listeners.lost.append(callback)
 
     def on_refused(self, callback: Callable[[PeerId, str, str], None]) -> None:
-        """Register `callback(peer, code, words)` for peers that refuse to let this node in."""
+        """Register `callback(peer, code, message)`, called when a peer refuses to let this node
+        in."""
         self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
 
     def on_link_kept(self, callback: Callable[[Link], None]) -> None:
-        """Register `callback(link)` for links that a component of this node wants for longer than a
-        few questions, whichever side dialled."""
+        """Register `callback(link)`, called once for each link that a component wants to keep.
+
+        That is, for longer than a few questions, whichever side dialled.
+        """
         self._links.listeners.kept.append(callback)
 
     @contextmanager
     def briefly(self, peer: PeerId) -> Iterator[None]:
-        """Context in which a link to this peer is dialled for a few questions only. It is `brief`
-        until a component wants it for longer (`Link.keep`)."""
+        """Open a context in which a new link to this peer is dialled for a few questions only.
+
+        Such a link is `brief` until a component wants it for longer (`Link.keep`).
+        """
         self._links.briefly[peer] += 1
         try:
             yield
@@ -153,43 +167,53 @@ class Endpoint:
             self._links.briefly += Counter()  # drops the entries at zero
 
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
-        """Register `callback(link)` for links without a path whose peer has been silent for
-        `Limits.quiet_s`. Nothing new should be sent to it until the link is back or lost."""
+        """Register `callback(link)`, called when a link has no path and its peer has been silent.
+
+        The silence has then lasted `Limits.quiet_s` seconds. Nothing new should be sent to the peer
+        until the link is back or lost.
+        """
         self._links.listeners.quiet.append(callback)
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
-        """Register `callback(link)` for quiet links that have a path again."""
+        """Register `callback(link)`, called when a quiet link has a path again."""
         self._links.listeners.back.append(callback)
 
     def on_link_doubt(self, callback: Callable[[Link, bool], None]) -> None:
-        """Register `callback(link, doubtful)`: true when a link has lost its path, or may have, so
-        that a path is searched for; false when the search has ended and the link goes on."""
+        """Register `callback(link, doubtful)`, called when the search for a path begins or ends.
+
+        `doubtful` is True if a search has begun because the link has lost its path, or may have. It
+        is False if the search has ended and the link continues.
+        """
         self._links.listeners.doubt.append(callback)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
         """Register `holder(peer)`, which returns whether a component needs the link to that peer.
-        Such a link is kept without a path for as long as if it had open calls (`Limits.hold_s`)."""
+
+        A link that is needed survives without a path as long as one with open calls
+        (`Limits.hold_s`).
+        """
         self._links.listeners.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Keep links from resting (`Link.rest`) while `watcher(peer)` returns true.
+        """Register `watcher(peer)`. While it returns True, the link to that peer does not
+        `Link.rest`.
 
-        That is for components that wait for a peer with nothing open, and must notice its silence
-        without delay.
+        This is for components that wait for a peer without an open call, and must notice its
+        silence without delay.
         """
         self._links.listeners.watchers.append(watcher)
 
     def on_observed(self, callback: Callable[[Connected], None]) -> None:
-        """Register `callback(connected)` for every hello that says where the peer sees this
-        node."""
+        """Register `callback(connected)`, called when a hello names the address at which this node
+        is seen."""
         self._door.observers.append(callback)
 
     def on_path(self, callback: "Callable[[Link, PathKind, str], None]") -> None:
-        """Register `callback(link, way, medium)` for every path that a link gets."""
+        """Register `callback(link, path_kind, medium)`, called for every new path of a link."""
         self._links.listeners.path.append(callback)
 
     def link(self, peer: PeerId) -> Link | None:
-        """Return the live link to a peer, or None."""
+        """Return the live link to a peer, or None if there is none."""
         return self._links.link(peer)
 
     def links(self) -> list[Link]:
@@ -198,7 +222,8 @@ class Endpoint:
 
     @property
     def finder(self) -> Finder | None:
-        """The callback that is asked for a path when a link has lost its last one."""
+        """The callback that searches for a path when a link has lost its last one; None if there is
+        none."""
         return self.rescue.finder
 
     @finder.setter
@@ -207,7 +232,7 @@ class Endpoint:
 
     @property
     def udp_port(self) -> int:
-        """The UDP port that hellos name; 0 means none."""
+        """The UDP port that this node's hellos name; 0 means none."""
         return self._door.udp_port
 
     @udp_port.setter
@@ -224,11 +249,12 @@ class Endpoint:
         further: tuple[tuple[str, int], ...] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen on an IP address and serve until cancelled. Started with the port.
+        """Listen on an IP address and serve until cancelled. The value of `task_status` is the
+        port.
 
-        `further` are more addresses and ports to listen on if possible (port 0: the same port).
-        Raises AddressInUse and HostError before it has started. When cancelled, it tells every
-        peer (`closed`).
+        `further` are more addresses and ports to listen on, if possible; port 0 stands for the main
+        port. Raises AddressInUse or HostError if the main port cannot be opened. When this is
+        cancelled, all peers are told (`closed`).
         """
         listeners = [await self._host.listen(listen, port)]
         try:
@@ -253,7 +279,10 @@ class Endpoint:
                 listener.socket.close()
 
     async def listen_too(self, address: str, port: int) -> trio.CancelScope:
-        """Listen on a further address and port until the scope is cancelled. Raises HostError."""
+        """Listen on a further address and port, and return the scope that ends this when cancelled.
+
+        Raises HostError if that is not possible.
+        """
         listener, scope = await self._host.listen(address, port), trio.CancelScope()
         if self._nursery is None:
             listener.socket.close()
@@ -265,6 +294,7 @@ class Endpoint:
     async def _serve_too(
         self, listener: trio.SocketListener, place: tuple[str, int], scope: trio.CancelScope
     ) -> None:
+        """Accept connections of a further listener until its scope is cancelled."""
         try:
             with scope:
                 if self._nursery is not None:
@@ -277,11 +307,13 @@ class Endpoint:
     async def dial(
         self, address: Address, *, timeout: float, path_kind: PathKind | None = None
     ) -> Link:
-        """Return the link to the peer at an address that the owner named, dialling if needed.
+        """Return the link to the peer at an address that the owner named. Dials if there is no
+        link.
 
-        Raises DialFailed: `unreachable`, `refused` (nothing listens), `timeout`, `wrong-peer`,
-        `self`, `tls-failed`, `bad-certificate`, `bad-name`, or what the peer's hello said
-        (`wrong-swarm`, `not-admitted`, `no-common-version`, `full`, …).
+        Raises DialFailed with code `unreachable`, `refused` (nothing listens there), `timeout`,
+        `wrong-peer`, `self`, `tls-failed`, `bad-certificate` or `bad-name`, or with the code with
+        which the peer refuses this node (`wrong-swarm`, `not-admitted`, `no-common-version`,
+        `full`, …).
         """
         link = None if address.peer is None else self.link(address.peer)
         if link is not None and link.connected:
@@ -292,8 +324,11 @@ class Endpoint:
         return link
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
-        """Return a link to a peer for a few questions (`Link.brief`). Use the live link if there is
-        one, otherwise try one address after the other. Raises DialFailed."""
+        """Return a link to a peer for a few questions (`Link.brief`).
+
+        If there is no live link, the addresses are dialled one after the other. Raises DialFailed
+        if none of them works.
+        """
         link = self.link(peer)
         if link is not None and link.connected:
             await trio.lowlevel.checkpoint()
@@ -315,10 +350,10 @@ class Endpoint:
         path_kind: PathKind | None = None,
         sure: bool = False,
     ) -> Link:
-        """Return the link as `dial` does, but add a path to a live link.
+        """Dial an address, and return the link to the peer there.
 
-        `aim` limits the dial unless the address is `sure`, that is, not a peer's claim. Raises
-        DialFailed.
+        Unlike `dial`, this adds a path even if there is a live link. `aim` limits the dial, unless
+        the address is `sure`, that is, not merely a peer's claim. Raises DialFailed as `dial` does.
         """
         if self._nursery is None:
             raise DialFailed("not-running", "the endpoint is not running")
@@ -341,10 +376,13 @@ class Endpoint:
         server: bool,
         name: str = "",
     ) -> Link:
-        """Authenticate the other end of a byte stream, and let it carry the link to that peer: a
-        new link, or the live one beside its other paths. The two ends take different sides
-        (`server`); a TCP connection that both opened at once finds its sides by itself. Raises
-        DialFailed, after closing the byte stream."""
+        """Authenticate the other end of a byte stream, and return the link to that peer.
+
+        The byte stream becomes the path of a new link, or a further path of the live link. The two
+        ends must differ in `server`, which selects the TLS server; on a TCP connection that both
+        sides opened at once, the ends settle this themselves. `expect` is the peer that must
+        answer; None accepts any. If that fails, closes the byte stream and raises DialFailed.
+        """
         if self._nursery is None:
             pipe.close()
             raise DialFailed("not-running", "the endpoint is not running")
@@ -361,12 +399,13 @@ class Endpoint:
         name: str,
         nursery: trio.Nursery,
     ) -> Link:
+        """Run TLS and the hello on a byte stream, and return the link (see `join`)."""
         first = b""
         if server and pipe.medium == "circuit":  # other programs use circuits as well
             first = await first_bytes(pipe, name)
             acceptor = self._accepting.acceptors.get(first[0]) if first else None
             if acceptor is not None and acceptor.serve_circuit is not None:
-                # The conversation may last longer than the caller of `join` waits.
+                # In a task, because it may last longer than the caller of `join` waits.
                 serve = partial(acceptor.serve_circuit, pipe, first)
                 self.guard.start(nursery, name, serve, end=pipe.close)
                 raise DialFailed(acceptor.name, f"`{name}` was a {acceptor.name} program")
@@ -376,8 +415,10 @@ class Endpoint:
         return await self._introducing.join(secured, path_kind, pipe.remote[1], name, nursery)
 
     async def join_secured(self, secured: SecureStream, path_kind: PathKind, name: str) -> Link:
-        """Make a link from a secured stream whose other end is already authenticated. This side is
-        the listener. Raises DialFailed, after closing the stream."""
+        """Return the link to the peer of a secured stream that is already authenticated.
+
+        This side is the listener. If that fails, closes the stream and raises DialFailed.
+        """
         if self._nursery is None:
             secured.close()
             raise DialFailed("not-running", "the endpoint is not running")
@@ -385,15 +426,19 @@ class Endpoint:
             return await self._accepting.join(secured, path_kind, name, self._nursery)
 
     def _hang_up(self, peer: str) -> None:
+        """End the link to a peer, because an error has occurred in code that handles it."""
         link = self._links.link(PeerId(peer))
         if link is not None:
             link.close(MISHAP)
 
     def _has_answered(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        """Record that a peer has answered at the address of a new path, unless the path is
+        relayed."""
         if path_kind is not PathKind.RELAYED:
             self.aim.answered(link.address[0])
 
     async def _dial(self, address: Address, path_kind: PathKind | None) -> Link:
+        """Dial the IP addresses of an address one after the other, and return the link."""
         failure = DialFailed("unreachable", f"`{address}` has no IP address")
         for ip in await resolve(self._host, address):
             try:

@@ -1,4 +1,4 @@
-"""Dialler's side of the hello: turns a secured stream into a link, or a further path of one."""
+"""Dialler's side of the hello: turns a secured stream into a link, or into a path of a link."""
 
 import trio
 
@@ -11,12 +11,15 @@ from ..identity import PeerId
 from ..link.link import Link
 from ..link.links import Links
 
-# Codes of a failed resumption after which the link cannot be resumed.
+# Codes of refusals after which a link cannot be resumed.
 _FORGOTTEN = ("unknown-link", "peer-restarted")
 
 
 class Introducing:
-    """Sender of one endpoint's hellos; at most one first hello to a peer at a time."""
+    """Sender of an endpoint's hellos as the dialler.
+
+    At most one dial to a peer at a time sends a first hello.
+    """
 
     def __init__(self, peer: PeerId, door: Door, links: Links) -> None:
         self._peer = peer
@@ -31,8 +34,11 @@ class Introducing:
         name: str,
         nursery: trio.Nursery,
     ) -> Link:
-        """Return the link to the peer at the other end of a secured stream, which listens on
-        `port`. Raises DialFailed."""
+        """Exchange hellos on a secured stream, and return the link to the peer at its other end.
+
+        `port` is the port on which that peer listens, and `name` the name of the stream in
+        messages. Raises DialFailed if the peer refuses or does not answer.
+        """
         peer = secured.tls.peer
         try:
             if peer == self._peer:
@@ -59,20 +65,28 @@ class Introducing:
         return link
 
     async def _say_hello(self, secured: SecureStream, name: str) -> Connected:
-        """Send the hello, within less time than other dials to the same peer wait for it."""
+        """Exchange hellos. The time limit is shorter than that of other dials to the peer, which
+        wait."""
         with trio.move_on_after(defaults.HELLO_S):
             return await self._door.introduce(secured, None)
         raise DialFailed("timeout", f"`{name}` did not answer our hello")
 
     async def _carry_on(self, link: Link, secured: SecureStream, path_kind: PathKind) -> Link:
-        """Add a further connection to a link. No dial waits for another here, or one that hangs
-        would delay those that work."""
+        """Add a further connection to a link as a path.
+
+        These dials do not wait for each other: one that hangs would delay those that work.
+        """
         connected = await self._door.introduce(secured, link.identities.peer_incarnation)
         if not self._links.add(connected, path_kind, link):
             raise DialFailed("closed", f"the link to `{link.peer}` has ended in the meantime")
         return link
 
     async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
+        """Handle a refusal by the peer.
+
+        If the peer prefers its own dial (`duplicate`), wait for the link and return it. Otherwise
+        raise DialFailed.
+        """
         self._door.tell_refused(peer, refused)
         if refused.code == "duplicate":  # the peer's own dial wins
             with trio.move_on_after(defaults.DUPLICATE_S):

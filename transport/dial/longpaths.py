@@ -1,10 +1,11 @@
-"""Second paths over UDP for links with a long round trip and much traffic.
+"""Additional UDP paths for links with a long round trip and much traffic.
 
-The bytes in flight on a TCP connection are bounded by its receiver's buffer, about 3 MB on Linux.
-Over 200 ms that is 15 MB/s even on the fastest line, and a lost packet halves it for seconds. A
-node cannot raise that bound without the owner's rights. QUIC's window is our own (udp/window.py),
-and its congestion control does not take random loss for congestion. But it costs ten times the CPU,
-so it carries only long paths, and is set up only when there is traffic for it.
+The receiver's buffer limits the bytes in flight on a TCP connection, on Linux to about 3 MB. With a
+round trip of 200 ms, that is 15 MB/s even on the fastest line, and a lost packet halves it for
+seconds. A node cannot raise this limit without the rights of an administrator. The window of QUIC
+is set by this program (udp/window.py), whose congestion control does not mistake random loss for
+congestion. QUIC costs ten times the CPU, however. It therefore carries only long paths, and only
+while there is much traffic.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,14 +21,18 @@ from ..link.link import Link
 from .endpoint import Endpoint
 
 Dial = Callable[[Place, PeerId], Awaitable[Link]]
+"""Adds a path to the peer's link by dialling a UDP address. Raises DialFailed if that fails."""
 
 
 class LongPaths:
-    """Dialer of the UDP port that a peer's hello names, at the IP address where its TCP
-    answered."""
+    """Dialer of UDP paths beside long TCP paths.
+
+    It dials the UDP port that the peer's hello names, at the IP address where the peer's TCP port
+    answered.
+    """
 
     def __init__(self, host: Host, endpoint: Endpoint, dial: Dial) -> None:
-        """`dial` gets the peer's link a path to that place. Raises DialFailed."""
+        """`dial` adds a path to the link of a peer by dialling its UDP address."""
         self._host = host
         self._endpoint = endpoint
         self._dial = dial
@@ -35,7 +40,7 @@ class LongPaths:
         self._tried: dict[PeerId, float] = {}
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Look for links that need a UDP path, and dial one for each, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(defaults.LONG_LOOK_S)
@@ -43,7 +48,10 @@ class LongPaths:
                     self._endpoint.guard.start(nursery, link.peer, self._try, link)
 
     def _busy(self) -> list[Link]:
-        """Return the links that need a UDP path and have none."""
+        """Return the links with a long round trip and much traffic that have no UDP path.
+
+        Links whose UDP port was dialled recently are left out.
+        """
         now, before = self._host.now(), self._carried
         links = [link for link in self._endpoint.links() if link.is_long]
         self._carried = {link.peer: (link, link.carried) for link in links}
@@ -61,10 +69,11 @@ class LongPaths:
         ]
 
     async def _try(self, link: Link) -> None:
+        """Dial the UDP port of a link's peer."""
         self._tried[link.peer] = self._host.now()
         place = link.udp_place
         if place is not None:
             try:
                 await self._dial(place, link.peer)
             except DialFailed:
-                return  # TCP carries on, and `LONG_AGAIN_S` later it is tried again
+                return  # TCP carries the link; UDP is dialled again after `LONG_AGAIN_S`

@@ -8,27 +8,33 @@ import trio
 from ..errors import AddressInUse, HostError
 from .endpoint import Endpoint
 
-_TRIES: Final = 8
+_TRIES: Final = 8  # attempts to find a number that is free for both TCP and UDP
 
 Places = tuple[tuple[str, int], ...]
-"""IP addresses and ports."""
+"""(IP address, port) of each listener."""
 
 
 class ServesUdp(Protocol):
-    """A UDP port (`udp.port.UdpPort`)."""
+    """Part of the interface of a UDP port (`udp.port.UdpPort`) that this module uses."""
 
     port: int
 
     async def run(
         self, listen: Sequence[str], port: int, *, task_status: trio.TaskStatus[int]
     ) -> None:
-        """Serve the port on IP addresses until cancelled. Raises AddressInUse, HostError."""
+        """Serve the port on the IP addresses `listen` until cancelled.
+
+        Raises AddressInUse or HostError if a socket cannot be opened.
+        """
         ...
 
 
 class Ports:
-    """Opener of the listening ports of the endpoint and of UDP. `without_udp` says why there is no
-    UDP port although there should be."""
+    """Opener of this node's listening ports.
+
+    `without_udp` is the reason why there is no UDP port; "" if there is one or there should be
+    none.
+    """
 
     def __init__(self, endpoint: Endpoint, udp: ServesUdp | None) -> None:
         self.without_udp = ""
@@ -39,9 +45,12 @@ class Ports:
     async def listen(
         self, nursery: trio.Nursery, listen: str, port: int, further: Places = ()
     ) -> int:
-        """Listen on TCP and UDP, serve in `nursery`, and return the port's number. Port 0 picks a
-        free one. `further` is as in `Endpoint.run`. `0.0.0.0` includes `::` if there is IPv6.
-        Raises AddressInUse and HostError."""
+        """Listen on TCP and UDP, serve both in `nursery`, and return the port's number.
+
+        Port 0 picks a free number. `0.0.0.0` includes `::` if the machine has IPv6. `further` are
+        additional addresses and ports for TCP (see `Endpoint.run`). Raises AddressInUse or
+        HostError if TCP cannot listen. If UDP cannot, the node runs without it.
+        """
         if listen == "0.0.0.0":
             further = (("::", 0), *further)
         for turn in range(_TRIES):
@@ -64,8 +73,10 @@ class Ports:
     async def _listen_udp(
         self, nursery: trio.Nursery, listen: str, port: int
     ) -> tuple[int, trio.CancelScope]:
-        """Return the number of the UDP port and the scope that closes it; the number is `port` if
-        UDP is not available. A machine without IPv6 uses IPv4 only."""
+        """Listen on UDP. Return the port's number, and the scope that closes the port.
+
+        If UDP is not available, the number is `port`. A machine without IPv6 uses IPv4 only.
+        """
         scope = trio.CancelScope()
         if self._udp is None:
             return port, scope
@@ -91,6 +102,7 @@ class Ports:
         *,
         task_status: trio.TaskStatus[int],
     ) -> None:
+        """Serve the UDP port until its scope is cancelled."""
         with scope:
-            async with self._udp_runs:  # an abandoned try may still be closing its sockets
+            async with self._udp_runs:  # an earlier attempt may still be closing its sockets
                 await udp.run(addresses, port, task_status=task_status)

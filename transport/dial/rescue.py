@@ -1,4 +1,4 @@
-"""Reconnection of links that have lost their last connection (docs/spec/lane.md, section 5)."""
+"""Redialling of peers whose links have lost their last path (docs/spec/lane.md, section 5)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -15,20 +15,23 @@ from ..networks import path_kind_to
 from .rounds import Rounds
 
 Finder = Callable[[Link], Awaitable[None]]
-"""Searches for a new path for a link that has none, until it is cancelled."""
+"""Searches for a new path of a link that has none, until cancelled."""
 
 
 class Reach(Protocol):
-    """`Endpoint.reach`: adds a path to the link of the peer that answers, or raises DialFailed."""
+    """`Endpoint.reach`, which adds a path to the link of the peer that answers.
+
+    Raises DialFailed if that fails.
+    """
 
     async def __call__(self, address: Address, *, timeout: float, sure: bool) -> Link: ...
 
 
 class Rescue:
-    """Redialler of a peer where it was last, while `finder` searches elsewhere (`link.Rescue`)."""
+    """Redialler of a peer at its last address. `finder` searches elsewhere at the same time."""
 
     def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
-        """`timeout` bounds one dial, in seconds."""
+        """`timeout` is the time limit of one dial, in seconds."""
         self.finder: Finder | None = None
         self._host = host
         self._reach = reach
@@ -36,12 +39,13 @@ class Rescue:
         self._rounds: set[Rounds[str]] = set()
 
     def wake(self) -> None:
-        """Dial again at once, because the network has changed."""
+        """Dial again at once. Call this when the network has changed."""
         for rounds in self._rounds:
             rounds.wake()
 
     async def __call__(self, link: Link) -> str | None:
-        """Try until cancelled. Return the code with which the link must end at once."""
+        """Dial the peer of a link until cancelled. Return the code with which the link must end at
+        once."""
         rounds: Rounds[str] = Rounds(
             self._host,
             pause=defaults.REDIAL_S,
@@ -60,17 +64,20 @@ class Rescue:
         return code
 
     async def _dial_again(self, link: Link) -> str | None:
-        """Dial the peer's last IP address at the port on which it listens."""
+        """Dial the peer's last IP address, at the port on which the peer listens.
+
+        Returns `peer-gone` if that shows that the peer has ended, otherwise None.
+        """
         ip, port = link.address[0], link.identities.port
         if not ip or not port:
             await trio.sleep(defaults.PROBE_S)
             return None
         address = Address(ip, port, link.peer)
         try:
-            # If the peer dialled, the port is its own claim.
+            # If the peer had dialled, the port is only the peer's claim.
             await self._reach(address, timeout=self._timeout, sure=link.identities.dialled)
         except DialFailed as error:
-            # Behind a router, the router may be what refuses.
+            # If there is a router in between, the refusal may come from the router.
             near = path_kind_to(ip) in (PathKind.LOOPBACK, PathKind.LAN)
             if near and link.broken and error.code in ("refused", "wrong-peer"):
                 return "peer-gone"
@@ -78,18 +85,21 @@ class Rescue:
 
 
 def pace(host: Host) -> Callable[[], float]:
-    """Return how long a round of the search may delay the next: longer after the first seconds."""
+    """Return a function that returns the longest time between two rounds of a search, in seconds.
+
+    The time is short at first, and longer after `defaults.GRACE_S` seconds.
+    """
     began = host.now()
     short, long = defaults.ROUND_S
     return lambda: short if host.now() < began + defaults.GRACE_S else long
 
 
 def times(link: Link, searches: int) -> float:
-    """Return the factor of all pauses while `searches` links search for a path.
+    """Return the factor by which all pauses grow while `searches` links search for a path.
 
-    All of them together search as often as one. This node is then cut off from a part of the
-    swarm, and a single path that comes back shows that the others may come back as well
-    (`ConnectionAttempts.found`).
-    Needed links never wait.
+    With this factor, all links together search only as often as one link would. If many links
+    search, this node is cut off from a part of the swarm. A single path that comes back then shows
+    that the others may come back as well (`ConnectionAttempts.found`). A needed link has the factor
+    1.
     """
     return 1.0 if link.needed else max(1.0, searches)

@@ -1,4 +1,4 @@
-"""Retry loop in which a slow try does not delay the next one."""
+"""Retry loop in which a slow attempt does not delay the next one."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -10,17 +10,20 @@ from ..host.seam import Host
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 3
-_LONGER: Final = 1.3
-_APART_S: Final = 1.0
+_AT_ONCE: Final = 3  # largest number of concurrent rounds
+_LONGER: Final = 1.3  # factor by which the pause grows after each round
+_APART_S: Final = 1.0  # shortest time between the starts of two rounds, in seconds
 
 
 class Rounds(Generic[T]):
-    """Rounds of retries. A new round begins `pause` seconds after one has failed, slightly longer
-    each time, and at the latest `every()` seconds after it began. A dial into a dead network
-    waits longer and longer between its packets, but a new dial sends at once. At most three
-    rounds run at the same time; a fourth cancels the oldest. `times()` multiplies all these
-    times."""
+    """Rounds of retries.
+
+    A new round begins `pause` seconds after the last one has failed, and at the latest `every()`
+    seconds after that one began. The pause grows slightly with each round. Rounds overlap because a
+    TCP dial into a dead network waits longer and longer between its packets, while a new dial sends
+    at once. At most three rounds run at the same time; a fourth cancels the oldest. All these times
+    are multiplied by `times()`.
+    """
 
     def __init__(
         self,
@@ -39,11 +42,11 @@ class Rounds(Generic[T]):
         self._result: T | None = None
 
     def wake(self) -> None:
-        """Begin a new round now, because something has changed."""
+        """Begin a new round as soon as possible, because something has changed."""
         self._next.deadline = min(self._next.deadline, self._began + _APART_S * self._times())
 
     async def run(self, once: Callable[[], Awaitable[T | None]]) -> T:
-        """Run rounds until one returns a result, and return that."""
+        """Call `once` in rounds until it returns something other than None, and return that."""
         scopes: deque[trio.CancelScope] = deque()
         pause = self._pause
         async with trio.open_nursery() as nursery:
@@ -69,6 +72,7 @@ class Rounds(Generic[T]):
         over: trio.Event,
         nursery: trio.Nursery,
     ) -> None:
+        """Run one round. If it has a result, end all rounds."""
         with scope:
             self._result = await once()
         if self._result is not None:

@@ -1,4 +1,4 @@
-"""Dialling over TCP: resolves an address and opens a connection to it."""
+"""Dialling over TCP: resolves an address, and opens a connection to it."""
 
 import errno
 from ipaddress import ip_address
@@ -10,11 +10,11 @@ from ..bytestream import TcpByteStream
 from ..errors import DialFailed, HostError
 from ..host.seam import Host
 
-_TRIES = 8  # addresses of one name that are dialled
+_TRIES = 8  # largest number of IP addresses of one name that are dialled
 
 
 async def resolve(host: Host, address: Address) -> list[str]:
-    """Return the IP addresses to dial, best first. Raises DialFailed."""
+    """Return the IP addresses to dial, best first. Raises DialFailed if the name is unknown."""
     if not _is_name(address.host):
         return [address.host]
     try:
@@ -26,8 +26,12 @@ async def resolve(host: Host, address: Address) -> list[str]:
 
 
 async def connect(host: Host, ip: str, address: Address, source_port: int) -> TcpByteStream:
-    """Connect from the listen port, so that others see where this node can be dialled. If a
-    connection between the two ports exists already, use any port. Raises DialFailed."""
+    """Open a TCP connection from the listening port, and return its byte stream.
+
+    Other nodes then see the port at which this node can be dialled. If there is already a
+    connection between the two ports, another local port is used. Raises DialFailed if the
+    connection fails.
+    """
     try:
         return TcpByteStream(await _connect(host, ip, address.port, source_port))
     except ConnectionRefusedError:
@@ -46,6 +50,7 @@ async def _connect(host: Host, ip: str, port: int, source_port: int) -> trio.Soc
 
 
 def _is_name(host: str) -> bool:
+    """Return whether a host is a name, and not an IP address."""
     try:
         ip_address(host)
     except ValueError:

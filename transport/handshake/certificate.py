@@ -1,8 +1,8 @@
-"""Certificates that carry a libp2p identity (libp2p specification, `tls/tls.md`).
+"""Certificates that prove a libp2p identity (libp2p specification, `tls/tls.md`).
 
-A throw-away key signs its own certificate. An extension holds the identity's public key and its
-signature over the throw-away key, which ties the TLS session to the peer id. Dates are ignored:
-nodes' clocks are often wrong, and the signature does not expire.
+A temporary key signs its own certificate. An extension contains the identity's public key, and its
+signature over the temporary key, which ties the TLS session to the peer id. Dates are ignored,
+because the clocks of nodes are often wrong and the signature does not expire.
 """
 
 import datetime
@@ -28,16 +28,16 @@ from ..identity import Identity, PeerId, base58_encode, verify_raw
 
 LIBP2P_EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 _HANDSHAKE_WORD = b"libp2p-tls-handshake:"
-_ED25519_PREFIX = b"\x08\x01\x12\x20"  # KeyType and length in the libp2p PublicKey protobuf
+_ED25519_PREFIX = b"\x08\x01\x12\x20"  # key type and length in the libp2p PublicKey protobuf
 _KEY_BYTES = 32
 _RSA_BITS = 8192  # go-libp2p accepts the same maximum
 _RSA_EXPONENT = 2**31
 _CURVES = ec.SECP256R1, ec.SECP384R1, ec.SECP521R1
 _SEQUENCE, _OCTETS = 0x30, 0x04
-# Fixed, and equal to the specification's test certificates: dates carry no meaning here.
+# The dates of the specification's test certificates. They have no meaning here.
 _NOT_BEFORE = datetime.datetime(1975, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
-UNREADABLE = (  # what the parser raises on malformed bytes
+UNREADABLE = (  # errors that the parser raises for malformed bytes
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -50,10 +50,11 @@ UNREADABLE = (  # what the parser raises on malformed bytes
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its throw-away key, for any number of connections.
+    """A certificate and its temporary key, for any number of connections.
 
-    The key is Ed25519, so that every certificate and every handshake has the same size.
-    `contexts` caches the TLS contexts that `tls.py` builds from it, by role.
+    The key is an Ed25519 key, so that every certificate and every handshake has the same size.
+    `contexts` caches the TLS contexts that `tls.py` creates from the certificate: under True for a
+    server, and under False for a client.
     """
 
     x509: x509.Certificate
@@ -62,12 +63,12 @@ class Certificate:
 
     @property
     def tie(self) -> bytes:
-        """16 hex digits that identify this certificate without revealing anything about it."""
+        """16 hex digits that identify this certificate without revealing anything else about it."""
         return hashlib.sha256(b"shoal/tie/1\0" + _spki(self.key)).hexdigest()[:16].encode()
 
     @classmethod
     def generate(cls, identity: Identity, host: Host) -> "Certificate":
-        """Return a new certificate for `identity`, with a key from the host's entropy."""
+        """Create a certificate for `identity`. Its key is made from the host's entropy."""
         key = Ed25519PrivateKey.from_private_bytes(host.entropy(32))
         extension = x509.UnrecognizedExtension(LIBP2P_EXTENSION, _signed_key(identity, _spki(key)))
         serial = 0x40 << 56 | int.from_bytes(hashlib.sha256(_spki(key)).digest()[:7])  # 8 bytes
@@ -86,15 +87,16 @@ class Certificate:
 
     @property
     def der(self) -> bytes:
-        """The DER encoding, as sent over the wire."""
+        """The DER encoding, as sent to the peer."""
         return self.x509.public_bytes(Encoding.DER)
 
 
 def peer_of_certificate(der: bytes) -> PeerId:
-    """Check a certificate (DER) and return the peer id it proves.
+    """Check a certificate (DER), and return the peer id that it proves.
 
-    Identities are Ed25519 keys. Raises `TransportError("bad-certificate")`. A certificate that
-    would be expensive to verify is refused before any signature is checked.
+    Only Ed25519 identities are accepted. Raises TransportError with code `bad-certificate` if the
+    certificate is invalid. One that would be expensive to verify is refused before any signature is
+    checked.
     """
     if len(der) > CERTIFICATE_BYTES:
         raise _bad(f"it has more than {CERTIFICATE_BYTES} bytes")
@@ -112,21 +114,28 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def _load(der: bytes) -> x509.Certificate:
-    """Parse a certificate. Refuse what the parser only warns of, such as a negative serial."""
+    """Parse a certificate. Raises also where the parser only warns, as for a negative serial
+    number."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", CryptographyDeprecationWarning)
         return x509.load_der_x509_certificate(der)
 
 
 def _bad(reason: str) -> TransportError:
+    """Return the error with which the peer's certificate is refused."""
     return TransportError("bad-certificate", f"the peer's certificate is refused: {reason}")
 
 
 def _spki(holder: Ed25519PrivateKey | x509.Certificate) -> bytes:
+    """Return the public key in the form that is signed (SubjectPublicKeyInfo, DER)."""
     return holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _libp2p_extension(certificate: x509.Certificate) -> bytes:
+    """Return the content of the libp2p extension.
+
+    Raises TransportError if there is none, or if there is an unknown critical extension.
+    """
     found = None
     for extension in certificate.extensions:
         if extension.oid == LIBP2P_EXTENSION:
@@ -139,9 +148,10 @@ def _libp2p_extension(certificate: x509.Certificate) -> bytes:
 
 
 def _signed_key(identity: Identity, spki: bytes) -> bytes:
-    """SignedKey ::= SEQUENCE { publicKey OCTET STRING, signature OCTET STRING }, in DER.
+    """Encode the content of the libp2p extension in DER.
 
-    With an Ed25519 key every length fits one byte.
+    SignedKey ::= SEQUENCE { publicKey OCTET STRING, signature OCTET STRING }. With an Ed25519 key,
+    each length fits in one byte.
     """
     encoded = _ED25519_PREFIX + identity.public_key
     signature = identity.sign_for_libp2p(_HANDSHAKE_WORD + spki)
@@ -150,6 +160,10 @@ def _signed_key(identity: Identity, spki: bytes) -> bytes:
 
 
 def _read_signed_key(data: bytes) -> tuple[bytes, bytes]:
+    """Decode the content of the libp2p extension. Return (public key, signature).
+
+    Raises ValueError if it is malformed.
+    """
     body, rest = _read_der(_SEQUENCE, data)
     public_key, after_key = _read_der(_OCTETS, body)
     signature, after = _read_der(_OCTETS, after_key)
@@ -159,7 +173,10 @@ def _read_signed_key(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _read_der(tag: int, data: bytes) -> tuple[bytes, bytes]:
-    """Return the content of one DER element of up to 65535 bytes, and the bytes that follow it."""
+    """Return (content of one DER element of up to 65535 bytes, bytes that follow it).
+
+    Raises ValueError if the element is malformed or has another tag.
+    """
     if len(data) < 2 or data[0] != tag:
         raise ValueError("the libp2p extension is not a SignedKey")
     start, size = 2, data[1]
@@ -172,17 +189,23 @@ def _read_der(tag: int, data: bytes) -> tuple[bytes, bytes]:
 
 
 def identity_key(encoded: bytes) -> bytes:
-    """Return the raw key in a libp2p PublicKey protobuf, in its one canonical spelling. Raises
-    ValueError for other keys than Ed25519: our peers have no others, and with other kinds a
-    stranger would choose how expensive verifying is (ADR 0023)."""
+    """Return the raw Ed25519 key in a libp2p PublicKey protobuf.
+
+    Raises ValueError for other kinds of keys, and for any encoding but the canonical one. Peers of
+    this project have only Ed25519 keys, and with other kinds an attacker could choose how expensive
+    it is to verify a signature (ADR 0023).
+    """
     if len(encoded) != len(_ED25519_PREFIX) + _KEY_BYTES or encoded[:4] != _ED25519_PREFIX:
         raise ValueError("the identity key is not an Ed25519 key")
     return encoded[len(_ED25519_PREFIX) :]
 
 
 def _check_carrier(key: object) -> None:
-    """Accept a certificate's own key only if TLS 1.3 signs with its kind and verifying is cheap:
-    RSA with a huge exponent costs 16 ms. Raises ValueError."""
+    """Check that a certificate's own key is of a kind that TLS 1.3 signs with, and is cheap to
+    verify.
+
+    For example, RSA with a huge exponent costs 16 ms. Raises ValueError if the key is not accepted.
+    """
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size > _RSA_BITS or key.public_numbers().e > _RSA_EXPONENT:
             raise ValueError("its key is an RSA key that is expensive to verify with")
@@ -194,8 +217,10 @@ def _check_carrier(key: object) -> None:
 
 
 def check_signature(encoded: bytes, data: bytes, signature: bytes) -> PeerId:
-    """Return the peer id of the encoded identity key that signed `data`. Raises ValueError for a
-    bad key, InvalidSignature for a bad signature."""
+    """Check a signature by an encoded identity key, and return the peer id of that key.
+
+    Raises ValueError if the key is malformed, and InvalidSignature if the signature is wrong.
+    """
     if not verify_raw(identity_key(encoded), data, signature):
         raise InvalidSignature
     return PeerId(base58_encode(bytes([0, len(encoded)]) + encoded))

@@ -1,9 +1,9 @@
-"""The hello, which is the first frame in each direction, and the rules of admission
-(docs/spec/lane.md, sections 3 and 8).
+"""The hello and the rules of admission (docs/spec/lane.md, sections 3 and 8).
 
-Nothing else from a peer is parsed before its hello is accepted. Admission checks two kinds of
-secret: the swarm's key, and an invitation's. Both are proven by an HMAC over the TLS exporter, so a
-proof is worthless on another connection or for another pair of peers.
+A hello is the first frame in each direction. Nothing else from a peer is parsed before its hello
+has been accepted. Admission checks two kinds of secrets: the key of a swarm, and the key of an
+invitation. A secret is proven by an HMAC over the TLS exporter. A proof is therefore worthless on
+another connection, and for another pair of peers.
 """
 
 import hmac
@@ -26,15 +26,18 @@ EXPORTER_LABEL: Final = b"EXPORTER-shoal-admission"
 EXPORTER_BYTES: Final = 32
 SWARM: Final = "swarm"
 INVITATION: Final = "invitation"
-FURTHER: Final = 8  # proofs of older secrets in one hello
-_FEATURES = 32
-_WORD_BYTES = 32
-_WINDOW_LIMIT = 1 << 40
+FURTHER: Final = 8  # largest number of proofs of older secrets in one hello
+_FEATURES = 32  # largest number of features in one hello
+_WORD_BYTES = 32  # largest size of a name, in bytes
+_WINDOW_LIMIT = 1 << 40  # largest window, in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A proof in a hello: the kind of secret, its name (b"" for the swarm's key), and the HMAC."""
+    """The proof of a secret in a hello: the kind of secret, its name, and the HMAC.
+
+    The name `ident` is b"" for the swarm's key.
+    """
 
     kind: str
     ident: bytes
@@ -43,7 +46,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A side's description of itself. `resume` names the peer's incarnation on a further path."""
+    """One side's description of itself.
+
+    `versions` are the lowest and the highest version of the protocol. `resume` is None for a new
+    link. On a further path of a link, it is the incarnation of the other side.
+    """
 
     versions: tuple[int, int]
     incarnation: bytes
@@ -51,14 +58,14 @@ class Hello:
     swarm: bytes = b""  # b"" when joining by an invitation, before the swarm is known
     features: tuple[str, ...] = ()
     resume: bytes | None = None
-    port: int = 0  # the TCP port on which this side listens; 0 for none
-    udp_port: int = 0  # likewise for UDP
-    observed: tuple[str, int] | None = None  # the IP address and port of the other side, as seen
+    port: int = 0  # the TCP port on which the sender listens; 0 for none
+    udp_port: int = 0  # the UDP port on which the sender listens; 0 for none
+    observed: tuple[str, int] | None = None  # IP address and port at which it sees the receiver
     token: Token | None = None
     further: tuple[Token, ...] = ()  # proofs of older secrets of the same kind
 
     def encode(self) -> bytes:
-        """Return the head of the HELLO frame, a msgpack map."""
+        """Encode the hello as the head of a HELLO frame, a msgpack map."""
         data: bytes = msgpack.packb(
             {
                 "v": self.versions,
@@ -78,7 +85,10 @@ class Hello:
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> "Hello":
-        """Read at most HELLO_BYTES; skip unknown keys. Raises Fault (`bad-hello`)."""
+        """Decode the head of a HELLO frame. Unknown keys are ignored.
+
+        Raises Fault (`bad-hello`) if it is malformed or exceeds HELLO_BYTES.
+        """
         fields = _unpack(data)
         stream, link, streams = _numbers(fields, "w", 3, _WINDOW_LIMIT)
         low, high = _numbers(fields, "v", 2, 1 << 16)
@@ -104,12 +114,13 @@ class Hello:
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
-    """Return the highest version in both ranges, or None if they do not overlap."""
+    """Return the highest version that is in both ranges, or None if they do not overlap."""
     version = min(ours[1], theirs[1])
     return version if version >= max(ours[0], theirs[0]) else None
 
 
 def _unpack(data: bytes | memoryview) -> dict[str, object]:
+    """Decode a msgpack map. Raises Fault if it is none."""
     try:
         fields = decode(data, limit=defaults.HELLO_BYTES)
     except Undecodable:
@@ -120,6 +131,8 @@ def _unpack(data: bytes | memoryview) -> dict[str, object]:
 
 
 def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> list[int]:
+    """Return the field `key`, a list of `count` integers from 0 to `limit`. Raises Fault if it is
+    none."""
     values = fields.get(key)
     if not isinstance(values, list) or len(values) != count:
         raise Fault("bad-hello")
@@ -129,12 +142,17 @@ def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> 
 
 
 def _octets(value: object, least: int, most: int | None = None) -> bytes:
+    """Return a value that must be bytes, `least` to `most` of them. Raises Fault if it is not.
+
+    If `most` is None, exactly `least` bytes are expected.
+    """
     if not isinstance(value, bytes) or not least <= len(value) <= (most or least):
         raise Fault("bad-hello")
     return value
 
 
 def _word(value: object) -> str:
+    """Return a value that must be a short printable ASCII text. Raises Fault if it is not."""
     if not isinstance(value, str) or not value.isascii() or not value.isprintable():
         raise Fault("bad-hello")
     if len(value) > _WORD_BYTES:
@@ -143,7 +161,7 @@ def _word(value: object) -> str:
 
 
 def _place(value: object) -> tuple[str, int] | None:
-    """Return an IP address and a port; None for a malformed pair, which is harmless."""
+    """Return (IP address, port), or None if the value is malformed, which is harmless here."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     address, port = value
@@ -156,6 +174,7 @@ def _place(value: object) -> tuple[str, int] | None:
 
 
 def _token(value: object) -> Token | None:
+    """Decode a token; None stays None. Raises Fault if it is malformed."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 3:
@@ -164,10 +183,12 @@ def _token(value: object) -> Token | None:
 
 
 def _row(token: Token) -> tuple[str, bytes, bytes]:
+    """Return a token as it is encoded."""
     return token.kind, token.ident, token.mac
 
 
 def _further(value: object) -> tuple[Token, ...]:
+    """Decode the tokens of older secrets. Raises Fault if one is malformed."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > FURTHER:
@@ -180,7 +201,8 @@ def _further(value: object) -> tuple[Token, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The values that tie a proof to one connection: its TLS exporter and both ends by role."""
+    """Values that tie a proof to one connection: its TLS exporter, and the peer ids of both
+    roles."""
 
     exporter: bytes
     dialler: PeerId
@@ -196,9 +218,11 @@ class Secret:
     key: bytes
 
     def prove(self, role: str, binding: Binding) -> Token:
-        """Return the token of one side. `role` is that side: `dialler` or `listener`.
+        """Return the token with which one side proves the secret. `role` is `dialler` or
+        `listener`.
 
-        The token depends on the role, so neither side can send the other's token back as its own.
+        The token depends on the role, so that neither side can send the other's token back as its
+        own.
         """
         parts = (
             b"shoal/admission/1",
@@ -212,65 +236,74 @@ class Secret:
         return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
 
     def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
-        """Return whether the token proves that the other side knows the secret."""
+        """Return whether a token proves that the side `role` knows the secret."""
         return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """How a peer was let in: `open`, `swarm` or `invitation`, and the invitation's ident."""
+    """The rule by which a peer was let in: `open`, `swarm`, `invitation` or `resumed`.
+
+    `invitation` is the name of the invitation; b"" for the other rules.
+    """
 
     kind: str
     invitation: bytes = b""
 
 
 class Invitations(Protocol):
-    """A node's book of invitations. `ident` is `invitation_ident` of the key."""
+    """The invitations of a node. `ident` is the `invitation_ident` of an invitation's key."""
 
     def find(self, ident: bytes) -> bytes | None:
-        """Return the key of an invitation that is still valid, else None."""
+        """Return the key of an invitation that is still valid, or None."""
         ...
 
     def used(self, ident: bytes) -> None:
-        """Note that a peer has been let in by this invitation."""
+        """Record that a peer has been let in by this invitation."""
         ...
 
 
 class Admission(Protocol):
-    """The rule that decides which peers are let in; a node may switch to another one. The three
-    classes below check secrets only. A private group's (`state/group/admission.py`) checks members
-    as well."""
+    """The rule that decides which peers are let in. A node may switch to another rule.
+
+    The classes below check secrets only. The rule of a private group (`state/group/admission.py`)
+    checks members as well.
+    """
 
     @property
     def swarm(self) -> bytes:
-        """The swarm's public name, up to 32 bytes; b"" if it is not known yet."""
+        """The public name of the swarm, up to 32 bytes; b"" if it is not known yet."""
         ...
 
     @property
     def secret(self) -> Secret | None:
-        """The secret that this side proves when it dials; None to prove nothing."""
+        """The secret that this side proves when it dials; None if it proves none."""
         ...
 
     @property
     def further(self) -> Sequence[Secret]:
-        """Older secrets that this side also proves, at most FURTHER."""
+        """Older secrets that this side proves as well, at most FURTHER of them."""
         ...
 
     def find(self, kind: str, ident: bytes) -> Secret | None:
-        """Return the secret that a dialler's token names, if it is valid."""
+        """Return the secret that a dialler's token names, or None if it is unknown or no longer
+        valid."""
         ...
 
     def refusal(self, peer: PeerId, kind: str) -> str | None:
-        """Return the code that refuses a peer no matter what it proves, or None. `kind` is that of
-        the secret. The dialler applies it to the listener as well."""
+        """Return the code that refuses a peer regardless of its proof, or None.
+
+        `kind` is the kind of the proven secret. The dialler applies this rule to the listener as
+        well.
+        """
         ...
 
     def words(self, peer: PeerId, code: str) -> str:
-        """Return the message that a refused peer gets with the code."""
+        """Return the message that is sent to a refused peer together with the code."""
         ...
 
     def used(self, secret: Secret) -> None:
-        """Note that a dialler was let in by this secret."""
+        """Record that a dialler was let in by this secret."""
         ...
 
     @property
@@ -280,7 +313,7 @@ class Admission(Protocol):
 
 
 def invitation_ident(key: bytes) -> bytes:
-    """Return the 8 bytes by which a hello names an invitation without revealing its key."""
+    """Return the 8 bytes that name an invitation in a hello without revealing its key."""
     return sha256(b"shoal/invitation/1\0" + key).digest()[:8]
 
 
@@ -293,7 +326,7 @@ def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret 
 
 
 class _BySecret:
-    """Admission of every peer that proves the secret, without further checks."""
+    """Base of rules that let in every peer that proves a secret, without further checks."""
 
     further: Sequence[Secret] = ()
 
@@ -305,7 +338,7 @@ class _BySecret:
 
 
 class OpenSwarm(_BySecret):
-    """Admission of every peer that names the same swarm."""
+    """Rule that lets in every peer that names the same swarm, or that proves an invitation."""
 
     open = True
     secret = None
@@ -323,9 +356,12 @@ class OpenSwarm(_BySecret):
 
 
 class Invited(_BySecret):
-    """Admission of a node that joins: it proves an invitation's key (10 bytes or more) when it
-    dials, and lets no peer in. `swarm` is the only one that it can join; an inviter in another
-    swarm refuses it, and the invitation is not used up."""
+    """Rule of a node that joins a swarm by an invitation.
+
+    The node proves the invitation's key (10 bytes or more) when it dials, and lets no peer in. If
+    `swarm` is not b"", it joins only that swarm. An inviter in another swarm refuses it, and the
+    invitation is not used up.
+    """
 
     open = False
 
@@ -345,8 +381,11 @@ class Invited(_BySecret):
 def admit(
     admission: Admission, hello: Hello, binding: Binding
 ) -> tuple[Admitted, Secret | None] | str:
-    """Check a dialler's hello, as the listener. Return how it is let in and by which secret, or
-    the code of the refusal."""
+    """Check a dialler's hello, as the listener.
+
+    Return (the rule by which the peer is let in, the secret that it has proven or None), or the
+    code that refuses it.
+    """
     if hello.swarm and admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     token = hello.token
@@ -361,8 +400,11 @@ def admit(
 
 
 def confirm(admission: Admission, hello: Hello, binding: Binding) -> Admitted | str:
-    """Check the listener's hello, as the dialler. It must prove a secret that the dialler
-    proved."""
+    """Check the listener's hello, as the dialler.
+
+    The listener must prove a secret that the dialler has proven. Return the rule by which both are
+    connected, or the code that refuses the listener.
+    """
     if admission.swarm and hello.swarm != admission.swarm:
         return "wrong-swarm"
     secret = admission.secret

@@ -1,7 +1,7 @@
 """Exchange of hellos on an authenticated connection (docs/spec/lane.md, section 3).
 
-The dialler speaks first and proves that it may come in. The listener replies with its own hello, or
-sends a code and closes.
+The dialler sends its hello first, with a proof that it may be let in. The listener replies with its
+own hello, or sends a code and closes the connection.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,11 @@ from .secured import PathLost, SecureStream
 
 
 class Refused(Exception):
-    """The exchange of hellos ended with a code of this node, or the peer's with its message."""
+    """The exchange of hellos has failed.
+
+    `code` is the reason: this node's, or the one that the peer sent, with the peer's message in
+    `words`.
+    """
 
     def __init__(self, code: str, words: str = "") -> None:
         super().__init__(code)
@@ -45,7 +49,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """The identities at both ends of a link: the peer, both incarnations, and how it was made."""
+    """The identities at both ends of a link, and the way in which it was made.
+
+    `incarnation` is this node's. `dialled` says whether this side dialled. `admitted` is the rule
+    by which the dialler was let in.
+    """
 
     peer: PeerId
     incarnation: bytes
@@ -58,7 +66,10 @@ class Identities:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection after the exchange of hellos. `early` is plaintext received after the peer's."""
+    """A connection after the exchange of hellos.
+
+    `hello` is the peer's. `early` is plaintext that has arrived after the peer's hello.
+    """
 
     secured: SecureStream
     peer: PeerId
@@ -68,11 +79,11 @@ class Connected:
     early: bytes
 
     def lane(self, limits: Limits, now: float) -> Lane:
-        """Return the core of a new link over this connection."""
+        """Create the lane of a new link over this connection."""
         return Lane(dialled=self.dialled, limits=limits, remote=self.hello.windows, now=now)
 
     def identities(self, incarnation: bytes, port: int) -> Identities:
-        """Return the identities at both ends of the new link."""
+        """Return the identities at both ends of the new link. `incarnation` is this node's."""
         return Identities(
             self.peer,
             incarnation,
@@ -85,7 +96,10 @@ class Connected:
 
 
 class Door:
-    """Sender and judge of hellos for one node. `port` is 0 until the node listens."""
+    """Sender and judge of hellos for one node.
+
+    `port` and `udp_port` are the listening ports that its hellos name; 0 for none.
+    """
 
     def __init__(
         self,
@@ -100,7 +114,7 @@ class Door:
         self.udp_port = 0
         self.observers: list[Callable[[Connected], None]] = []
         self.refused: list[Callable[[PeerId, Refused], None]] = []
-        """Callbacks for peers that refuse to let this node in."""
+        """Callbacks that are called when a peer refuses to let this node in."""
         self._peer = peer
         self._incarnation = incarnation
         self._guard = guard
@@ -111,8 +125,12 @@ class Door:
     async def receive(
         self, secured: SecureStream, decide: Callable[[Connected], str | None]
     ) -> Connected:
-        """Run the listener's side. `decide` is asked last, about an admitted peer, and may return a
-        code that refuses it. Raises Refused, PathLost."""
+        """Run the listener's side of the exchange.
+
+        `decide` is called last, with a peer that passes admission. It may return a code that
+        refuses that peer. Raises Refused if the peer is refused, and PathLost if the connection
+        breaks.
+        """
         hello, early = await _read_hello(secured)
         peer = secured.tls.peer
         admitted, secret = self._judge(hello, secured)
@@ -130,6 +148,7 @@ class Door:
         return connected
 
     def _tell(self, connected: Connected) -> None:
+        """Report a connection whose hello names the address at which the peer sees this node."""
         if connected.hello.observed is not None:
             self._guard.tell(connected.peer, self.observers, connected, end=connected.secured.close)
 
@@ -138,9 +157,14 @@ class Door:
         self._guard.tell(peer, self.refused, peer, refused)
 
     def _judge(self, hello: Hello, secured: SecureStream) -> tuple[Admitted, Secret | None]:
+        """Check the dialler's hello. Return how the peer is let in and the secret that it has
+        proven.
+
+        The secret is None if none was needed. Raises Refused if the peer is not let in.
+        """
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
             raise Refused("no-common-version")
-        if hello.resume is not None:  # both incarnations and TLS prove a link that is up
+        if hello.resume is not None:  # TLS and both incarnations prove that the link exists
             return Admitted("resumed"), None
         binding = _binding(secured, dialler=secured.tls.peer, listener=self._peer)
         judged = admit(self.admission, hello, binding)
@@ -149,9 +173,11 @@ class Door:
         return judged
 
     async def introduce(self, secured: SecureStream, resume: bytes | None) -> Connected:
-        """Run the dialler's side. `resume` names the peer's incarnation to resume a link.
+        """Run the dialler's side of the exchange.
 
-        Raises Refused, PathLost."""
+        To add a path to a link, pass the peer's incarnation as `resume`; None makes a new link.
+        Raises Refused if either side refuses the other, and PathLost if the connection breaks.
+        """
         peer = secured.tls.peer
         binding = _binding(secured, dialler=self._peer, listener=peer)
         secret = self.admission.secret
@@ -175,12 +201,14 @@ class Door:
     def _connected(
         self, secured: SecureStream, hello: Hello, admitted: Admitted, early: bytes
     ) -> Connected:
+        """Create the result of the dialler's side, and report it."""
         connected = Connected(secured, secured.tls.peer, hello, admitted, True, early)
         self._tell(connected)
         return connected
 
     async def refuse(self, secured: SecureStream, code: str) -> None:
-        """Send the reason, wait a moment for the peer to hang up, and close."""
+        """Send a code and its message to the peer, wait a moment for the peer to close, and
+        close."""
         with trio.move_on_after(defaults.REFUSAL_S), suppress(PathLost):
             words = self.admission.words(secured.tls.peer, code)
             secured.send(wire.encode(wire.GOAWAY, head=wire.encode_code(code, words)))
@@ -189,6 +217,7 @@ class Door:
         secured.close()
 
     def _hello(self, secured: SecureStream, resume: bytes | None, *tokens: Token) -> bytes:
+        """Encode this node's hello. The first of the `tokens` proves the current secret."""
         hello = Hello(
             versions=defaults.PROTOCOL_VERSIONS,
             incarnation=self._incarnation,
@@ -205,7 +234,10 @@ class Door:
 
 
 async def _read_hello(secured: SecureStream) -> tuple[Hello, bytes]:
-    """Return the peer's first frame, at most HELLO_BYTES, and the bytes after it."""
+    """Receive the peer's hello. Return (hello, bytes that have arrived after it).
+
+    Raises Refused if the first frame is a refusal, is malformed, or exceeds HELLO_BYTES.
+    """
     data = bytes(secured.early())
     try:
         while (found := wire.first_frame(data, defaults.HELLO_BYTES)) is None:
@@ -224,4 +256,5 @@ async def _read_hello(secured: SecureStream) -> tuple[Hello, bytes]:
 
 
 def _binding(secured: SecureStream, *, dialler: PeerId, listener: PeerId) -> Binding:
+    """Return the values that tie a proof to this connection."""
     return Binding(secured.tls.exporter(EXPORTER_LABEL, EXPORTER_BYTES), dialler, listener)

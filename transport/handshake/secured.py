@@ -16,24 +16,30 @@ from .tls import Tls
 
 
 def _tie(hello: bytes) -> tuple[bytes, bytes]:
-    """Return what decides between two client hellos: the tie, then (same identity) all bytes."""
+    """Return the sort key that decides between two client hellos: (tie, all bytes).
+
+    The bytes count only if the ties are equal, that is, if both hellos come from the same identity.
+    """
     at = hello.find(defaults.TIE)
     end = at + len(defaults.TIE)
     return (hello[end : end + defaults.TIE_DIGITS] if at >= 0 else b"", hello)
 
 
-_RECORD_HEADER: Final = 5  # RFC 8446, 5.1: type, version, length
+_RECORD_HEADER: Final = 5  # bytes of type, version and length (RFC 8446, section 5.1)
 _HANDSHAKE: Final = 22
 _CLIENT_HELLO: Final = 1
 
 
 class PathLost(Exception):
-    """The connection broke. The link above decides what that means."""
+    """The connection broke. The link decides what follows from that."""
 
 
 class Security(Protocol):
-    """The methods of `Tls`. A browser's byte stream is encrypted already and has another
-    implementation (`browser/clear.py`)."""
+    """The part of the interface of `Tls` that `SecureStream` uses.
+
+    A browser's byte stream is already encrypted, and has an implementation of its own
+    (`browser/clear.py`).
+    """
 
     @property
     def peer(self) -> PeerId:
@@ -69,11 +75,12 @@ class Security(Protocol):
 
 
 class SecureStream:
-    """A byte stream `pipe` under `tls`.
+    """The byte stream `pipe` under `tls`.
 
-    One task reads and one writes. `first` was read from the byte stream before. `turn` returns a
-    TLS server, in case the other end began as a client too: two nodes that dial each other at the
-    same moment get one TCP connection (RFC 9293, section 3.5).
+    At most one task may read at a time, and one may write. `first` are bytes that were already read
+    from the byte stream. `turn` returns a TLS server. It is needed if the other end began as a
+    client as well: two nodes that dial each other at the same moment get one TCP connection (RFC
+    9293, section 3.5).
     """
 
     def __init__(
@@ -96,29 +103,35 @@ class SecureStream:
         self._pipe = pipe
         self._closed = False
         self._first = first
-        self._rest: memoryview | None = None  # ciphertext that the kernel has not taken
+        self._rest: memoryview | None = None  # ciphertext that the kernel has not accepted
         self._read_bytes = defaults.SMALL_READ_BYTES
         self.read_most = defaults.READ_BYTES
-        """The most bytes that one read takes."""
+        """Largest number of bytes that one read may return."""
 
     @property
     def inside(self) -> bool:
-        """Whether another link of this node carries this stream and all its bytes."""
+        """Whether this stream is carried by another link of this node, which counts its bytes
+        already."""
         return getattr(self._pipe, "inside", False)
 
     @property
     def lapsed(self) -> bool:
-        """Whether a relay has ended it because its loan is used up, though both ends may be
-        well."""
+        """Whether a relay has ended the stream because a limit of the circuit was reached.
+
+        Both ends may still be alive then.
+        """
         return getattr(self._pipe, "lapsed", False)
 
     @property
     def blocked(self) -> bool:
-        """Whether the kernel has not taken all bytes yet, so that only `drain` may send."""
+        """Whether the kernel has not accepted all bytes yet. Only `drain` may send then."""
         return self._rest is not None
 
     async def handshake(self) -> None:
-        """Run TLS until both ends are authenticated. Raises TransportError, PathLost."""
+        """Run TLS until both ends are authenticated.
+
+        Raises TransportError if TLS fails, and PathLost if the connection breaks.
+        """
         if self._turn is not None:
             await self._meet()
         while True:
@@ -138,8 +151,11 @@ class SecureStream:
                 raise
 
     async def _meet(self) -> None:
-        """Send the first record and check whether the other end began as a client too. Then the end
-        whose record has the smaller tie stays the client; both ends know both ties."""
+        """Send the client hello, and settle which end is the client if the other end has sent one
+        too.
+
+        The end whose record has the smaller tie stays the client. Both ends know both ties.
+        """
         self._queue_outgoing()
         ours = bytes(self._rest or b"")
         await self.drain()
@@ -159,6 +175,7 @@ class SecureStream:
         self._first = data + self._first
 
     async def _some(self) -> bytes:
+        """Receive bytes that the caller will put back. Raises PathLost at the end of the stream."""
         data = await self._receive()
         if not data:
             raise PathLost
@@ -166,7 +183,8 @@ class SecureStream:
         return data
 
     async def receive(self) -> Bytes:
-        """Return received plaintext, b"" at the end. Raises PathLost."""
+        """Wait for plaintext and return it; b"" at the end. Raises PathLost if the connection
+        breaks."""
         while True:
             data = await self._receive()
             if not data:
@@ -181,20 +199,22 @@ class SecureStream:
 
     @property
     def reads_much(self) -> bool:
-        """Whether a read takes more than the minimum."""
+        """Whether the next read may return more than the minimum."""
         return self._read_bytes > defaults.SMALL_READ_BYTES
 
     def read_less(self) -> None:
-        """Make the next read small, because the last bytes took long to handle."""
+        """Make the next read small, because the last bytes took long to process."""
         self._read_bytes = defaults.SMALL_READ_BYTES
 
     def early(self) -> Bytes:
-        """Return plaintext that came with the end of the handshake."""
+        """Return plaintext that arrived together with the end of the handshake."""
         return self.tls.read()
 
     def send(self, plaintext: bytes) -> None:
-        """Encrypt, and pass to the kernel what it takes. Not allowed while `blocked`. Raises
-        PathLost."""
+        """Encrypt bytes, and pass to the kernel as many as it accepts.
+
+        Must not be called while `blocked`. Raises PathLost if the connection is broken.
+        """
         try:
             self.tls.write(plaintext)
         except TransportError:
@@ -203,32 +223,40 @@ class SecureStream:
         self._send_rest()
 
     async def drain(self) -> None:
-        """Wait until the kernel has taken everything. Raises PathLost."""
+        """Wait until the kernel has accepted all bytes. Raises PathLost if the connection
+        breaks."""
         while self._rest is not None:
             await self._wait(self._pipe.wait_writable)
             self._send_rest()
 
     async def wait_writable(self) -> None:
-        """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT). Raises PathLost."""
+        """Wait until little is unsent in the kernel (TCP_NOTSENT_LOWAT).
+
+        Raises PathLost if the connection breaks.
+        """
         await self._wait(self._pipe.wait_writable)
 
     def close(self) -> None:
-        """Close the byte stream and end the tasks that wait for it."""
+        """Close the byte stream, and end the tasks that serve it."""
         self._closed = True
         self._rest = None
         self._pipe.close()
         self.scope.cancel()
 
     def finish(self) -> None:
-        """End writing, and the tasks that serve this stream. The caller must still `linger`."""
+        """End this side's direction, and the tasks that serve the stream. Call `linger` after
+        this."""
         if not self.blocked:
             self._end_sending()
         self.finished = True
         self.scope.cancel()
 
     async def linger(self) -> None:
-        """Send what is left, and give the peer time to read it. Closing with unread bytes of the
-        peer would reset the connection and lose the last frames."""
+        """Send what is left, and wait some time for the peer to read it and to close.
+
+        If the socket were closed while bytes of the peer are unread, TCP would reset the
+        connection, and the last frames would be lost.
+        """
         with trio.move_on_after(defaults.LINGER_S, shield=True), suppress(PathLost):
             await self.drain()
             self._end_sending()
@@ -240,12 +268,14 @@ class SecureStream:
             self._pipe.end()
 
     def _queue_outgoing(self) -> None:
+        """Append the ciphertext that TLS has produced to the bytes that wait for the kernel."""
         data = self.tls.outgoing()
         if data:
             self.bytes_out += len(data)
             self._rest = memoryview(data if self._rest is None else b"".join((self._rest, data)))
 
     def _send_rest(self) -> None:
+        """Pass waiting bytes to the kernel, as many as it accepts."""
         if self._rest is None or self._closed:
             return
         try:
@@ -257,6 +287,7 @@ class SecureStream:
         self._rest = self._rest[sent:] if sent < len(self._rest) else None
 
     async def _receive(self) -> bytes:
+        """Wait for ciphertext and return it; b"" at the end of the stream."""
         if self._first:
             first, self._first = self._first, b""
             self.bytes_in += len(first)
@@ -277,12 +308,14 @@ class SecureStream:
             raise PathLost from None
 
     def _adapt(self, size: int) -> None:
+        """Adapt the size of the next read to that of the last one."""
         if size == self._read_bytes:
             self._read_bytes = min(size * 4, defaults.READ_BYTES)
         elif size < self._read_bytes // 8 and self._read_bytes > defaults.SMALL_READ_BYTES:
             self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
 
     async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
+        """Wait for `ready`. Raises PathLost if the connection is broken."""
         if self._closed:
             raise PathLost
         try:
@@ -292,7 +325,10 @@ class SecureStream:
 
 
 async def first_bytes(pipe: ByteStream, name: str) -> bytes:
-    """Return the first bytes of a byte stream. Raises DialFailed."""
+    """Wait for the first bytes of a byte stream and return them.
+
+    If that fails, closes the byte stream; raises DialFailed if the peer has closed it.
+    """
     try:
         while True:
             await pipe.wait_readable()
@@ -315,8 +351,10 @@ async def secure(
     server: bool,
     first: bytes = b"",
 ) -> SecureStream:
-    """Run TLS over a byte stream, and check that the other end is the expected peer. Raises
-    DialFailed, after closing the byte stream."""
+    """Run TLS over a byte stream, and check that the other end is the expected peer.
+
+    If that fails, closes the byte stream and raises DialFailed.
+    """
     secured = SecureStream(
         pipe,
         Tls(certificate, server=server, expect=expect),

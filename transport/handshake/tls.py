@@ -1,19 +1,19 @@
-"""TLS 1.3 between two peer ids, as a plain class without sockets: bytes in, bytes out.
+"""TLS 1.3 between two peer ids, as a class without sockets: bytes in, bytes out.
 
-Both ends present a self-signed certificate that proves their peer id (`certificate.py`). There is
-no resumption, early data or renegotiation. (The server still sends two tickets of 79 bytes that
-identify nothing: the binding lacks SSL_CTX_set_num_tickets.) The record layer is OpenSSL's, through
-pyOpenSSL and memory BIOs, because the standard library's `ssl` cannot ask for an unknown
-self-signed client certificate.
+Both ends present a self-signed certificate that proves their peer id (`certificate.py`).
+Resumption, early data and renegotiation are disabled. (The server still sends two tickets of 79
+bytes that identify nothing, because pyOpenSSL lacks SSL_CTX_set_num_tickets.) The record layer is
+that of OpenSSL, used through pyOpenSSL and memory BIOs. The standard library's `ssl` cannot be
+used, because it cannot request a client certificate that is self-signed and unknown.
 """
 
 from dataclasses import dataclass
 
 from OpenSSL import SSL, crypto
 
-# The functions under pyOpenSSL's own read and write. Those copy each record once more and ask
-# OpenSSL for its status after each: a fifth of the cost of bulk, and a third of a small message's
-# (measured).
+# The OpenSSL functions that pyOpenSSL's own read and write call. Calling them directly saves a copy
+# of each record and a query of OpenSSL's status. As measured, these are a fifth of the cost of bulk
+# data, and a third of the cost of a small message.
 from OpenSSL._util import ffi, lib
 from OpenSSL._util import no_zero_allocator as allocate
 
@@ -25,13 +25,13 @@ from .certificate import Certificate, peer_of_certificate
 
 # AES-128 first: it is a third faster than AES-256 with hardware support, and strong enough.
 _CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
-_RECORD_BYTES = 16384  # most plaintext in a record (RFC 8446, 5.1)
+_RECORD_BYTES = 16384  # largest plaintext of a record (RFC 8446, section 5.1)
 _HEADER_BYTES = 5
-_RECORD_OVERHEAD = 22  # header, content type, authentication tag
-_SLACK = 512  # room for an alert or a key update beside what was written
-_FLIGHT_BYTES = 8192  # more than one of our handshake flights takes
+_RECORD_OVERHEAD = 22  # bytes of header, content type and authentication tag
+_SLACK = 512  # bytes of room for an alert or a key update in addition to written data
+_FLIGHT_BYTES = 8192  # upper bound for the size of one handshake flight of ours
 _PARTIAL_WRITE = 1  # SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not export
-# SSL_MODE_RELEASE_BUFFERS, not exported either: an idle connection holds 36 KiB instead of 61.
+# SSL_MODE_RELEASE_BUFFERS, not exported either. An idle connection then needs 36 KiB, not 61 KiB.
 _RELEASE_BUFFERS = 0x10
 _CHARS = ffi.typeof("char[]")
 _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION
@@ -39,7 +39,7 @@ _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSIO
 
 @dataclass(slots=True)
 class _Verdict:
-    """Result of the certificate check, which OpenSSL passes to the callback."""
+    """Result of the certificate check. OpenSSL passes this object to the callback that makes it."""
 
     expect: PeerId | None
     peer: PeerId | None = None
@@ -47,26 +47,26 @@ class _Verdict:
 
 
 class Tls:
-    """One TLS connection. Feed what arrives, read plaintext, send what `outgoing` returns.
+    """One TLS connection. Pass what arrives to `feed`, and send what `outgoing` returns.
 
-    `expect` is the peer id that must answer (None: any). After an error the connection is
-    over, but `outgoing` may still return the alert that tells the peer the reason.
+    `expect` is the peer id that the other end must have; None accepts any. After an error the
+    connection is over, but `outgoing` may still return the alert that tells the peer the reason.
     """
 
     def __init__(
         self, certificate: Certificate, *, server: bool, expect: PeerId | None = None
     ) -> None:
         self.established = False
-        self.closed = False  # the peer said it will send no more (close_notify)
+        self.closed = False  # whether the peer has ended its direction (close_notify)
         self._verdict = _Verdict(expect)
         self.server = server
         self._fed = 0  # bytes received before the handshake was done
-        self._records = 0  # whole records that OpenSSL holds unread
+        self._records = 0  # complete records that OpenSSL has not decrypted yet, a count
         self._unread = 0  # bytes fed since the last read
         self._rest = 0  # bytes missing from an incomplete record
-        self._head = b""  # the first bytes of a record, too few to tell its size
-        self._swollen = True  # OpenSSL's buffers are large, after the handshake or a batch
-        self._unsent = 0  # upper bound of what OpenSSL holds for the peer; 0 if nothing
+        self._head = b""  # the first bytes of a record, too few to know its size
+        self._swollen = True  # whether OpenSSL's buffers may be large and should be replaced
+        self._unsent = 0  # upper bound for the size of what `outgoing` returns next
         self._ssl = SSL.Connection(_context(certificate, server), None)
         self._ssl.set_app_data(self._verdict)
         self._raw = self._ssl._ssl
@@ -78,13 +78,18 @@ class Tls:
 
     @property
     def peer(self) -> PeerId:
-        """The peer at the other end. Raises `tls-failed` before the handshake is done."""
+        """The authenticated peer. Raises TransportError (`tls-failed`) before the end of the
+        handshake."""
         if not self.established or self._verdict.peer is None:
             raise TransportError("tls-failed", "the handshake is not done")
         return self._verdict.peer
 
     def feed(self, ciphertext: Bytes) -> None:
-        """Take bytes from the peer. Raises `tls-failed`, `bad-certificate`, `wrong-peer`."""
+        """Process ciphertext from the peer.
+
+        Raises TransportError with code `tls-failed`, or during the handshake with code
+        `bad-certificate` or `wrong-peer` if the peer's certificate is not accepted.
+        """
         if not ciphertext:
             return
         size = len(ciphertext)
@@ -101,10 +106,13 @@ class Tls:
                 raise TransportError("tls-failed", "the handshake is too long")
 
     def read(self) -> Bytes:
-        """Return all plaintext that has arrived, b"" if none. Raises `tls-failed`."""
+        """Return all plaintext that has arrived, b"" if there is none.
+
+        Raises TransportError with code `tls-failed` if a record is invalid.
+        """
         if not self._records or not self.established:
             return b""
-        # One buffer for all records, copied once. Many tiny records must not make it large.
+        # One buffer for all records, which are copied once. Tiny records must not make it large.
         room = self._unread + _RECORD_BYTES
         if room > self._records * _RECORD_BYTES:
             room = self._records * _RECORD_BYTES
@@ -117,13 +125,17 @@ class Tls:
                 break
             self._records -= 1
             size += got
-        if 2 * size >= room:  # a view then pins at most twice its size
+        if 2 * size >= room:  # the view keeps at most twice its size in memory
             return memoryview(ffi.buffer(buffer, size)).toreadonly()
         plaintext: bytes = ffi.unpack(buffer, size)
         return plaintext
 
     def write(self, plaintext: Bytes) -> None:
-        """Encrypt bytes for the peer, any number at once. `outgoing` returns the ciphertext."""
+        """Encrypt bytes for the peer, any number at once. `outgoing` returns the ciphertext.
+
+        Raises TransportError with code `tls-failed` before the end of the handshake, or if OpenSSL
+        fails.
+        """
         size = len(plaintext)
         if not self.established:
             raise TransportError("tls-failed", "the handshake is not done")
@@ -140,7 +152,7 @@ class Tls:
         self._unsent += size + _RECORD_OVERHEAD * (size // _RECORD_BYTES + 1) + _SLACK
 
     def outgoing(self) -> Bytes:
-        """Return ciphertext to send to the peer, b"" if none."""
+        """Return the ciphertext to send to the peer, b"" if there is none."""
         if not self._unsent:
             return b""
         expected, self._unsent = self._unsent, 0
@@ -153,11 +165,11 @@ class Tls:
         return b"".join(pieces)
 
     def release(self) -> None:
-        """Release large empty buffers. Cheap, to be called now and then.
+        """Replace large buffers that are empty. This is cheap, and is to be called from time to
+        time.
 
-        The memory BIOs between OpenSSL and us keep the size of the largest batch, about 280 KiB in
-        each direction, and 4 KiB after a handshake. Empty ones are replaced (SSL_set_bio frees the
-        old ones).
+        The memory BIOs between OpenSSL and this class keep the size of the largest batch, about 280
+        KiB in each direction, or 4 KiB after a handshake. SSL_set_bio frees the old ones.
         """
         if not self._swollen or not self.established or self._unsent:
             return
@@ -171,7 +183,8 @@ class Tls:
         self._swollen = False
 
     def close(self) -> None:
-        """Tell the peer that no more data follows (close_notify, returned by `outgoing`)."""
+        """End this side's direction. `outgoing` then returns the message for the peer
+        (close_notify)."""
         if self.established:
             try:
                 self._ssl.shutdown()
@@ -180,7 +193,8 @@ class Tls:
             self._unsent += _SLACK
 
     def exporter(self, label: bytes, size: int) -> bytes:
-        """Return `size` bytes that only the two ends know (RFC 8446, 7.5)."""
+        """Return `size` bytes of keying material that only the two ends know (RFC 8446, section
+        7.5)."""
         if not self.established:
             raise TransportError("tls-failed", "the handshake is not done")
         material: bytes = self._ssl.export_keying_material(label, size)
@@ -188,9 +202,11 @@ class Tls:
 
     @staticmethod
     def _waiting(bio: object) -> bool:
+        """Return whether a memory BIO contains bytes."""
         return bool(lib.BIO_get_mem_data(bio, ffi.new("char **")))
 
     def _take(self, size: int) -> Bytes:
+        """Return up to `size` bytes of ciphertext for the peer."""
         buffer = allocate(_CHARS, size)
         got = lib.BIO_read(self._ssl._from_ssl, buffer, size)
         if got <= 0:
@@ -201,9 +217,10 @@ class Tls:
         return memoryview(ffi.buffer(buffer, got))
 
     def _count_records(self, data: Bytes) -> None:
-        """Count whole records by their headers, so that `read` calls OpenSSL only if there is one.
+        """Count the complete records in received bytes by their headers.
 
-        Without one OpenSSL raises an exception, which costs more than a small record.
+        `read` then calls OpenSSL only if there is a record. Otherwise OpenSSL would raise an
+        exception, which costs more than a small record.
         """
         at = self._rest
         if self._head:
@@ -226,7 +243,8 @@ class Tls:
             self._head = bytes(data[at:])
 
     def _stop_reading(self, result: int) -> None:
-        """Handle a read without data: a record that carries none, the end, or an error."""
+        """Handle a read that returned no data: the record has none, the peer has ended, or an
+        error."""
         self._records = 0
         try:
             self._ssl._raise_ssl_error(self._ssl._ssl, result)
@@ -239,6 +257,7 @@ class Tls:
             raise _failed(error) from None
 
     def _handshake(self) -> None:
+        """Continue the handshake, as far as received bytes allow."""
         self._unsent += _FLIGHT_BYTES
         try:
             self._ssl.do_handshake()
@@ -250,6 +269,8 @@ class Tls:
         self.established = True
 
     def _check_end(self) -> None:
+        """Check the results of the handshake. Raises TransportError if the peer is not
+        acceptable."""
         if self._verdict.error or self._verdict.peer is None:
             raise self._verdict.error or TransportError("bad-certificate", "got no certificate")
         if self._ssl.get_alpn_proto_negotiated() != ALPN:
@@ -261,17 +282,19 @@ class Tls:
 
 
 def _pointer(data: Bytes) -> object:
-    """Return the argument for OpenSSL: bytes are passed as they are, at half the cost of a view."""
+    """Return the argument for OpenSSL. Bytes are passed directly, at half the cost of a view."""
     return data if isinstance(data, bytes) else ffi.from_buffer(data)
 
 
 def _failed(error: SSL.Error) -> TransportError:
+    """Return the error that reports an OpenSSL error."""
     details = error.args[0] if error.args and isinstance(error.args[0], list) else []
     reason = details[0][2] if details else type(error).__name__
     return TransportError("tls-failed", f"the TLS connection failed ({reason})")
 
 
 def _context(certificate: Certificate, server: bool) -> SSL.Context:
+    """Return the TLS context of a certificate for one role. Contexts are cached."""
     context = certificate.contexts.get(server)
     if context is None:
         context = certificate.contexts[server] = _make_context(certificate, server)
@@ -298,6 +321,7 @@ def _make_context(certificate: Certificate, server: bool) -> SSL.Context:
 
 
 def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
+    """Choose the application protocol. OpenSSL calls this on the server."""
     if ALPN not in offered:  # an exception in the callback ends the handshake with an alert
         raise TransportError("tls-failed", "the peer does not speak `shoal/1`")
     return ALPN
@@ -306,8 +330,11 @@ def _select_alpn(connection: SSL.Connection, offered: list[bytes]) -> bytes:
 def _check_certificate(
     connection: SSL.Connection, certificate: crypto.X509, error: int, depth: int, fine: int
 ) -> bool:
-    """Check the peer's certificate. OpenSSL calls this once for each of its own objections
-    (self-signed, dates, …), which do not count."""
+    """Check the peer's certificate, and store the result in the connection's `_Verdict`.
+
+    OpenSSL calls this once for each of its own objections (self-signed, dates, …). These are
+    ignored.
+    """
     verdict: _Verdict = connection.get_app_data()
     if verdict.peer is None and verdict.error is None:
         try:
@@ -318,6 +345,7 @@ def _check_certificate(
 
 
 def _peer_at_depth(certificate: crypto.X509, depth: int, expect: PeerId | None) -> PeerId:
+    """Return the peer that a certificate proves. Raises TransportError if it is not accepted."""
     if depth:
         raise TransportError("bad-certificate", "the peer sent more than one certificate")
     peer = peer_of_certificate(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate))

@@ -1,4 +1,5 @@
-"""libp2p on the wire for go, rust and py peers: identify, ping, calls and circuits."""
+"""libp2p's protocols for peers of go-libp2p, rust-libp2p and py-libp2p: identify, ping, calls,
+circuits."""
 
 from .limits import Libp2pLimits
 from .responder import Libp2pResponder

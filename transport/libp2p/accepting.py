@@ -19,9 +19,12 @@ MULTISTREAM_BYTE: Final = 0x13
 def answer_libp2p(
     host: Host, endpoint: Endpoint, relay: RelayBook | None, published: Collection[str] = ()
 ) -> Libp2pResponder:
-    """Answer libp2p programs at `endpoint` from now on, and relay between them within the limits of
-    `relay`. They may call the methods in `published`, whose handlers must be cheap, because every
-    libp2p program is a stranger."""
+    """Register a responder for libp2p programs at `endpoint`, and return it.
+
+    It relays between these programs within the limits of `relay`; None means that it does not
+    relay. They may call the methods in `published`. The handlers of these must be cheap, because
+    every libp2p program is a stranger.
+    """
 
     def addresses() -> list[Address]:
         found = host.interfaces()

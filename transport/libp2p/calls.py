@@ -1,6 +1,6 @@
 """Calls of libp2p peers: one request and one reply per stream (docs/spec/libp2p.md, section 4).
 
-Callers are strangers, so they may call only published methods, with limits on rate and number.
+The callers are strangers. They may call only published methods, within limits of rate and number.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from .muxstream import MuxStream
 from .varint import prefixed
 
 CALL: Final = "/shoal/call/1.0.0"
-_FIELDS: Final = 8
+_FIELDS: Final = 8  # largest number of fields in a request
 Published = Callable[[], Mapping[str, Handler]]
 """Returns the methods that strangers may call, each with its handler."""
 
 
 class CallService:
-    """Answers calls with the handlers of `published`."""
+    """Server of calls, which uses the handlers in `published`."""
 
     def __init__(self, published: Published, limits: Libp2pLimits) -> None:
         self._published = published
@@ -38,7 +38,7 @@ class CallService:
         self._open = 0
 
     async def serve(self, connection: Connection, stream: MuxStream) -> None:
-        """Read one request from a stream and answer it. Raises Fault if it is not a request."""
+        """Read one request from a stream and reply to it. Raises Fault if the stream fails."""
         limits = self._limits
         if connection.calls >= limits.calls or self._open >= limits.calls_total:
             await stream.send(_encode(Refusal("busy", "too many open calls"), limits))
@@ -56,6 +56,7 @@ class CallService:
         connection.progress()
 
     async def _answer(self, connection: Connection, request: bytes) -> Answer:
+        """Decode a request, and return the handler's reply to it."""
         await connection.pay(defaults.CALL_COST + len(request))
         try:
             method, header, payload = decode_request(request)
@@ -75,7 +76,10 @@ class CallService:
 
 
 def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
-    """Decode method, header and payload. Raises Fault (`bad-request`)."""
+    """Decode a request. Return (method, header, payload).
+
+    Raises Fault (`bad-request`) if it is malformed.
+    """
     fields = _fields(data)
     try:
         method = decode(fields.get("method", b"\xc0"), limit=METHOD_BYTES + 2, depth=0)
@@ -89,7 +93,7 @@ def decode_request(data: bytes) -> tuple[str, dict[str, Any], bytes]:
 
 
 def _fields(data: bytes) -> dict[str, bytes | memoryview]:
-    """Return the undecoded values of a map with text keys."""
+    """Return the fields of a map with text keys, each value still encoded."""
     found: dict[str, bytes | memoryview] = {}
     try:
         reader = Reader(data, limit=len(data), text=METHOD_BYTES)
@@ -106,6 +110,7 @@ def _fields(data: bytes) -> dict[str, bytes | memoryview]:
 
 
 def _encode(answer: Answer, limits: Libp2pLimits) -> bytes:
+    """Encode a reply or refusal with a length prefix."""
     if isinstance(answer, Reply):
         try:
             packed: bytes = msgpack.packb(

@@ -1,8 +1,8 @@
 """Messages of circuit relay v2 (libp2p specification, `relay/circuit-v2.md`).
 
-A peer speaks HOP to a relay, and a relay speaks STOP to a peer; both are protobuf with a length
-prefix. In a voucher the relay signs that a peer has a reservation
-(`RFC/0002-signed-envelopes.md`).
+A peer sends HOP messages to a relay, and a relay sends STOP messages to a peer. All are protobuf
+messages with a length prefix. With a voucher, the relay signs that a peer has a reservation (libp2p
+specification, `RFC/0002-signed-envelopes.md`).
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ STATUS_CODES: Final = {
     CONNECTION_FAILED: "peer-unreachable",
     NO_RESERVATION: "no-reservation",
 }
-"""Our error codes for the statuses with which a relay refuses."""
+"""This project's error code for each status with which a relay refuses a request."""
 _VOUCHER_DOMAIN: Final = b"libp2p-relay-rsvp"
 _VOUCHER_TYPE: Final = b"\x03\x02"
 _VARINT_LIMIT: Final = (1 << 63) - 1
@@ -46,19 +46,19 @@ _VARINT_LIMIT: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Limits of a circuit: seconds, and bytes of both directions together; 0 for no limit."""
+    """Limits of a circuit: seconds, and bytes of both directions together. 0 means no limit."""
 
     seconds: int
     size: int
 
 
 def hop_request(kind: int, peer: str | None = None) -> bytes:
-    """Encode RESERVE, or CONNECT to a peer."""
+    """Encode the request for a reservation (RESERVE), or for a circuit to `peer` (CONNECT)."""
     return _encode(package().HopMessage, type=kind, peer=None if peer is None else _peer(peer))
 
 
 def stop_connect(peer: str, allowance: Allowance) -> bytes:
-    """Encode the request to the target of a circuit, with its source and its limits."""
+    """Encode a relay's request to the target of a circuit. `peer` is the source of the circuit."""
     limit = _limit(allowance)
     return _encode(package().StopMessage, type=STOP_CONNECT, peer=_peer(peer), limit=limit)
 
@@ -69,24 +69,28 @@ def hop_status(
     allowance: Allowance | None = None,
     reservation: "circuit_pb2.Reservation | None" = None,
 ) -> bytes:
-    """Encode a relay's reply."""
+    """Encode a relay's reply to a HOP request."""
     limit = None if allowance is None else _limit(allowance)
     kind = package().HopMessage
     return _encode(kind, type=HOP_STATUS, reservation=reservation, limit=limit, status=status)
 
 
 def stop_status(status: int) -> bytes:
-    """Encode the target's reply."""
+    """Encode the target's reply to a STOP request."""
     return _encode(package().StopMessage, type=STOP_STATUS, status=status)
 
 
 def reservation(expires: int, addresses: list[bytes], voucher: bytes) -> "circuit_pb2.Reservation":
-    """Return a reservation: its end in seconds since 1970, the relay's addresses, the voucher."""
+    """Create a reservation, as it is part of a relay's reply.
+
+    `expires` is its end in Unix seconds, and `addresses` are binary multiaddrs of the relay.
+    """
     return package().Reservation(expire=expires, addrs=addresses, voucher=voucher)
 
 
 def voucher(identity: Identity, peer: str, expires: int) -> bytes:
-    """Return a signed envelope with Voucher{relay, peer, expiration}."""
+    """Encode a signed envelope with Voucher{relay, peer, expiration}. `expires` is in Unix
+    seconds."""
     message = package().Voucher(
         relay=encode_peer(identity.peer), peer=encode_peer(peer), expiration=expires
     )
@@ -103,7 +107,8 @@ def voucher(identity: Identity, peer: str, expires: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HopMessage:
-    """Decoded HOP message; peer and status are None where absent."""
+    """Decoded HOP message. Fields that are absent from it are None. `expires` is in Unix
+    seconds."""
 
     kind: int
     peer: str | None
@@ -112,7 +117,7 @@ class HopMessage:
 
     @classmethod
     def decode(cls, data: bytes) -> "HopMessage":
-        """Decode a message. Raises Fault (`bad-message`)."""
+        """Decode a HOP message. Raises Fault (`bad-message`) if it is malformed."""
         message = decode(package().HopMessage, data)
         expires = None
         if message.HasField("reservation"):
@@ -122,7 +127,7 @@ class HopMessage:
 
 @dataclass(frozen=True, slots=True)
 class StopMessage:
-    """Decoded STOP message."""
+    """Decoded STOP message. Fields that are absent from it are None."""
 
     kind: int
     peer: str | None
@@ -130,32 +135,38 @@ class StopMessage:
 
     @classmethod
     def decode(cls, data: bytes) -> "StopMessage":
-        """Decode a message. Raises Fault (`bad-message`)."""
+        """Decode a STOP message. Raises Fault (`bad-message`) if it is malformed."""
         message = decode(package().StopMessage, data)
         return cls(_kind(message, STOP_STATUS), _peer_in(message), _status(message))
 
 
 def _encode(kind: Callable[..., Message], **fields: object) -> bytes:
+    """Encode a message of class `kind` with a length prefix."""
     return prefixed(kind(**fields).SerializeToString())
 
 
 def _kind(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage", highest: int) -> int:
+    """Return the type of a message, 0 to `highest`. Raises Fault if it is absent or unknown."""
     if not message.HasField("type") or not 0 <= message.type <= highest:
         raise Fault("bad-message")
     return message.type
 
 
 def _status(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage") -> int | None:
+    """Return the status in a message, or None."""
     return message.status if message.HasField("status") else None
 
 
 def _peer_in(message: "circuit_pb2.HopMessage | circuit_pb2.StopMessage") -> str | None:
+    """Return the peer id in a message, or None. Raises Fault if it is malformed."""
     return decode_peer(message.peer.id) if message.HasField("peer") else None
 
 
 def _peer(peer: str) -> "circuit_pb2.PeerId":
+    """Create the protobuf form of a peer id."""
     return package().Peer(id=encode_peer(peer))
 
 
 def _limit(allowance: Allowance) -> "circuit_pb2.Limit":
+    """Create the protobuf form of a circuit's limits."""
     return package().Limit(duration=allowance.seconds, data=allowance.size)

@@ -1,7 +1,7 @@
-"""Client of foreign relays (go, rust or py): any program that speaks circuit relay v2.
+"""Client of libp2p relays, which are any programs that speak circuit relay v2.
 
-A circuit is a `ByteStream` at both ends. The two peers run TLS over it, so the relay sees only
-ciphertext, and the source that it names is merely a hint until TLS has authenticated it.
+A circuit is a `ByteStream` at both ends. The two peers run TLS over it, so that the relay sees only
+ciphertext. The source that a relay names is only a hint until TLS has authenticated it.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from .package import package
 from .session import Session
 
 OnCircuit = Callable[[MuxStream, PeerId, Address], None]
-_EXPIRED: Final = "expired"
+_EXPIRED: Final = "expired"  # code of a connection whose reservation could not be renewed
 
 
 @dataclass(slots=True)
 class _Relay:
-    """A relay that this node is connected to."""
+    """A relay to which this node is connected. `reserved` says whether there is a reservation."""
 
     address: Address
     connection: Connection
@@ -43,10 +43,11 @@ class _Relay:
 
 
 class CircuitClient:
-    """Holds reservations at foreign relays, and circuits through them, while `run` runs.
+    """Holder of reservations at libp2p relays, and dialer of circuits through them.
 
-    `protocols` answers requests of a relay (identify); `port` returns the local TCP port to dial
-    from. This node authenticates to relays with `identity`.
+    It works only while `run` runs. `protocols` returns the protocols that are served to relays
+    (identify). `port` returns the local TCP port from which relays are dialled. This node
+    authenticates itself to relays with `identity`.
     """
 
     def __init__(
@@ -73,19 +74,19 @@ class CircuitClient:
         self._nursery: trio.Nursery | None = None
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Call `callback(pipe, source, relay)` for each incoming circuit through our relays.
+        """Register `callback(pipe, source, relay)`, called for each incoming circuit.
 
-        The callback has to close the pipe. The source is not authenticated yet; this side is the
-        TLS server.
+        The callback must close the byte stream `pipe` in the end. The source is not authenticated
+        yet. This side is the TLS server.
         """
         self._on_circuit = callback
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when `addresses` has changed."""
+        """Register `callback()`, called when `addresses` has changed."""
         self._on_change.append(callback)
 
     def addresses(self) -> list[Address]:
-        """Return the addresses at which relays lead to this node now."""
+        """Return the addresses of this node through the relays at which it has a reservation."""
         held = [relay.address for relay in self._relays.values() if relay.reserved]
         return [address.through(self._identity.peer) for address in held]
 
@@ -101,10 +102,10 @@ class CircuitClient:
                 self._relays.clear()
 
     async def reserve(self, relay: Address) -> None:
-        """Get a reservation at a relay with a known peer id, and renew it until it is lost.
+        """Request a reservation at a relay whose peer id is known, and renew it in the background.
 
-        Returns once it is granted. Raises DialFailed: the codes of a dial, `reservation-refused`,
-        `relay-full`, `relay-denied`, `bad-relay`.
+        Returns once the reservation is granted. Raises DialFailed with the codes of a dial, or with
+        `reservation-refused`, `relay-full`, `relay-denied` or `bad-relay`.
         """
         found = await self._relay(relay)
         try:
@@ -126,10 +127,10 @@ class CircuitClient:
             self._relays[relay].connection.close("closed")
 
     async def dial(self, address: Address) -> MuxStream:
-        """Open a circuit to `address.peer` through `address.relay`; this side is the TLS client.
+        """Open a circuit to `address.peer` through `address.relay`. This side is the TLS client.
 
-        Raises DialFailed: the codes of a dial to the relay, `no-reservation`, `peer-unreachable`,
-        `relay-full`, `relay-denied`, `bad-relay`.
+        Raises DialFailed with the codes of a dial to the relay, or with `no-reservation`,
+        `peer-unreachable`, `relay-full`, `relay-denied` or `bad-relay`.
         """
         if address.relay is None or address.peer is None:
             raise DialFailed("bad-address", f"`{address}` does not lead through a relay")
@@ -145,7 +146,8 @@ class CircuitClient:
     # Connections to relays.
 
     async def _relay(self, address: Address) -> _Relay:
-        """Return the connection to a relay, dialling if there is none. Raises DialFailed."""
+        """Return the connection to a relay. Dials if there is none. Raises DialFailed if that
+        fails."""
         peer = address.peer
         if peer is None:
             raise DialFailed("bad-address", f"`{address}` lacks the peer id of the relay")
@@ -164,6 +166,7 @@ class CircuitClient:
         raise DialFailed("timeout", f"`{address}` did not answer within {defaults.DIAL_S:g} s")
 
     async def _dial_relay(self, address: Address, peer: PeerId) -> _Relay:
+        """Dial a relay, and return the connection once the relay is authenticated."""
         if self._nursery is None:
             raise DialFailed("not-running", "the client of relays is not running")
         await self._host.offload(package)
@@ -192,7 +195,10 @@ class CircuitClient:
         return relay
 
     async def _connect(self, address: Address) -> trio.SocketStream:
-        """Connect by TCP, from our listening port if possible. Raises DialFailed."""
+        """Open a TCP connection, from this node's listening port if possible.
+
+        Raises DialFailed if that fails.
+        """
         if address.transport != "tcp":
             raise DialFailed("bad-address", f"`{address}` is not a TCP address")
         ip, port = address.host, self._port()
@@ -215,7 +221,8 @@ class CircuitClient:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run a connection; report started once it is up or has failed."""
+        """Run a connection to its end. The task counts as started once the connection is up or has
+        failed."""
 
         def up() -> None:
             self._relays[peer] = relay
@@ -235,13 +242,14 @@ class CircuitClient:
             self._changed()
 
     def _changed(self) -> None:
+        """Call the callbacks, because `addresses` has changed."""
         for callback in self._on_change:
             callback()
 
     # Reservations and circuits.
 
     async def _ask_reservation(self, connection: Connection) -> float:
-        """Request a reservation; return its life in seconds. Raises DialFailed."""
+        """Request a reservation. Return its life in seconds. Raises DialFailed if it is refused."""
         stream, answer = await self._request(connection, wire.RESERVE, None)
         stream.close()
         shortest, longest = defaults.RESERVED_S
@@ -250,7 +258,10 @@ class CircuitClient:
     async def _request(
         self, connection: Connection, kind: int, peer: str | None
     ) -> tuple[MuxStream, HopMessage]:
-        """Send a HOP request; return its stream and the granting reply. Raises DialFailed."""
+        """Send a HOP request, and return (its stream, the reply that grants it).
+
+        Raises DialFailed if the relay refuses the request or does not answer.
+        """
         stream: MuxStream | None = None
         code = "timeout"
         try:
@@ -273,7 +284,8 @@ class CircuitClient:
         raise DialFailed(code, f"the relay `{connection.peer}` refused the request ({code})")
 
     async def _renew(self, relay: _Relay, life: float) -> None:
-        """Renew a reservation at half its life; leave a relay that refuses."""
+        """Renew a reservation after half of its life, again and again. Close the connection if that
+        fails."""
         while relay.connection.alive:
             await trio.sleep(life * defaults.RENEW)
             try:
@@ -284,10 +296,12 @@ class CircuitClient:
             relay.connection.keep(self._host.now() + life)
 
     def _protocols(self) -> dict[str, Serve]:
+        """Return the protocols that are served to relays."""
         return {**self._base(), wire.STOP: self._serve_stop}
 
     async def _serve_stop(self, connection: Connection, stream: MuxStream) -> None:
-        """Accept a circuit from a relay and hand it on; returns when it is closed."""
+        """Accept a circuit from a relay and pass it to the callback. Return when the circuit is
+        closed."""
         with trio.fail_after(self._limits.request_s):
             body = await stream.receive_message(defaults.CIRCUIT_MESSAGE_BYTES)
         relay = self._relays.get(PeerId(connection.peer))
@@ -309,7 +323,8 @@ class CircuitClient:
 
 
 def _source(body: bytes) -> PeerId | int:
-    """Return the source named in a STOP message, or the status with which to refuse it."""
+    """Return the source that a STOP message names, or the status with which to refuse the
+    message."""
     try:
         message = StopMessage.decode(body)
     except Fault:
@@ -323,6 +338,6 @@ def _source(body: bytes) -> PeerId | int:
 
 
 async def _hold(connection: Connection, stream: MuxStream) -> None:
-    """Keep the connection open as long as the circuit over it."""
+    """Prevent the idle timeout of a connection until the circuit over it is closed."""
     with connection.held():
         await stream.wait_closed()

@@ -1,4 +1,4 @@
-"""Trio shell of one libp2p connection: tasks for reading, writing, and each stream."""
+"""One libp2p connection with its tasks, which read, write, and serve each stream."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -19,16 +19,18 @@ from .session import Session
 from .yamux import Channel, Opened
 
 Serve = Callable[["Connection", MuxStream], Awaitable[None]]
-"""Serves a stream whose protocol is agreed. If it raises Fault, the stream is reset."""
+"""Serves a stream whose protocol is negotiated. If this raises Fault, the stream is reset."""
 Protocols = Callable[[], Mapping[str, Serve]]
-"""Returns what is served, by protocol id; called again for each stream."""
+"""Returns the protocols that are served, by protocol id. It is called again for each stream."""
 
 
 class Connection:
-    """Runs `session` over `pipe` until one of them ends, a limit is exceeded, or it is idle.
+    """Runner of `session` over the byte stream `pipe`.
 
-    `paces` are the rate limiters charged for received bytes. `relayed` means that the pipe is a
-    circuit itself. `code` says why the connection ended, with a word of docs/spec/libp2p.md.
+    It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
+    `paces` are the rate limiters that received bytes are charged to. `relayed` says that `pipe` is
+    itself a circuit. `code` is the reason of the end (docs/spec/libp2p.md); None while the
+    connection runs. `calls` and `circuits` count those that are open.
     """
 
     def __init__(
@@ -55,27 +57,27 @@ class Connection:
         self._budget = budget
         self._paces = paces
         self._scope = trio.CancelScope()
-        self._holds = 0
-        self._kept_until = -math.inf
-        self._heard = 0.0
-        self._paid = (0, 0)
-        self._wake = trio.lowlevel.ParkingLot()
-        self._room = trio.lowlevel.ParkingLot()
+        self._holds = 0  # open contexts of `held`
+        self._kept_until = -math.inf  # time until which the connection is not idle (see `keep`)
+        self._heard = 0.0  # time of the last received bytes
+        self._paid = (0, 0)  # frames, and streams of the peer, that were charged to the paces
+        self._wake = trio.lowlevel.ParkingLot()  # woken when there are bytes to write
+        self._room = trio.lowlevel.ParkingLot()  # woken when few enough bytes are unsent
         self._nursery: trio.Nursery | None = None
 
     @property
     def peer(self) -> str:
-        """libp2p peer id of the other end; available only after `run` has started."""
+        """The libp2p peer id of the other end. Raises Fault until that is authenticated."""
         return self._session.peer
 
     @property
     def ip(self) -> str:
-        """IP address of the other end, "" over a circuit."""
+        """The IP address of the other end; "" on a circuit."""
         return self._pipe.remote[0]
 
     @property
     def remote(self) -> tuple[str, int]:
-        """IP address and port of the other end, as seen from here."""
+        """The IP address and port of the other end, as seen from here."""
         return self._pipe.remote
 
     @property
@@ -86,7 +88,7 @@ class Connection:
     async def run(self, first: bytes = b"", *, up: Callable[[], None] = lambda: None) -> None:
         """Run the connection to its end.
 
-        `first` are bytes read before. `up` is called once both ends are authenticated.
+        `first` are bytes that were already read. `up` is called once both ends are authenticated.
         """
         self._heard = self._host.now()
         self._scope.deadline = trio.current_time() + self._limits.handshake_s
@@ -107,7 +109,7 @@ class Connection:
             self._budget.drop(self)
 
     def close(self, code: str) -> None:
-        """Close the connection and every stream on it."""
+        """Close the connection and every stream on it, for the reason `code`."""
         if self.code is not None:
             return
         self.code = code
@@ -119,7 +121,11 @@ class Connection:
         self._room.unpark_all()
 
     async def open(self, protocol: str) -> MuxStream:
-        """Open a stream for `protocol`. Raises Fault (`no-protocol`, …)."""
+        """Open a stream for a protocol.
+
+        Raises Fault with code `no-protocol` if the peer does not support the protocol, and with
+        another code if the stream is lost.
+        """
         if not self.alive:
             raise Fault("stream-lost")
         stream = self._shell(self._session.yamux.open())
@@ -134,7 +140,7 @@ class Connection:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Prevent the idle timeout while the context is active."""
+        """Prevent the idle timeout while the context is open."""
         self._holds += 1
         self.progress()
         try:
@@ -144,12 +150,12 @@ class Connection:
             self.progress()
 
     def keep(self, until: float) -> None:
-        """Prevent the idle timeout until `until` (the host's clock, in seconds)."""
+        """Prevent the idle timeout until `until`, in seconds on the host's clock."""
         self._kept_until = max(self._kept_until, until)
         self.progress()
 
     def progress(self) -> None:
-        """Restart the idle timeout after a served request."""
+        """Restart the idle timeout, because a request was served."""
         if self._session.established:
             idle = math.inf if self._holds else trio.current_time() + self._limits.idle_s
             self._scope.deadline = max(idle, self._kept_until)
@@ -162,6 +168,7 @@ class Connection:
     # Reading.
 
     async def _read(self, data: bytes, up: Callable[[], None]) -> None:
+        """Read and process bytes until the end. Call `up` when the handshake has ended."""
         established = False
         while True:
             try:
@@ -178,6 +185,7 @@ class Connection:
                 return
 
     async def _take_in(self, data: bytes) -> None:
+        """Process received bytes, charge their cost, and wait until few enough bytes are unsent."""
         self._heard = self._host.now()
         yamux = self._session.yamux
         for event in self._session.receive(data):
@@ -196,6 +204,7 @@ class Connection:
             await self._room.park()
 
     async def _receive(self) -> bytes:
+        """Wait for bytes and return them; b"" at the end."""
         try:
             while True:
                 await self._pipe.wait_readable()
@@ -209,9 +218,12 @@ class Connection:
     # Writing.
 
     def _flush(self) -> None:
+        """Wake the task that writes."""
         self._wake.unpark_all()
 
     async def _write(self) -> None:
+        """Write the session's bytes until the connection breaks or the peer accepts none for too
+        long."""
         try:
             while True:
                 while not (data := self._session.outgoing()):
@@ -226,6 +238,7 @@ class Connection:
             self.close("stuck")
 
     async def _send(self, data: bytes) -> None:
+        """Write all bytes to the byte stream."""
         view = memoryview(data)
         while view:
             try:
@@ -234,7 +247,9 @@ class Connection:
                 await self._pipe.wait_writable()
 
     async def _watch(self) -> None:
-        # A connection kept open without requests has to answer pings.
+        """Send pings on a silent connection that must stay open, and close it if there is no
+        reply."""
+        # This concerns connections that stay open without requests. Others have the idle timeout.
         while True:
             await trio.sleep(defaults.PING_S)
             now = self._host.now()
@@ -250,9 +265,11 @@ class Connection:
     # Streams.
 
     def _shell(self, channel: Channel) -> MuxStream:
+        """Create the `MuxStream` of a yamux stream."""
         return MuxStream(channel, self._session.yamux, flush=self._flush, room=self._room)
 
     async def _serve(self, stream: MuxStream) -> None:
+        """Negotiate the protocol of a stream that the peer has opened, and serve the stream."""
         try:
             protocols = self._protocols()
             choice = Choice(protocols)
@@ -267,6 +284,7 @@ class Connection:
             stream.close()
 
     async def _negotiate(self, stream: MuxStream, agreeing: Choice | Offer) -> str:
+        """Negotiate a stream's protocol, and return it. Raises Fault if there is no agreement."""
         while agreeing.chosen is None:
             data = await stream.receive(defaults.LINE_BYTES)
             if not data:

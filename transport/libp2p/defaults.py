@@ -1,4 +1,4 @@
-"""All constants of the libp2p implementation, with their units."""
+"""Constants of the libp2p implementation, with their units."""
 
 from typing import Final
 
@@ -7,16 +7,16 @@ from ..defaults import KIB, MIB
 # Wire formats (docs/spec/libp2p.md).
 PEER_ID_BYTES: Final = 64
 LINE_BYTES: Final = 256
-"""Longest multistream-select line that is accepted, with its newline."""
+"""Largest size of a multistream-select line with its newline, in bytes."""
 LINES: Final = 16
-"""Number of proposals answered per negotiation."""
+"""Largest number of proposals that are answered in a negotiation."""
 NOISE_MESSAGE_BYTES: Final = 65535
 NOISE_HANDSHAKE_BYTES: Final = 4 * KIB
-"""Longest handshake message: an RSA key of 8,192 bits and its signature take 2.2 KiB."""
+"""Largest handshake message in bytes. An RSA key of 8,192 bits and its signature take 2.2 KiB."""
 YAMUX_WINDOW_BYTES: Final = 256 * KIB
-"""Bytes that a side may send on a new stream; fixed by the protocol."""
+"""Bytes that a side may send on a new stream, as the protocol prescribes."""
 YAMUX_CREDIT: Final = (1 << 32) - 1
-"""Most bytes that a peer may ever allow us to send ahead on a stream."""
+"""Largest credit on a stream that a peer may give to this side, in bytes."""
 IDENTIFY_BYTES: Final = 8 * KIB
 CIRCUIT_MESSAGE_BYTES: Final = 4 * KIB
 
@@ -37,7 +37,8 @@ STREAM_COST: Final = 4 * KIB
 CALL_COST: Final = 4 * KIB
 PING_COST: Final = 2 * KIB
 HANDSHAKE_COST: Final = 16 * KIB
-"""Cost of handling beyond the bytes themselves, in bytes charged to the rate limiters."""
+"""Costs of processing a read, a frame, and so on, as bytes that are charged to the rate limiters in
+addition to the received bytes."""
 IDLE_S: Final = 60.0
 REQUEST_S: Final = 15.0
 CALLS: Final = 8
@@ -45,20 +46,21 @@ CALLS_TOTAL: Final = 64
 CALL_BYTES: Final = 1 * MIB
 CALL_S: Final = 60.0
 
-# The trio shell.
+# Connections and streams.
 READ_BYTES: Final = 32 * KIB
 UNSENT_BYTES: Final = 256 * KIB
-"""Unsent bytes of a connection beyond which streams wait; at twice that it stops reading."""
+"""Unsent bytes of a connection above which its streams wait. With twice as many, the connection
+stops reading."""
 UNSENT_S: Final = 30.0
-"""Seconds for which a peer may accept no bytes while some wait for it."""
+"""Seconds after which a connection is closed if the peer accepts no bytes that wait for it."""
 PING_S: Final = 15.0
 SILENT_S: Final = 40.0
-"""A connection kept for a reservation is pinged after `PING_S` seconds of silence, and closed after
-`SILENT_S`."""
+"""A connection that stays open for a reservation is pinged after `PING_S` seconds of silence, and
+closed after `SILENT_S` seconds."""
 DIAL_S: Final = 15.0
 CIRCUITS: Final = 8
-"""Number of concurrent circuits that one foreign relay may bring."""
+"""Largest number of concurrent circuits through one libp2p relay."""
 RENEW: Final = 0.5
-"""Share of a reservation's life after which it is renewed."""
+"""Fraction of a reservation's life after which it is renewed."""
 RESERVED_S: Final = (60.0, 7200.0)
 """Shortest and longest life of a reservation that is accepted, in seconds."""

@@ -1,7 +1,7 @@
-"""Circuit relay v2 for libp2p peers: reservations, and bytes between two streams.
+"""Circuit relay v2 for libp2p peers: grants reservations, and copies bytes between two streams.
 
-It works only while this node relays. All limits are in the relay's book, which lanes use too;
-libp2p peers count as strangers there.
+It serves only while this node relays. All limits are those of the relay's book, which peers with a
+lane use as well. libp2p peers count as strangers there.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .package import encode_address
 
-_NAME: Final = "libp2p/"  # prefix in the book: the peer's lane has a separate reservation
+_NAME: Final = "libp2p/"  # prefix in the book, because a peer's lane has a separate reservation
 _STATUS: Final = {
     "not-a-relay": wire.PERMISSION_DENIED,
     "relayed": wire.PERMISSION_DENIED,
@@ -32,12 +32,12 @@ _STATUS: Final = {
     "full": wire.RESOURCE_LIMIT_EXCEEDED,
     "too-many-circuits": wire.RESOURCE_LIMIT_EXCEEDED,
 }
-_CHUNK: Final = 16 * 1024
-_LISTED: Final = 8
+_CHUNK: Final = 16 * 1024  # largest number of bytes that are copied at once
+_LISTED: Final = 8  # largest number of addresses in a reservation
 
 
 class HopService:
-    """Serves HOP streams. `addresses` returns where this node listens."""
+    """Server of HOP streams. `addresses` returns the addresses on which this node listens."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class HopService:
             await stream.send(wire.hop_status(wire.MALFORMED_MESSAGE))
 
     def _reserve(self, connection: Connection) -> bytes:
-        """Answer RESERVE; keep the connection open as long as the reservation."""
+        """Return the reply to RESERVE. The connection stays open as long as the reservation."""
         now = self._host.now()
         granted = self._book.reserve(_asker(connection), now)
         if isinstance(granted, str):
@@ -102,10 +102,12 @@ class HopService:
         return wire.hop_status(wire.OK, allowance=self._allowance(), reservation=body)
 
     def _allowance(self) -> Allowance:
+        """Return the limits of a stranger's circuit."""
         limits = self._book.limits
         return Allowance(int(limits.stranger_s), limits.stranger_bytes)
 
     async def _connect(self, connection: Connection, stream: MuxStream, peer: str) -> None:
+        """Serve CONNECT: open a circuit in the book, and carry it."""
         circuit = self._book.open_circuit(_asker(connection), _NAME + peer, self._host.now())
         if isinstance(circuit, str):
             await stream.send(wire.hop_status(_STATUS.get(circuit, wire.PERMISSION_DENIED)))
@@ -123,6 +125,7 @@ class HopService:
     async def _join(
         self, connection: Connection, stream: MuxStream, target: Connection, circuit: Circuit
     ) -> None:
+        """Open a stream to the target, and copy bytes until the circuit ends."""
         far: MuxStream | None = None
         try:
             with trio.move_on_after(self._limits.request_s):
@@ -139,7 +142,10 @@ class HopService:
             far.close()
 
     async def _announce(self, source: str, target: Connection) -> MuxStream:
-        """Return a stream on which the target has accepted `source`. Raises Fault."""
+        """Return a stream to the target, on which the target has accepted the source.
+
+        Raises Fault if the target refuses or is lost.
+        """
         far = await target.open(wire.STOP)
         try:
             await far.send(wire.stop_connect(source, self._allowance()))
@@ -152,7 +158,7 @@ class HopService:
         return far
 
     async def _splice(self, near: MuxStream, far: MuxStream, circuit: Circuit) -> None:
-        """Copy both directions until both have ended; reset both if a limit is reached."""
+        """Copy both directions until both have ended. Reset both streams if a limit is reached."""
         over = True
         with trio.CancelScope(deadline=circuit.deadline):
             try:
@@ -167,7 +173,7 @@ class HopService:
             far.close()
 
     async def _copy(self, source: MuxStream, sink: MuxStream, circuit: Circuit) -> None:
-        """Copy bytes as the book allows. Raises Fault at a limit, or if an end is lost."""
+        """Copy one direction as the book allows. Raises Fault at a limit, or if an end is lost."""
         while True:
             await source.wait_readable()
             if source.at_end:
@@ -184,5 +190,5 @@ class HopService:
 
 
 def _asker(connection: Connection) -> Asker:
-    """Return a libp2p program as the book knows it; none is a member."""
+    """Return a libp2p program as an asker for the book. No such program is a member."""
     return Asker(_NAME + connection.peer, connection.ip, relayed=connection.relayed)

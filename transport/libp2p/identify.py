@@ -1,4 +1,4 @@
-"""Identify message (libp2p specification, `identify/README.md`)."""
+"""The message of identify (libp2p specification, `identify/README.md`)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from .varint import prefixed
 
 IDENTIFY: Final = "/ipfs/id/1.0.0"
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"
-_FAMILY: Final = "ipfs/0.1.0"  # the protocol version that go, rust and py peers announce
+_FAMILY: Final = "ipfs/0.1.0"  # the version that go-libp2p, rust-libp2p and py-libp2p announce
 
 
 def identify_answer(
@@ -19,7 +19,10 @@ def identify_answer(
     observed: Address | None,
     protocols: Sequence[str],
 ) -> bytes:
-    """Encode this node's identity, addresses and protocols, with a length prefix."""
+    """Encode this node's identity, addresses and protocols, with a length prefix.
+
+    `observed` is the address at which this node sees the peer; None if it has none.
+    """
     message = package().Identify(
         public_key=encode_key(public_key),
         listen_addrs=[encode_address(address) for address in listening],

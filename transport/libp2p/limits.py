@@ -1,4 +1,4 @@
-"""Limits for libp2p peers, which are never members."""
+"""Limits for libp2p peers, which are always strangers."""
 
 from dataclasses import dataclass
 
@@ -8,42 +8,44 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class Libp2pLimits:
-    """Limits on everything that a libp2p peer can make this node store, do or wait for."""
+    """Limits of everything that a libp2p peer can make this node store, do or wait for."""
 
     connections: int = defaults.CONNECTIONS
-    """Concurrent connections, a count; a further one is closed."""
+    """Largest number of concurrent connections. A further one is closed."""
     connections_per_subnet: int = defaults.CONNECTIONS_PER_SUBNET
-    """Connections from one /24 (IPv4) or /64 (IPv6), a count (`limits.Sources`)."""
+    """Largest number of connections from one /24 (IPv4) or /64 (IPv6) (see `limits.Sources`)."""
     connections_loopback: int = defaults.CONNECTIONS_LOOPBACK
-    """Connections from this machine, a count."""
+    """Largest number of connections from this machine."""
     streams: int = defaults.STREAMS
-    """Open streams of a peer per connection, a count; a further one is reset."""
+    """Largest number of open streams of a peer per connection. A further one is reset."""
     held_bytes: int = defaults.HELD_BYTES
-    """Unread bytes of one connection; beyond it the connection is closed."""
+    """Largest number of unread bytes of one connection. If there are more, it is closed."""
     total_bytes: int = defaults.TOTAL_BYTES
-    """Unread bytes of all connections; beyond it the one with the most is closed."""
+    """Largest number of unread bytes of all connections. If there are more, the connection with the
+    most is closed."""
     rate: int = defaults.RATE
-    """Bytes per second accepted from all connections together; handling (a frame, a stream, a
-    call) is charged as bytes too."""
+    """Bytes per second accepted from all connections together. The processing of a frame, a stream
+    or a call is also charged, as a number of bytes."""
     burst_bytes: int = defaults.BURST_BYTES
-    """Bytes accepted at once after a silence, from all connections together."""
+    """Largest burst after a silence from all connections together, in bytes."""
     peer_rate: int = defaults.PEER_RATE
     """Bytes per second accepted from one connection."""
     peer_burst_bytes: int = defaults.PEER_BURST_BYTES
-    """Bytes accepted at once after a silence, from one connection."""
+    """Largest burst after a silence from one connection, in bytes."""
     handshake_s: float = HANDSHAKE_S
-    """Seconds from the first byte to a secured and multiplexed connection."""
+    """Time limit from the first byte to a secured and multiplexed connection, in seconds."""
     idle_s: float = defaults.IDLE_S
-    """Seconds without an answered request after which a connection is closed."""
+    """Seconds without a served request after which a connection is closed."""
     request_s: float = defaults.REQUEST_S
-    """Seconds for a peer to negotiate and send its request on a stream, and to close it."""
+    """Time limit for a peer to negotiate and send its request on a stream, and again to close the
+    stream, in seconds."""
     calls: int = defaults.CALLS
-    """Concurrent calls of one connection, a count; a further one is refused as `busy`."""
+    """Largest number of concurrent calls of one connection. A further one is refused (`busy`)."""
     calls_total: int = defaults.CALLS_TOTAL
-    """Concurrent calls of all connections together, a count."""
+    """Largest number of concurrent calls of all connections together."""
     call_bytes: int = defaults.CALL_BYTES
-    """Largest request and reply of a call, in bytes."""
+    """Largest size of a call's request, and of its reply, in bytes."""
     call_s: float = defaults.CALL_S
-    """Seconds that a handler may take for a call."""
+    """Time limit of a call in seconds. The handler may use half of it."""
     circuits: int = defaults.CIRCUITS
-    """Concurrent circuits that one foreign relay may bring, a count."""
+    """Largest number of concurrent circuits through one libp2p relay."""

@@ -1,7 +1,8 @@
-"""multistream-select 1.0: negotiation of a protocol, sans-I/O (multiformats, `multistream`).
+"""Negotiation of a protocol by multistream-select 1.0, without I/O (multiformats, `multistream`).
 
-A line is its length as a varint, its text and a newline. Both sides first send the version; then
-one proposes protocols, and the other repeats the one it accepts or answers `na`.
+A line consists of its length as a varint, its text and a newline. Both sides first send the
+version. One side then proposes protocols. The other side repeats the one that it accepts, or
+replies `na`.
 """
 
 from collections.abc import Container
@@ -21,15 +22,17 @@ def line(text: str) -> bytes:
 
 
 class _Lines:
-    """Splits bytes into lines. Raises Fault (`bad-multistream`)."""
+    """Buffer that splits bytes into lines."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
+        """Append received bytes."""
         self._buffer += data
 
     def next(self) -> str | None:
+        """Return the next line, or None if it is incomplete. Raises Fault if it is malformed."""
         found = read_uvarint(self._buffer)
         if found is None:
             return None
@@ -45,13 +48,15 @@ class _Lines:
         return text[:-1].decode("ascii")
 
     def rest(self) -> bytes:
+        """Return the remaining bytes, and clear the buffer."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
 
 
 class Choice:
-    """Answering side. `chosen` is set once a proposal is among `protocols`."""
+    """The side that answers proposals. `chosen` is the accepted protocol, None until there is
+    one."""
 
     def __init__(self, protocols: Container[str]) -> None:
         self.chosen: str | None = None
@@ -60,9 +65,10 @@ class Choice:
         self._count = 0
 
     def receive(self, data: bytes) -> bytes:
-        """Take received bytes and return the reply; `rest` has the bytes after the agreement.
+        """Process received bytes, and return the reply.
 
-        Raises Fault (`bad-multistream`, or `no-protocol` after LINES refusals).
+        Raises Fault with code `bad-multistream` if they are malformed, and with code `no-protocol`
+        after LINES refusals.
         """
         self._lines.feed(data)
         answer = b""
@@ -71,10 +77,11 @@ class Choice:
         return answer
 
     def rest(self) -> bytes:
-        """Return the bytes received after the agreement."""
+        """Return the bytes that were received after the agreement."""
         return self._lines.rest()
 
     def _answer(self, text: str) -> bytes:
+        """Return the reply to one line."""
         self._count += 1
         if self._count == 1:
             if text != VERSION:
@@ -89,7 +96,8 @@ class Choice:
 
 
 class Offer:
-    """Proposing side, for a single protocol. `chosen` is set once the other side accepts."""
+    """The side that proposes a single protocol. `chosen` is that protocol once the other side
+    accepts it."""
 
     def __init__(self, protocol: str) -> None:
         self.chosen: str | None = None
@@ -102,7 +110,11 @@ class Offer:
         return line(VERSION) + line(self._protocol)
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes; return b"". Raises Fault (`bad-multistream`, `no-protocol`)."""
+        """Process received bytes. Returns b"", because there is nothing to reply.
+
+        Raises Fault with code `bad-multistream` if they are malformed, and with code `no-protocol`
+        if the protocol is refused.
+        """
         self._lines.feed(data)
         while self.chosen is None and (text := self._lines.next()) is not None:
             if not self._greeted:
@@ -116,5 +128,5 @@ class Offer:
         return b""
 
     def rest(self) -> bytes:
-        """Return the bytes received after the agreement."""
+        """Return the bytes that were received after the agreement."""
         return self._lines.rest()

@@ -1,4 +1,4 @@
-"""Trio shell of one yamux stream. It is a `ByteStream`, so TLS runs over it as over a socket."""
+"""One yamux stream as a `ByteStream`, so that TLS runs over it as over a socket."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,14 +11,15 @@ from . import defaults
 from .varint import read_uvarint
 from .yamux import Channel, Yamux
 
-_LITTLE = defaults.UNSENT_BYTES // 4
+_LITTLE = defaults.UNSENT_BYTES // 4  # unsent bytes up to which a stream may write
 
 
 class MuxStream:
-    """Both directions of a stream. One task may read and one may write at a time.
+    """Both directions of a yamux stream. At most one task may read at a time, and one may write.
 
-    `flush` sends the frames that yamux has queued; `room` is woken when the connection has sent
-    some. The async methods raise Fault (`stream-lost`) if the stream or the connection is lost.
+    `flush` sends the frames that yamux has queued. `room` is woken when the connection has sent
+    some bytes. The methods of the section "Messages" raise Fault (`stream-lost`) if the stream or
+    the connection is lost.
     """
 
     medium = "circuit"
@@ -100,14 +101,15 @@ class MuxStream:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything has been read, up to the peer's end of stream."""
+        """Whether everything has been read, up to the end of the peer's direction."""
         channel = self._channel
         return channel.read_done and not (self._early or channel.unread or channel.failed)
 
     # Messages.
 
     async def receive(self, limit: int) -> bytes:
-        """Receive 1 to `limit` bytes; b"" at the peer's end of stream."""
+        """Wait for data and return 1 to `limit` bytes. Return b"" once the peer has ended its
+        direction."""
         try:
             while True:
                 await self.wait_readable()
@@ -117,7 +119,8 @@ class MuxStream:
             raise Fault("stream-lost") from None
 
     async def receive_exactly(self, size: int) -> bytes:
-        """Receive `size` bytes. Raises Fault (`stream-lost`) if the stream ends before."""
+        """Wait for `size` bytes and return them. Raises Fault (`stream-lost`) if the stream ends
+        before."""
         data = bytearray()
         while len(data) < size:
             piece = await self.receive(size - len(data))
@@ -127,7 +130,11 @@ class MuxStream:
         return bytes(data)
 
     async def receive_message(self, limit: int) -> bytes:
-        """Receive a message with its length prefix. Raises Fault (`too-large`, `bad-varint`)."""
+        """Wait for a message with a length prefix and return it.
+
+        Raises Fault with code `too-large` if it exceeds `limit` bytes, or `bad-varint` if its
+        length is malformed.
+        """
         head = bytearray()
         while (found := read_uvarint(head)) is None:
             head += await self.receive_exactly(1)
@@ -136,7 +143,7 @@ class MuxStream:
         return await self.receive_exactly(found[0])
 
     async def send(self, data: bytes) -> None:
-        """Hand all bytes to the connection, as fast as the peer accepts them."""
+        """Pass all bytes to the connection, as fast as the peer accepts them."""
         view = memoryview(data)
         try:
             while view:
@@ -148,24 +155,26 @@ class MuxStream:
             raise Fault("stream-lost") from None
 
     async def finish(self) -> None:
-        """End this direction and wait for the peer's end of stream."""
+        """End this side's direction, and wait until the peer has ended its own. Data of the peer is
+        dropped."""
         self.end()
         while await self.receive(defaults.READ_BYTES):
             pass
 
     async def wait_closed(self) -> None:
-        """Wait until `close` is called, or the stream or the connection is lost."""
+        """Wait until `close` has been called, or the stream or the connection is lost."""
         while not (self._closed or self._channel.failed):
             await self._changed.park()
 
     def put_back(self, data: bytes) -> None:
-        """Return bytes that were read too early to the front."""
+        """Insert bytes that were read too early before the unread ones."""
         self._early = data + self._early
 
     def wake(self) -> None:
-        """Wake the waiting tasks after a change of the channel."""
+        """Wake the waiting tasks, because the state of the channel has changed."""
         self._changed.unpark_all()
 
     def _check_open(self) -> None:
+        """Raise ClosedResourceError if `close` has been called."""
         if self._closed:
             raise trio.ClosedResourceError

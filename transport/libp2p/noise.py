@@ -1,9 +1,9 @@
-"""Noise XX with libp2p's payload, sans-I/O.
+"""Noise XX with libp2p's payload, without I/O.
 
-Noise_XX_25519_ChaChaPoly_SHA256 (The Noise Protocol Framework, revision 34, sections 5 and 7.5) in
-frames with a 2-byte length. The handshake's payload ties the static key to the peer id (libp2p
-specification, `noise/README.md`). Keys come from the host's entropy. Early data is neither sent nor
-used.
+Implements Noise_XX_25519_ChaChaPoly_SHA256 (The Noise Protocol Framework, revision 34, sections 5
+and 7.5) in frames with a length prefix of 2 bytes. The payload of the handshake ties the static key
+to the peer id (libp2p specification, `noise/README.md`). Keys come from the host's entropy. Early
+data is neither sent nor used.
 """
 
 import hmac
@@ -20,7 +20,7 @@ from ..lane.frame import Fault
 from . import defaults
 from .package import decode, encode_key, package, proven_peer
 
-_NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is its own first hash
+_NAME: Final = b"Noise_XX_25519_ChaChaPoly_SHA256"  # 32 bytes, so it is itself the first hash
 _STATIC_KEY_WORD: Final = b"noise-libp2p-static-key:"
 _KEY_BYTES: Final = 32
 _TAG_BYTES: Final = 16
@@ -30,23 +30,26 @@ _NONCES: Final = 1 << 64
 
 
 class Cipher:
-    """Cipher of one direction: a key, and a counter that never repeats (section 5.1)."""
+    """Cipher of one direction: a key, and a counter that never repeats (Noise framework, section
+    5.1)."""
 
     def __init__(self, key: bytes) -> None:
         self._aead = ChaCha20Poly1305(key)
         self._count = 0
 
     def encrypt(self, plaintext: bytes, associated: bytes = b"") -> bytes:
+        """Encrypt a message. `associated` is authenticated but not encrypted."""
         return self._aead.encrypt(self._nonce(), plaintext, associated)
 
     def decrypt(self, ciphertext: bytes, associated: bytes = b"") -> bytes:
-        """Decrypt a message. Raises Fault (`bad-noise`)."""
+        """Decrypt a message. Raises Fault (`bad-noise`) if it was changed."""
         try:
             return self._aead.decrypt(self._nonce(), ciphertext, associated)
         except InvalidTag:
             raise Fault("bad-noise") from None
 
     def _nonce(self) -> bytes:
+        """Return the next nonce. Raises Fault when all have been used."""
         count = self._count
         self._count += 1
         if self._count >= _NONCES:
@@ -55,17 +58,17 @@ class Cipher:
 
 
 def _derive(chaining: bytes, material: bytes) -> tuple[bytes, bytes]:
-    """Apply HKDF with two outputs (section 4.3)."""
+    """Apply HKDF with two outputs (Noise framework, section 4.3)."""
     secret = hmac.digest(chaining, material, "sha256")
     first = hmac.digest(secret, b"\x01", "sha256")
     return first, hmac.digest(secret, first + b"\x02", "sha256")
 
 
 class Handshake:
-    """Symmetric state and the three messages of XX (section 7.5).
+    """Symmetric state and the three messages of the pattern XX (Noise framework, section 7.5).
 
-    `initiator` writes first. `write` and `read` alternate; then `split` returns the ciphers for
-    sending and receiving.
+    The `initiator` writes the first message. Calls of `write` and `read` alternate. After the third
+    message, `split` returns the ciphers.
     """
 
     def __init__(self, *, initiator: bool, static: bytes, ephemeral: bytes) -> None:
@@ -80,11 +83,11 @@ class Handshake:
 
     @property
     def static_key(self) -> bytes:
-        """Public static key of this side."""
+        """The public static key of this side."""
         return self._static.public_key().public_bytes_raw()
 
     def write(self, step: int, payload: bytes = b"") -> bytes:
-        """Encode message 0, 1 or 2 of this side, with its payload."""
+        """Encode a message of this side (`step` is 0, 1 or 2) with its payload."""
         out = b""
         if step < 2:
             key = self._ephemeral.public_key().public_bytes_raw()
@@ -98,7 +101,10 @@ class Handshake:
         return out + self._encrypt(payload)
 
     def read(self, step: int, message: bytes) -> bytes:
-        """Decode message 0, 1 or 2 of the other side; return its payload. Raises Fault."""
+        """Decode a message of the other side (`step` is 0, 1 or 2), and return its payload.
+
+        Raises Fault (`bad-noise`) if it is malformed.
+        """
         if step < 2:
             key, message = message[:_KEY_BYTES], message[_KEY_BYTES:]
             if len(key) != _KEY_BYTES:
@@ -117,14 +123,16 @@ class Handshake:
         return self._decrypt(message)
 
     def split(self) -> tuple[Cipher, Cipher]:
-        """Return the ciphers for sending and for receiving (section 5.2)."""
+        """Return (cipher for sending, cipher for receiving) (Noise framework, section 5.2)."""
         first, second = map(Cipher, _derive(self._chaining, b""))
         return (first, second) if self._initiator else (second, first)
 
     def _mix_hash(self, data: bytes) -> None:
+        """Add data to the handshake hash."""
         self._hash = sha256(self._hash + data).digest()
 
     def _mix_key(self, ours: X25519PrivateKey, theirs: X25519PublicKey | None) -> None:
+        """Add the result of a key exchange to the chaining key, and create the next cipher."""
         assert theirs is not None
         try:
             shared = ours.exchange(theirs)
@@ -134,11 +142,14 @@ class Handshake:
         self._cipher = Cipher(key)
 
     def _encrypt(self, data: bytes) -> bytes:
+        """Encrypt data, if there is a cipher already, and add the result to the handshake hash."""
         sealed = data if self._cipher is None else self._cipher.encrypt(data, self._hash)
         self._mix_hash(sealed)
         return sealed
 
     def _decrypt(self, sealed: bytes) -> bytes:
+        """Decrypt data, if there is a cipher already, and add the ciphertext to the handshake
+        hash."""
         data = sealed
         if self._cipher is not None:
             if len(sealed) < _TAG_BYTES:
@@ -149,11 +160,12 @@ class Handshake:
 
 
 class Noise:
-    """A secured connection. Feed what arrives, send what `outgoing` returns.
+    """A secured connection. Pass what arrives to `receive`, and send what `outgoing` returns.
 
-    `peer` is the other end's libp2p peer id (of an Ed25519 key), None until it is authenticated;
-    `expect` is the peer id that the other end must have. Raises Fault: `bad-noise`,
-    `bad-identity`, `wrong-peer`.
+    `peer` is the libp2p peer id of the other end (of an Ed25519 key); None until it is
+    authenticated. `expect` is the peer id that the other end must have; None accepts any. Methods
+    raise Fault with code `bad-noise` for a malformed or changed message, `bad-identity` if the
+    other end does not prove its identity, and `wrong-peer` if that is not the expected one.
     """
 
     def __init__(
@@ -185,7 +197,7 @@ class Noise:
         return self._ciphers is not None
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the wire and return the plaintext in them."""
+        """Process received bytes, and return the plaintext in them."""
         self._buffer += data
         pieces = []
         while (message := self._next()) is not None:
@@ -196,19 +208,20 @@ class Noise:
         return b"".join(pieces)
 
     def send(self, plaintext: bytes) -> None:
-        """Encrypt for the peer; allowed only once established."""
+        """Encrypt bytes for the peer. Allowed only once both ends are authenticated."""
         assert self._ciphers is not None
         for start in range(0, len(plaintext), _PLAINTEXT_BYTES):
             piece = plaintext[start : start + _PLAINTEXT_BYTES]
             self._send(self._ciphers[0].encrypt(piece))
 
     def outgoing(self) -> bytes:
-        """Return the bytes to send."""
+        """Return the bytes to send, and remove them from the buffer."""
         data = bytes(self._out)
         self._out.clear()
         return data
 
     def _next(self) -> bytes | None:
+        """Return the next complete message, or None."""
         if len(self._buffer) < _LENGTH_BYTES:
             return None
         size = int.from_bytes(self._buffer[:_LENGTH_BYTES])
@@ -221,10 +234,11 @@ class Noise:
         return message
 
     def _send(self, message: bytes) -> None:
+        """Append a message with its length to the bytes to send."""
         self._out += len(message).to_bytes(_LENGTH_BYTES) + message
 
     def _advance(self, handshake: Handshake, message: bytes) -> None:
-        """Handle a handshake message and queue the reply."""
+        """Process a handshake message, and queue the reply."""
         payload = handshake.read(self._step, message)
         if self._step:
             self._prove(payload, handshake)
@@ -245,6 +259,7 @@ class Noise:
         return message.SerializeToString()
 
     def _prove(self, payload: bytes, handshake: Handshake) -> None:
+        """Check that the other end's payload proves its identity, and set `peer`."""
         if handshake.their_static is None:
             raise Fault("bad-identity")
         message = decode(package().NoiseHandshakePayload, payload)

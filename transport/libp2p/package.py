@@ -1,7 +1,7 @@
-"""The part that the libp2p package does: keys, peer ids, multiaddrs and protobuf messages.
+"""Use of the libp2p package: keys, peer ids, multiaddrs and protobuf messages.
 
-Connections and streams are our own code, because the package does not limit what they hold
-(docs/adr/0035-libp2p-package.md).
+Connections and streams are implemented in this project, because the package does not limit their
+memory (docs/adr/0035-libp2p-package.md).
 """
 
 from typing import TYPE_CHECKING, TypeVar
@@ -20,10 +20,10 @@ _AnyMessage = TypeVar("_AnyMessage", bound=Message)
 
 
 def package() -> "Package":
-    """Return the package's classes.
+    """Return the package's classes. The first call imports them.
 
-    The first call imports them, so make it in a thread (`offload`) once a libp2p peer or relay
-    comes. Calls in other threads then wait, as for any module that is being imported.
+    Make the first call in a thread (`offload`) when a libp2p peer or relay appears. Calls in other
+    threads then wait, as for any module that is being imported.
     """
     from .classes import PACKAGE
 
@@ -31,7 +31,10 @@ def package() -> "Package":
 
 
 def decode(kind: type[_AnyMessage], data: bytes) -> _AnyMessage:
-    """Decode a message whose size the caller has limited. Raises Fault (`bad-message`)."""
+    """Decode a protobuf message whose size the caller has limited.
+
+    Raises Fault (`bad-message`) if it is malformed.
+    """
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -48,9 +51,10 @@ def encode_key(public_key: bytes) -> bytes:
 
 
 def proven_peer(encoded: bytes, data: bytes, signature: bytes) -> str:
-    """Return the peer id of the encoded identity key that signed `data`.
+    """Check a signature of `data` by an encoded identity key, and return the peer id of that key.
 
-    Raises Fault (`bad-identity`); for other kinds than Ed25519, before anything is verified.
+    Raises Fault (`bad-identity`) if the signature is wrong. For a key that is not Ed25519, this is
+    raised before anything is verified.
     """
     try:
         key = package().Ed25519PublicKey.from_bytes(identity_key(encoded))
@@ -63,13 +67,14 @@ def proven_peer(encoded: bytes, data: bytes, signature: bytes) -> str:
 
 
 def encode_peer(peer: str) -> bytes:
-    """Decode the text of a peer id to its multihash."""
+    """Return a peer id, given as text, in its binary form (a multihash)."""
     encoded: bytes = package().ID.from_base58(peer).to_bytes()
     return encoded
 
 
 def decode_peer(data: bytes) -> str:
-    """Return the text of a peer id in a message. Raises Fault (`bad-message`)."""
+    """Return a peer id, given in its binary form, as text. Raises Fault (`bad-message`) if it is
+    none."""
     if not data or len(data) > defaults.PEER_ID_BYTES:
         raise Fault("bad-message")
     peer: str = package().ID(data).to_base58()
@@ -80,6 +85,6 @@ def decode_peer(data: bytes) -> str:
 
 
 def encode_address(address: Address) -> bytes:
-    """Encode an address, with its relay and its peer, as a binary multiaddr."""
+    """Encode an address, with its relay and its peer if it has them, as a binary multiaddr."""
     encoded: bytes = package().Multiaddr(str(address)).to_bytes()
     return encoded

@@ -1,7 +1,7 @@
-"""Serves libp2p programs on our TCP port: identify, ping, published calls, circuits.
+"""Server for libp2p programs on this node's TCP port: identify, ping, published calls, circuits.
 
-Only Noise and yamux are supported. None of these peers is a member. The libp2p package is imported
-when the first one comes (package.py).
+Only Noise and yamux are supported. These peers are always strangers. The libp2p package is imported
+when the first one connects (package.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +32,14 @@ from .session import Session
 
 PING: Final = "/ipfs/ping/1.0.0"
 _PING_BYTES: Final = 32
-_LISTED: Final = 16  # addresses in an identify message
+_LISTED: Final = 16  # largest number of addresses in an identify message
 
 
 class Libp2pResponder:
-    """libp2p part of a listener: `serve` is called per connection whose first byte is 0x13.
+    """Server for libp2p programs. `serve` is called with each connection that begins with 0x13.
 
     `published` returns the methods that strangers may call. `relay` is the book of a node that may
-    relay (its limits say whether it does).
+    relay (its limits decide whether it does); None if it must not.
     """
 
     def __init__(
@@ -70,16 +70,19 @@ class Libp2pResponder:
             self._hop = HopService(host, identity, relay, addresses=addresses, limits=self._limits)
 
     async def serve(self, stream: trio.SocketStream, first: bytes) -> None:
-        """Serve one peer until it is done or exceeds a limit, then close the connection.
+        """Serve one peer until it ends or exceeds a limit, and close the connection.
 
-        `first` are the bytes already read. Nothing that the peer does raises.
+        `first` are bytes that were already read. Nothing that the peer does raises an exception.
         """
         await self.serve_byte_stream(TcpByteStream(stream), first)
 
     async def serve_byte_stream(
         self, pipe: ByteStream, first: bytes, *, relayed: bool = False
     ) -> str:
-        """Serve a peer over any pipe, `relayed` if it is a circuit; return why it ended."""
+        """Serve a peer over any byte stream. Return the code with which the connection has ended.
+
+        `relayed` says that the byte stream is a circuit.
+        """
         entry = self._crowd.enter(pipe.remote[0], self._host.now())
         if entry is None:
             pipe.close()
@@ -93,6 +96,7 @@ class Libp2pResponder:
             pipe.close()
 
     async def _run(self, connection: Connection, first: bytes) -> str:
+        """Run a connection to its end, and release its reservations."""
         try:
             await connection.run(first)
         finally:
@@ -101,7 +105,7 @@ class Libp2pResponder:
         return connection.code or "closed"
 
     def protocols(self) -> dict[str, Serve]:
-        """Return what is served now, by protocol id."""
+        """Return the protocols that are served now, by protocol id."""
         found: dict[str, Serve] = {
             IDENTIFY: self._serve_identify,
             IDENTIFY_PUSH: _hear_push,
@@ -114,6 +118,7 @@ class Libp2pResponder:
         return found
 
     def _connection(self, pipe: ByteStream, relayed: bool) -> Connection:
+        """Create the connection for a byte stream."""
         limits = self._limits
         session = Session(self._identity, dialled=False, entropy=self._host.entropy, limits=limits)
         return Connection(
@@ -128,6 +133,7 @@ class Libp2pResponder:
         )
 
     async def _serve_identify(self, connection: Connection, stream: MuxStream) -> None:
+        """Send this node's identity and addresses."""
         ip, port = connection.remote
         listening = [replace(address, peer=None) for address in self._addresses()[:_LISTED]]
         answer = identify_answer(
@@ -141,12 +147,13 @@ class Libp2pResponder:
 
 
 async def _hear_push(connection: Connection, stream: MuxStream) -> None:
-    """Read and ignore an identify push, because refusing it would reset the stream."""
+    """Read an identify push and ignore it. Without this, the stream would be reset."""
     await stream.receive_message(defaults.IDENTIFY_BYTES)
     connection.progress()
 
 
 async def _answer_pings(connection: Connection, stream: MuxStream) -> None:
+    """Send each received payload back."""
     while payload := await stream.receive(_PING_BYTES):
         rest = await stream.receive_exactly(_PING_BYTES - len(payload))
         await connection.pay(defaults.PING_COST)

@@ -1,7 +1,7 @@
-"""Session: a libp2p connection from its first byte, sans-I/O: Noise, then yamux.
+"""A libp2p connection from its first byte on, without I/O: Noise, and yamux inside.
 
-multistream negotiates `/noise` in the clear, then `/yamux/1.0.0` inside; the dialling side
-proposes. Plaintext, secio and TLS are never offered nor accepted.
+multistream negotiates `/noise` unencrypted, and then `/yamux/1.0.0` under Noise. The dialling side
+proposes. Plaintext, secio and TLS are neither offered nor accepted.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,12 @@ YAMUX: Final = "/yamux/1.0.0"
 
 
 class Session:
-    """Feed what arrives, send what `outgoing` returns. After `receive` raises Fault, discard it."""
+    """State of a libp2p connection. Pass what arrives to `receive`, and send what `outgoing`
+    returns.
+
+    After `receive` has raised Fault, discard the session. `expect` is the peer id that the other
+    end must have; None accepts any.
+    """
 
     def __init__(
         self,
@@ -43,13 +48,14 @@ class Session:
 
     @property
     def peer(self) -> str:
-        """Peer id of the other end; available only once established."""
+        """The peer id of the other end. Raises Fault until both ends are authenticated."""
         if self._noise.peer is None or not self.established:
             raise Fault("not-established")
         return self._noise.peer
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take bytes from the wire; return the events of streams."""
+        """Process received bytes, and return the events of streams. Raises Fault if they are
+        invalid."""
         if self._security.chosen is None:
             self._clear += self._security.receive(data)
             if self._security.chosen is None:
@@ -61,7 +67,7 @@ class Session:
         return self._muxed(plaintext)
 
     def outgoing(self) -> bytes:
-        """Return bytes to send: handshake messages, and some of the streams' frames."""
+        """Return the bytes to send now: handshake messages, and some of the frames of streams."""
         if self._security.chosen is not None:
             if self.established and (frames := self.yamux.outgoing(defaults.READ_BYTES)):
                 self._noise.send(frames)
@@ -71,6 +77,7 @@ class Session:
         return data
 
     def _muxed(self, plaintext: bytes) -> list[Event]:
+        """Process decrypted bytes: first the negotiation of yamux, then its frames."""
         if self.established:
             return self.yamux.receive(plaintext)
         if not self._muxer_asked:

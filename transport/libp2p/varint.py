@@ -1,18 +1,19 @@
-"""Unsigned varints, and messages behind their length (multiformats, unsigned-varint).
+"""Unsigned varints, and messages with a length prefix (multiformats, unsigned-varint).
 
-The bytes may still be arriving, so a reader tells a number that is cut off from a wrong one.
+The bytes may still be arriving. The reader therefore distinguishes an incomplete number from an
+invalid one.
 """
 
 from typing import Final
 
 from ..lane.frame import Fault
 
-_VARINT_BYTES: Final = 10
+_VARINT_BYTES: Final = 10  # largest size of a number of 64 bits
 _MASK: Final = (1 << 64) - 1
 
 
 def uvarint(number: int) -> bytes:
-    """Encode an unsigned LEB128 number."""
+    """Encode a number as an unsigned varint (LEB128)."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -22,7 +23,8 @@ def uvarint(number: int) -> bytes:
 
 
 def read_uvarint(data: bytes | bytearray, at: int = 0) -> tuple[int, int] | None:
-    """Decode the number at `at`; return it and its end, or None if it is cut off.
+    """Decode the number at offset `at`. Return (number, offset of its end), or None if it is
+    incomplete.
 
     Raises Fault (`bad-varint`) if it is longer than ten bytes.
     """
@@ -38,5 +40,5 @@ def read_uvarint(data: bytes | bytearray, at: int = 0) -> tuple[int, int] | None
 
 
 def prefixed(body: bytes) -> bytes:
-    """Prefix a message with its length."""
+    """Return a message with its length as a prefix."""
     return uvarint(len(body)) + body

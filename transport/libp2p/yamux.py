@@ -1,9 +1,10 @@
-"""yamux: many streams over one secured connection, sans-I/O.
+"""yamux: many streams over one secured connection, without I/O.
 
-A frame is version, type (1 byte each), flags (2), stream, length (4 each). Each direction of a
-stream starts with a window of 256 KiB (hashicorp/yamux, `spec.md`; libp2p specification, `yamux`).
-All limits are enforced here. Bytes beyond a window, too many unread bytes, or a malformed frame
-raise Fault, which ends the connection; a stream beyond the limit is reset.
+A frame begins with its version and type (1 byte each), flags (2 bytes), stream id and length (4
+bytes each). Each direction of a stream begins with a window of 256 KiB (hashicorp/yamux, `spec.md`;
+libp2p specification, `yamux`). All limits are enforced here. Bytes beyond a window, too many unread
+bytes, or a malformed frame raise Fault, which ends the connection. A stream that exceeds the number
+of streams is reset.
 """
 
 import struct
@@ -17,19 +18,19 @@ HEADER: Final = struct.Struct(">BBHII")
 DATA, WINDOW, PING, GO_AWAY = range(4)
 SYN, ACK, FIN, RST = 1, 2, 4, 8
 _WINDOW: Final = defaults.YAMUX_WINDOW_BYTES
-_PIECE: Final = 16 * 1024  # bytes of a frame: streams take turns after that many
+_PIECE: Final = 16 * 1024  # largest payload of a frame, so that streams alternate
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The peer opened a stream."""
+    """Event: the peer has opened a stream."""
 
     stream: "Channel"
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A stream has new bytes, credit, an end or a failure."""
+    """Event: a stream has new bytes or credit, or has ended or failed."""
 
     stream: "Channel"
 
@@ -49,16 +50,17 @@ class Channel:
         self.ident = ident
         self.unread = bytearray()
         self.credit = _WINDOW  # bytes that the peer allows us to send
-        self.read_done = False  # the peer ended its direction
-        self.write_done = False  # we ended our direction
-        self.failed = False  # reset by either side, or the connection is lost
-        self.context: Any = None  # set by the trio shell
+        self.read_done = False  # whether the peer has ended its direction
+        self.write_done = False  # whether this side has ended its direction
+        self.failed = False  # whether either side has reset the stream, or the connection is lost
+        self.context: Any = None  # the `MuxStream` of this stream
         self._yamux = yamux
-        self._allowance = _WINDOW  # bytes that we allow the peer to send
+        self._allowance = _WINDOW  # bytes that this side allows the peer to send
         self._taken = 0  # bytes read since the window was renewed
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` unread bytes; extend the window once half of it is read."""
+        """Remove and return up to `size` unread bytes. Extends the window once half of it has been
+        read."""
         data = bytes(self.unread[:size])
         del self.unread[: len(data)]
         self._yamux.held -= len(data)
@@ -70,7 +72,8 @@ class Channel:
         return data
 
     def write(self, data: bytes | memoryview) -> int:
-        """Queue bytes as far as credit and the connection's buffer allow; return how many."""
+        """Queue as many bytes as the credit and the connection's buffer allow. Return their
+        number."""
         room = min(self.credit, len(data), defaults.UNSENT_BYTES - self._yamux.unsent)
         if room <= 0 or self.failed or self.write_done:
             return 0
@@ -81,20 +84,20 @@ class Channel:
         return room
 
     def end(self) -> None:
-        """End our direction of the stream."""
+        """End this side's direction of the stream."""
         if not (self.failed or self.write_done):
             self.write_done = True
             self._yamux.frame(DATA, FIN, self.ident, 0)
             self._yamux.forget(self)
 
     def reset(self) -> None:
-        """End both directions immediately, and drop unread bytes."""
+        """End both directions at once, and drop unread bytes."""
         if not self.failed and not (self.read_done and self.write_done):
             self._yamux.frame(WINDOW, RST, self.ident, 0)
         self.fail()
 
     def fail(self) -> None:
-        """Mark the stream as failed and drop unread bytes."""
+        """Mark the stream as failed, and drop unread bytes."""
         self.failed = True
         self._yamux.held -= len(self.unread)
         self.unread.clear()
@@ -109,45 +112,46 @@ class Channel:
 
 
 class Yamux:
-    """Streams of one connection. Feed plaintext, send what `outgoing` returns.
+    """The streams of one connection. Pass plaintext to `receive`, and send what `outgoing` returns.
 
-    `streams` limits those that the peer holds open, `held` the unread bytes of all.
+    `streams` limits the number of streams that the peer has open, and `held` the number of unread
+    bytes of all streams.
     """
 
     def __init__(self, *, dialled: bool, streams: int, held: int) -> None:
         self.channels: dict[int, Channel] = {}
         self.held = 0
-        self.leaving = False  # the peer accepts no more streams
-        self.pongs = 0
-        self.frames = 0  # received so far
-        self.asked = 0  # streams requested by the peer so far
+        self.leaving = False  # whether the peer accepts no more streams
+        self.pongs = 0  # replies to pings so far, a count
+        self.frames = 0  # frames received so far, a count
+        self.asked = 0  # streams requested by the peer so far, a count
         self._most_streams = streams
         self._most_held = held
         self._next = 1 if dialled else 2
-        self._parity = 0 if dialled else 1  # of the peer's streams
-        self._theirs = 0
+        self._parity = 0 if dialled else 1  # parity of the ids of the peer's streams
+        self._theirs = 0  # open streams of the peer, a count
         self._buffer = bytearray()
         self._body: tuple[Channel | None, int, int] | None = None  # stream, bytes missing, flags
         self._out = bytearray()
 
     @property
     def unsent(self) -> int:
-        """Number of queued bytes."""
+        """The number of queued bytes."""
         return len(self._out)
 
     def open(self) -> Channel:
-        """Open a stream of our own."""
+        """Open a stream from this side."""
         channel = self.channels[self._next] = Channel(self, self._next)
         self.frame(WINDOW, SYN, self._next, 0)
         self._next += 2
         return channel
 
     def ping(self) -> None:
-        """Send a ping; `pongs` counts the replies."""
+        """Send a ping. `pongs` counts the replies."""
         self.frame(PING, SYN, 0, 0)
 
     def outgoing(self, limit: int) -> bytes:
-        """Return up to `limit` bytes to encrypt and send."""
+        """Remove and return up to `limit` bytes, to be encrypted and sent."""
         data = bytes(self._out[:limit])
         del self._out[: len(data)]
         return data
@@ -155,19 +159,23 @@ class Yamux:
     def frame(
         self, kind: int, flags: int, stream: int, size: int, body: bytes | memoryview = b""
     ) -> None:
-        """Queue one frame."""
+        """Append one frame to the queue."""
         self._out += HEADER.pack(0, kind, flags, stream, size)
         self._out += body
 
     def forget(self, channel: Channel) -> None:
-        """Remove a finished stream from the table; its reader keeps unread bytes."""
+        """Remove a stream from the table if it has ended. Its unread bytes can still be read."""
         over = channel.failed or (channel.read_done and channel.write_done)
         if over and self.channels.get(channel.ident) is channel:
             del self.channels[channel.ident]
             self._theirs -= channel.ident % 2 == self._parity
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take plaintext. Raises Fault (`bad-yamux`, `window-exceeded`, `held-exceeded`)."""
+        """Process plaintext, and return the events of streams.
+
+        Raises Fault with code `bad-yamux` for a malformed frame, `window-exceeded` for bytes beyond
+        a window, or `held-exceeded` for too many unread bytes.
+        """
         self._buffer += data
         events: list[Event] = []
         view = memoryview(bytes(self._buffer))
@@ -187,6 +195,7 @@ class Yamux:
         return events
 
     def _take_header(self, header: tuple[int, ...], events: list[Event]) -> None:
+        """Process the header of a frame."""
         version, kind, flags, ident, size = header
         if version or kind > GO_AWAY:
             raise Fault("bad-yamux")
@@ -206,7 +215,7 @@ class Yamux:
                 events.append(Changed(channel))
 
     def _take_body(self, data: memoryview, events: list[Event]) -> int:
-        """Take bytes of a data frame; return how many were used."""
+        """Process bytes of a data frame. Return how many of them belong to the frame."""
         assert self._body is not None
         channel, missing, flags = self._body
         piece = data[:missing]
@@ -227,7 +236,8 @@ class Yamux:
         return len(piece)
 
     def _find(self, flags: int, ident: int, events: list[Event]) -> Channel | None:
-        """Return the frame's stream; None if it has ended or exceeds the limit."""
+        """Return the stream of a frame. Return None if it has ended, or exceeds the number of
+        streams."""
         channel = self.channels.get(ident)
         if not flags & SYN:
             return channel  # frames for an ended stream may still be in flight
@@ -244,6 +254,7 @@ class Yamux:
         return channel
 
     def _on_flags(self, channel: Channel, flags: int) -> None:
+        """Process the end or the reset of a stream."""
         if flags & RST:
             channel.fail()
         elif flags & FIN:
@@ -251,11 +262,13 @@ class Yamux:
             self.forget(channel)
 
     def _on_credit(self, channel: Channel, size: int) -> None:
+        """Add credit to a stream. Raises Fault if it becomes too large."""
         channel.credit += size
         if channel.credit > defaults.YAMUX_CREDIT:
             raise Fault("bad-yamux")
 
     def _on_ping(self, flags: int, size: int) -> None:
+        """Reply to a ping, or count a reply."""
         if flags & SYN:
             self.frame(PING, ACK, 0, size)
         else:

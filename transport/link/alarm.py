@@ -1,4 +1,4 @@
-"""One shared alarm for the deadlines of all calls; a cancel scope for each costs 10 µs a call."""
+"""One alarm for the deadlines of all calls. A cancel scope for each would cost 10 µs per call."""
 
 from collections.abc import Callable
 from math import inf
@@ -10,11 +10,11 @@ from ..host.seam import Host
 
 
 class Alarm:
-    """Alarm that calls `expire(now)` at the earliest time that was `set`. `expire` returns the
-    next time.
+    """Alarm that calls `expire(now)` at the earliest time that was passed to `set`.
 
-    Times are the host's. The first deadline is met exactly. Later ones may be up to `ALARM_S`
-    late, so that one call of `expire` handles many of them.
+    `expire` returns the time of the next alarm, infinity for none. Times are seconds on the host's
+    clock. The first alarm is on time. Later ones may be up to `ALARM_S` late, so that one call of
+    `expire` handles many deadlines.
     """
 
     def __init__(self, host: Host, expire: Callable[[float], float]) -> None:
@@ -24,14 +24,14 @@ class Alarm:
         self._scope: trio.CancelScope | None = None
 
     def set(self, at: float) -> None:
-        """Make sure that the alarm goes off at this time or earlier."""
+        """Schedule an alarm at the time `at` or earlier."""
         if at < self._at:
             self._at = at
             if self._scope is not None:
                 self._scope.deadline = at
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Wait for alarms and call `expire`, until cancelled."""
         while True:
             with trio.CancelScope(deadline=self._at) as self._scope:
                 await trio.sleep_forever()

@@ -13,7 +13,7 @@ from ..lane.outbox import OutCall
 
 
 class Callers:
-    """Calls in flight on one link. A reply wakes its caller directly."""
+    """Calls of one link that wait for a reply, which wakes the calling task directly."""
 
     def __init__(
         self,
@@ -24,9 +24,12 @@ class Callers:
         gave_up: Callable[[], None],
         ended: Callable[[], LinkClosed | None],
     ) -> None:
-        """New calls wait while more than `backlog` bytes are queued. `alarm` is told when `expire`
-        is due. `gave_up` is called when the peer should learn that a call needs no reply. `ended`
-        returns the error with which the link ended, or None."""
+        """`backlog` is the number of queued bytes above which new calls wait.
+
+        `alarm(at)` schedules a call of `expire`. A caller that gives up queues a message for the
+        peer, and `gave_up` is called then. `ended` returns the error with which the link has ended,
+        or None.
+        """
         self.waiting: dict[OutCall, trio.lowlevel.Task] = {}
         self._lane = lane
         self._backlog = backlog
@@ -36,8 +39,10 @@ class Callers:
         self._room = trio.lowlevel.ParkingLot()
 
     async def room(self, deadline: float) -> bool:
-        """Wait until the backlog is short enough for a new call. Return False at the deadline.
-        Raises LinkClosed."""
+        """Wait until few enough bytes are queued for a new call. Return False at the deadline.
+
+        Raises LinkClosed if the link ends.
+        """
         with trio.move_on_at(deadline):
             while self._lane.outbox.backlog > self._backlog:
                 await self._room.park()
@@ -47,11 +52,14 @@ class Callers:
         return False
 
     def make_room(self) -> None:
-        """Wake the tasks in `room`: the backlog is short enough again."""
+        """Wake the tasks that wait in `room`, because few enough bytes are queued again."""
         self._room.unpark_all()
 
     async def answer(self, call: OutCall, deadline: float) -> Answered | None:
-        """Wait for the reply to `call`. Return None at the deadline. Raises LinkClosed."""
+        """Wait for the reply to `call`, and return it. Return None at the deadline.
+
+        Raises LinkClosed if the link ends. If cancelled, the peer is told that no reply is needed.
+        """
         call.deadline = deadline
         self.waiting[call] = trio.lowlevel.current_task()
         self._alarm(deadline)
@@ -65,27 +73,30 @@ class Callers:
         return answered
 
     def answered(self, event: Answered) -> None:
-        """Wake the caller that waits for this reply."""
+        """Wake the task that waits for this reply."""
         self._wake(event.call, outcome.Value(event))
 
     def expire(self, now: float) -> float:
-        """End the calls whose deadline has passed. Return the earliest deadline that is left."""
+        """End the calls whose deadline has passed. Return the next deadline, infinity if there is
+        none."""
         for call in [call for call in self.waiting if call.deadline <= now]:
             self._wake(call, outcome.Value(None))
             self._give_up(call)
         return min((call.deadline for call in self.waiting), default=inf)
 
     def end(self) -> None:
-        """Raise the link's end in all waiting callers."""
+        """Raise the error with which the link has ended in all waiting tasks."""
         for call in list(self.waiting):
             if (ended := self._ended()) is not None:
                 self._wake(call, outcome.Error(ended))
         self._room.unpark_all()
 
     def _give_up(self, call: OutCall) -> None:
+        """Tell the peer that a call needs no reply any more."""
         self._lane.give_up(call)
         self._tell_gave_up()
 
     def _wake(self, call: OutCall, result: outcome.Outcome[object]) -> None:
+        """Wake the task that waits for a call with a result or an error."""
         if (task := self.waiting.pop(call, None)) is not None:
             trio.lowlevel.reschedule(task, result)

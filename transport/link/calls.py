@@ -1,4 +1,4 @@
-"""The values that call handlers receive and return."""
+"""Values that handlers of calls receive and return."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -7,12 +7,15 @@ from ..identity import PeerId
 from ..lane.frame import Bytes, Priority
 
 
-# Not frozen: freezing triples the cost of creating one, and every call creates three.
+# These classes are not frozen, because that triples the cost of creating an object, and every call
+# creates three of them.
 @dataclass(slots=True)
 class Call:
-    """A peer's call. `header` is bounded in size and decoded, but its values are untrusted.
+    """A call or post of a peer. `header` is decoded and limited in size, but its values are
+    untrusted.
 
-    `payload` may be a slice of the receive buffer: copy what has to outlive the handler.
+    `payload` may be a slice of the receive buffer. A handler must copy what it needs after it
+    returns.
     """
 
     peer: PeerId
@@ -22,7 +25,8 @@ class Call:
 
 @dataclass(slots=True)
 class Reply:
-    """A successful reply to a call. `priority` None means the call's own."""
+    """A successful reply to a call. If `priority` is None, the reply has the priority of the
+    call."""
 
     header: dict[str, object] = field(default_factory=dict)
     payload: Bytes = b""
@@ -31,7 +35,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A coded refusal, raised at the caller as CallRefused. `code` has only a-z, 0-9 and -."""
+    """A refusal of a call, which raises CallRefused at the caller. `code` consists of a-z, 0-9 and
+    -."""
 
     code: str
     message: str

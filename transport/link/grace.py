@@ -1,5 +1,7 @@
-"""Grace period of a link that has lost its path, or may lose it soon: both sides search for a new
-one (docs/spec/lane.md, section 5)."""
+"""Grace period of a link, in which both sides search for a new path (docs/spec/lane.md, section 5).
+
+It begins when the link has lost its last path, or may lose it soon.
+"""
 
 from typing import Protocol
 
@@ -11,7 +13,7 @@ from .shared import Shared
 
 
 class SearchingLink(Protocol):
-    """A link, as its grace period needs it."""
+    """Part of a link's interface that its grace period uses."""
 
     @property
     def at_stake(self) -> bool: ...
@@ -26,8 +28,11 @@ class SearchingLink(Protocol):
 
 
 class Grace:
-    """Grace periods of one link. `quiet` means that its peer has been silent for
-    `Limits.quiet_s`."""
+    """Grace periods of one link, one after the other.
+
+    `quiet` says whether the link has no path and its peer has been silent for `Limits.quiet_s`
+    seconds.
+    """
 
     def __init__(
         self,
@@ -44,11 +49,11 @@ class Grace:
 
     @property
     def under_way(self) -> bool:
-        """Whether a path is being searched for."""
+        """Whether a search for a path is under way."""
         return self._scope is not None
 
     async def run(self) -> None:
-        """Search for a path until `found` is called or the link's time has run out."""
+        """Search for a path until `found` is called or the grace period is over."""
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._run_out)
@@ -59,7 +64,7 @@ class Grace:
         self._scope = None
 
     def found(self) -> None:
-        """End the search, because the peer has been heard."""
+        """End the search, because something was received from the peer."""
         if self._scope is not None:
             self._scope.cancel()
         if self.quiet:
@@ -67,9 +72,11 @@ class Grace:
             self._link.came_back()
 
     async def _run_out(self) -> None:
-        """Declare the link quiet, then end it, after silence without a connection. It ends later if
-        a caller would miss it. Time in which our own loop stood still (a laptop's sleep) does not
-        count."""
+        """Report the link as quiet, and later end it, if it has no path and the peer stays silent.
+
+        The link ends later if `at_stake`. Time in which this node itself stood still (for example,
+        a laptop's sleep) does not count as silence.
+        """
         limits, now = self._limits, self._host.now()
         heard = now + defaults.RESTORE_S - limits.quiet_s
         while True:

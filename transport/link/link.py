@@ -1,9 +1,9 @@
-"""The trio shell of a link: calls, posts and streams to one peer over changing paths.
+"""One link: calls, posts and streams to one peer over changing paths.
 
-Outgoing frames go through the lane to the path in use (`paths.py`). A frame is written in its
-caller's context if nothing is being written, otherwise by the writer task. Incoming bytes of any
-path go through the lane and become a reply for a caller (`callers.py`), a call for a handler, or
-bytes of a stream. The link outlives its last path for a grace period (`grace.py`).
+Outgoing frames go through the lane to the path in use (`paths.py`). A frame is written by its
+caller if nothing is being written, and otherwise by the path's writer task. Incoming bytes from any
+path go through the lane, which turns them into a reply for a caller (`callers.py`), a call for a
+handler, or bytes of a stream. A link without a path continues for a grace period (`grace.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -38,54 +38,60 @@ _EMPTY: Mapping[str, object] = MappingProxyType({})
 
 
 class LinkOwner(Protocol):
-    """The owner of a node's links, as one of them needs it (`Links`)."""
+    """Part of the registry of links (`Links`) that a link uses."""
 
     async def rescue(self, link: "Link") -> str | None:
-        """Try to get a new path for a link that has lost all (by `Link.attach`, perhaps called
-        elsewhere) until cancelled. Return a code if the link must end at once."""
+        """Search for a new path for a link that has lost all, until cancelled.
+
+        A path is added by `Link.attach`, which may also be called from elsewhere. Returns a code if
+        the link must end at once.
+        """
         ...
 
     def is_held(self, peer: PeerId) -> bool:
-        """Return whether a component needs the link to this peer although nothing is open."""
+        """Return whether a component needs the link to a peer even while no call or stream is
+        open."""
         ...
 
     def is_watched(self, peer: PeerId) -> bool:
-        """Return whether a component waits for the peer, so that its link must not `rest`."""
+        """Return whether a component waits for a sign of the peer, so that the link must not
+        `rest`."""
         ...
 
     def expire_by(self, at: float) -> None:
-        """Call `Link.expire` at this time, on the host's clock, or earlier."""
+        """Schedule a call of `Link.expire` at the time `at`, on the host's clock, or earlier."""
         ...
 
     def tick_soon(self, link: "Link") -> None:
-        """Call `Link.tick` earlier than planned, because `Link.due` is earlier now."""
+        """Reschedule the next call of `Link.tick`, because `Link.due` has become earlier."""
         ...
 
     def fell_quiet(self, link: "Link") -> None:
-        """Hear that the peer has been silent for so long that nothing new should be sent to it."""
+        """Report that the peer has been silent so long that nothing new should be sent to it."""
         ...
 
     def came_back(self, link: "Link") -> None:
-        """Hear that the peer of a quiet link has been heard again."""
+        """Report that the peer of a quiet link has been heard again."""
         ...
 
     def doubted(self, link: "Link", doubtful: bool) -> None:
-        """Hear that the search for a path has begun (true) or ended (false)."""
+        """Report that the search for a path of a link has begun (`doubtful`) or ended."""
         ...
 
     def found_path(self, link: "Link", path_kind: PathKind, medium: str) -> None:
-        """Hear of a new path."""
+        """Report that a path was added to a link. `medium` is that of `PathStatus`."""
         ...
 
     def kept(self, link: "Link") -> None:
-        """Hear, once for each link, that a component wants to keep it."""
+        """Report, once for each link, that a component wants to keep it for longer than a few
+        questions."""
         ...
 
 
 class Link:
-    """A live connection to one peer, over whichever path carries it.
+    """A live connection to one peer, independent of the paths that carry it.
 
-    All methods raise LinkClosed once the link has ended; `code` then says why.
+    `code` is the reason why the link has ended, or None. Methods that send raise LinkClosed then.
     """
 
     def __init__(
@@ -99,9 +105,10 @@ class Link:
     ) -> None:
         self.identities = identities
         self.brief = brief
-        """Whether this side dialled it for a few questions only, and may end it after them."""
+        """Whether this side dialled the peer for a few questions only, and may end the link after
+        them."""
         self.peer = identities.peer
-        self.code: str | None = None  # why the link ended
+        self.code: str | None = None  # the reason why the link has ended
         self._host = shared.host
         self._guard = shared.guard
         self._lane = lane
@@ -110,10 +117,10 @@ class Link:
         self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether the owner knows of a doubt that still lasts
+        self._doubted = False  # whether a search was reported to the owner and has not ended
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
-        self._changed = trio.lowlevel.ParkingLot()  # wakes `_tend`
+        self._changed = trio.lowlevel.ParkingLot()  # woken when `_tend` must look again
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
         self._streams = Streams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
@@ -131,38 +138,43 @@ class Link:
 
     @property
     def alive(self) -> bool:
-        """Whether calls may still be made."""
+        """Whether the link has not ended, so that calls may be made."""
         return self.code is None
 
     @property
     def connected(self) -> bool:
-        """Whether a path carries the link, or is about to. Without one it is in its grace
-        period."""
+        """Whether a path carries the link, or the first one is about to be added.
+
+        If False, the link is in its grace period.
+        """
         return self._paths.connected
 
     @property
     def quiet(self) -> bool:
-        """Whether the peer has been silent for `Limits.quiet_s`, without a connection."""
+        """Whether the link has no path and the peer has been silent for `Limits.quiet_s`
+        seconds."""
         return self._grace.quiet
 
     @property
     def broken(self) -> bool:
-        """Whether the last path was closed by the other end, not lost in silence."""
+        """Whether the last path was closed by the other end, and not dropped because of silence."""
         return self._paths.broken
 
     @property
     def address(self) -> Place:
-        """The far end of the path in use, or of the last one."""
+        """The remote address of the path in use, or of the last one."""
         return self._paths.address
 
     @property
     def due(self) -> float:
-        """When a path wants the next tick."""
+        """The time at which `tick` must be called next, on the host's clock; infinity if it need
+        not be."""
         return self._paths.due
 
     @property
     def prompt(self) -> bool:
-        """Whether the next tick must not be late, because frames are in flight."""
+        """Whether the next tick must be on time, because frames in flight await an
+        acknowledgement."""
         path = self._paths.used
         return path is not None and path.connection.unacknowledged
 
@@ -174,27 +186,30 @@ class Link:
 
     @property
     def is_long(self) -> bool:
-        """Whether the round trip is so long that UDP serves better than TCP."""
+        """Whether the round trip is so long that UDP is faster than TCP."""
         return self._paths.is_long
 
     @property
     def carried(self) -> int:
-        """Bytes sent and received so far."""
+        """Bytes sent and received so far, a count."""
         return self._paths.bytes_in + self._paths.bytes_out
 
     @property
     def udp_place(self) -> Place | None:
-        """Where the peer's UDP port should be (`LinkPaths.udp_place`)."""
+        """The probable address of the peer's UDP port, or None (see `LinkPaths.udp_place`)."""
         return self._paths.udp_place
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
-        """Where the peer was last seen without a relay (`LinkPaths.places`)."""
+        """The addresses at which the peer was last seen on a path without a relay.
+
+        Maps each IP address to the peer's TCP and UDP port there (see `LinkPaths.places`).
+        """
         return self._paths.places
 
     @property
     def status(self) -> LinkStatus:
-        """The link's status, to be shown to a person."""
+        """The status of the link, for display."""
         path = self._paths.used
         return LinkStatus(
             rtt=path.connection.rtt if path else None,
@@ -222,9 +237,11 @@ class Link:
     ) -> Reply:
         """Call the peer and wait for its reply, at most `timeout` seconds.
 
-        Raises CallRefused (the peer's code; `timeout`; `too-large` for a payload over
-        `Limits.message_bytes` or a header over 32 KiB) and LinkClosed. A call that is interrupted
-        by a lost connection continues over the next one. The peer executes it at most once.
+        Raises CallRefused with the peer's code if the peer refuses the call, with code `timeout` if
+        there is no reply in time, and with code `too-large` for a payload over
+        `Limits.message_bytes` or a header over 32 KiB. Raises LinkClosed if the link ends. A call
+        that is interrupted by a lost path continues on the next one. The peer executes it at most
+        once.
         """
         payload = self._checked(payload)
         now = self._host.now()
@@ -247,12 +264,12 @@ class Link:
         priority: Priority,
         later: bool = False,
     ) -> None:
-        """Send a call that needs no reply; never blocks. With `later` it may wait up to a second
-        for another frame to leave with.
+        """Send a call that needs no reply. Never blocks.
 
-        Posts of one link and priority are delivered in order, each at most once. Raises
-        CallRefused (`too-large`) and LinkClosed. If the peer takes nothing while twice
-        `Limits.backlog_bytes` wait, the link ends (`backlog`).
+        If `later`, the frame may wait up to a second, so that it leaves together with another one.
+        Posts of one link and priority are delivered in order, each at most once. Raises CallRefused
+        with code `too-large` as `call` does, and LinkClosed if the link has ended. If the peer
+        accepts no data while twice `Limits.backlog_bytes` are queued, the link ends (`backlog`).
         """
         payload = self._checked(payload)
         with self._guard.around(self.peer, self._fail, instead=self._closed):
@@ -273,15 +290,20 @@ class Link:
         *,
         priority: Priority = Priority.BULK,
     ) -> "Stream":
-        """Open a stream to the peer's handler. Raises CallRefused (`busy`, `too-large`),
-        LinkClosed. A peer without that handler resets the stream (`unknown-method`)."""
+        """Open a stream to the peer's handler `method`.
+
+        Raises CallRefused with code `busy` if the peer allows no further stream, and with code
+        `too-large` if the header is over 32 KiB. Raises LinkClosed if the link has ended. A peer
+        without that handler resets the stream (`unknown-method`).
+        """
         await trio.lowlevel.checkpoint()
         self._check_alive()
         with self._guard.around(self.peer, self._fail, instead=self._closed):
             return self._streams.open(method, header, priority)
 
     def keep(self) -> None:
-        """Mark the link as wanted for longer than a few questions."""
+        """Mark the link as wanted for longer than a few questions, so that it is no longer
+        `brief`."""
         self.brief = False
         if not self._kept:
             self._kept = True
@@ -289,17 +311,20 @@ class Link:
 
     @property
     def needed(self) -> bool:
-        """Whether a component uses it, or has used it, for more than the upkeep of the network."""
+        """Whether a component uses the link, or has used it, for more than the upkeep of the
+        network."""
         return self._needed or self._owner.is_held(self.peer)
 
     def need(self) -> None:
-        """Mark it as used for more than the upkeep of the network."""
+        """Mark the link as used for more than the upkeep of the network."""
         self._needed = True
 
     @property
     def turns(self) -> int:
-        """Calls, posts and streams that either side has begun. If the number does not change, the
-        link is unused."""
+        """Number of calls, posts and streams that either side has begun.
+
+        While the number does not change, the link is unused.
+        """
         return self._lane.turns
 
     @property
@@ -308,14 +333,15 @@ class Link:
         return bool(self._callers.waiting) or self.at_stake
 
     def close(self, code: str = "closed", message: str = "") -> None:
-        """End the link now. The peer is told the code if a connection still works."""
+        """End the link now. The peer is sent `code` and `message` if a path still works."""
         self._lane.go_away(code, message)
         self._end(code)
 
     def _fail(self) -> None:
+        """End the link because of an unexpected error in this node."""
         self.close(MISHAP)
 
-    # The link's life.
+    # Life of the link.
 
     async def run(
         self,
@@ -324,8 +350,11 @@ class Link:
         early: bytes,
         up: Callable[[], None],
     ) -> None:
-        """Carry the link until it ends. `early` is plaintext that was received after the hello.
-        `up` is called once calls may be made."""
+        """Add the first path, and run the link until it ends.
+
+        `early` is plaintext that arrived after the peer's hello. `up` is called once calls may be
+        made.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -338,38 +367,46 @@ class Link:
             self.close()
 
     def attach(self, secured: SecureStream, path_kind: PathKind, early: bytes) -> None:
-        """Add an authenticated path. It carries the link if no other path is better."""
+        """Add an authenticated path. It carries the link if it is the best one.
+
+        If the link has ended or is not running, the path is closed instead.
+        """
         if self._nursery is None or not self.alive:
             secured.close()
             return
         path = self._paths.attach(secured, path_kind)
-        if not secured.tls.server:  # as a listener wait for bytes: the peer may still drop its dial
+        if not secured.tls.server:  # a listener waits for bytes: the peer may still drop its dial
             self._grace.found()
         self._owner.found_path(self, path_kind, secured.medium)
         self._nursery.start_soon(self._serve, path, early)
         self.look_again()
 
     def look(self) -> None:
-        """Ping over every path, because the network may have changed."""
+        """Send a ping on every path at once. Call this when the network may have changed."""
         self._paths.look()
 
     def rest(self, seconds: float) -> None:
-        """Set the seconds of silence until a ping, while no component here waits for the peer.
+        """Set the seconds of silence until a ping. They apply while no component waits for the
+        peer.
 
-        That is for peers that other peers watch and whose end they report. 0 restores the usual
-        time.
+        Use this for a peer that other nodes watch, and whose death they would report. 0 restores
+        the usual time.
         """
         self._paths.rest(seconds)
 
     def tick(self, now: float) -> None:
-        """Ping a quiet peer, and drop silent paths. Called once `due` has passed, by one task for
-        all links: a timer for each would wake it a few times a second."""
+        """Send pings on paths that have been silent for some time, and drop those without a reply.
+
+        One task calls this for all links once `due` has passed. A timer for each link would wake
+        its task several times a second.
+        """
         self._paths.tick(now)
         if not self._grace.under_way and self._paths.is_suspect(now):
             self.look_again()
 
     async def _tend(self) -> None:
-        """Run the grace period each time that the last path is lost or in doubt."""
+        """Search for a path whenever the link has none, or its path is suspect. Otherwise send
+        frames."""
         while self.alive:
             if self._paths.missing or self._paths.is_suspect(self._host.now()):
                 async with trio.open_nursery() as nursery:
@@ -384,11 +421,13 @@ class Link:
                 await self._changed.park()
 
     async def _doubt(self) -> None:
-        """Report that the peer is in doubt, at once if the last path is lost.
+        """Report that the link is in doubt.
 
-        If there is a path but the peer is silent, wait as long as for other paths to count as
-        silent, because relays are slow at times. If a relay has ended an exhausted circuit, the
-        peer is most likely alive, and a new circuit is open within a second.
+        If the link has no path, the report is made at once. If there is a path but the peer is
+        silent, it waits until the silence is as long as the one after which other paths are
+        dropped, because relays are slow at times. If a relay has ended the circuit because its
+        limit was reached, the peer is most likely alive and a new circuit opens within a second;
+        the report waits that long.
         """
         if not self._paths.missing:
             silence = self._host.now() - self._lane.heard
@@ -401,12 +440,12 @@ class Link:
     # Used by its paths and its grace period.
 
     def look_again(self) -> None:
-        """Check whether the link needs a new path."""
+        """Wake `_tend`, which checks whether the link needs a new path."""
         self._changed.unpark_all()
 
     @property
     def at_stake(self) -> bool:
-        """Whether a caller here or at the peer would miss the link."""
+        """Whether a component here, or a caller at the peer, needs the link to continue."""
         return self._server.busy or self._lane.at_stake or self._owner.is_held(self.peer)
 
     @property
@@ -415,19 +454,20 @@ class Link:
         return self.busy or self._owner.is_watched(self.peer)
 
     def tick_soon(self) -> None:
-        """Have `tick` called earlier than planned."""
+        """Ask the owner to call `tick` earlier, because `due` has become earlier."""
         self._owner.tick_soon(self)
 
     def wrote(self) -> None:
-        """Wake the senders of streams, because bytes have left."""
+        """Wake the tasks that wait to send on a stream, because bytes have left."""
         self._streams.sent()
 
     async def rescue(self) -> str | None:
-        """Search for a new path until cancelled, or return the code to end the link with."""
+        """Search for a new path until cancelled, or return the code with which the link must
+        end."""
         return await self._owner.rescue(self)
 
     def fell_quiet(self) -> None:
-        """Report that the peer has been silent for `Limits.quiet_s`."""
+        """Report that the peer has been silent for `Limits.quiet_s` seconds."""
         self._owner.fell_quiet(self)
 
     def came_back(self) -> None:
@@ -435,7 +475,7 @@ class Link:
         self._owner.came_back(self)
 
     async def _serve(self, path: LinkPath, early: bytes) -> None:
-        """Read and write one connection until it is lost or replaced."""
+        """Read from and write to one path until it is lost or dropped."""
         stopping, secured = True, path.secured
         try:
             with secured.scope:
@@ -445,7 +485,7 @@ class Link:
                     nursery.cancel_scope.cancel()
             stopping = False
         finally:
-            if stopping:  # cancelled from above: a connection is left on which to tell the peer
+            if stopping:  # the node stops: the path still works, so the peer can be told
                 self.close()
             if secured.finished:
                 await secured.linger()
@@ -453,7 +493,7 @@ class Link:
             self._paths.lose(path)
 
     def _end(self, code: str) -> None:
-        """End the link: wake all waiting tasks with the code, and tell the peer."""
+        """End the link with a code: drop all paths, and wake all waiting tasks."""
         if not self.alive:
             return
         self.code = code
@@ -468,6 +508,7 @@ class Link:
     # Reading.
 
     async def _read(self, path: LinkPath, early: bytes) -> None:
+        """Read from a path, and process what arrives, until the path is lost or dropped."""
         data: Bytes = early
         secured = path.secured
         try:
@@ -488,6 +529,7 @@ class Link:
             return
 
     def _take_in(self, path: LinkPath, data: Bytes, now: float) -> None:
+        """Process bytes that arrived on a path: deliver replies, calls and stream data."""
         backlog = self._lane.outbox.backlog
         received = path.connection.received
         self._grace.found()
@@ -504,6 +546,7 @@ class Link:
         self._account()
 
     def _account(self) -> None:
+        """Report the link's memory to the budget. End the link if too many bytes are queued."""
         if self.code is None:
             if self._lane.outbox.backlog > 2 * self._limits.backlog_bytes:
                 self.close("backlog")
@@ -534,10 +577,11 @@ class Link:
         self._paths.flush()
 
     def _answers_wait(self) -> None:
+        """Send the replies of handlers, which have just been queued."""
         self._paths.flush()
         self._account()
 
-    # Asking.
+    # Calling.
 
     def _ask(
         self,
@@ -547,6 +591,7 @@ class Link:
         priority: Priority,
         now: float | None,
     ) -> OutCall:
+        """Queue a call, and send it if possible. Return the call, for which a reply is awaited."""
         with self._guard.around(self.peer, self._fail, instead=self._closed):
             try:
                 call = self._lane.call(method, header, payload, priority)
@@ -558,10 +603,13 @@ class Link:
         return call
 
     def expire(self, now: float) -> float:
-        """End the calls whose deadline has passed. Return the earliest deadline that is left."""
+        """End the calls whose deadline has passed. Return the next deadline, infinity if there is
+        none."""
         return self._callers.expire(now)
 
     def _checked(self, payload: Bytes) -> Bytes:
+        """Return the payload in a form that cannot change. Raises CallRefused if it is too
+        large."""
         self._check_alive()
         try:
             return stable(payload, self._limits.message_bytes)
@@ -569,13 +617,16 @@ class Link:
             raise CallRefused("too-large", str(error)) from None
 
     def _check_alive(self) -> None:
+        """Raise LinkClosed if the link has ended."""
         if self.code is not None:
             raise self._closed()
 
     def _ended(self) -> LinkClosed | None:
+        """Return the error with which the link has ended, or None if it is alive."""
         return None if self.code is None else self._closed()
 
     def _closed(self) -> LinkClosed:
+        """Return the error with which the link has ended."""
         return LinkClosed(self.code or "closed", f"the link to {self.peer} ended ({self.code})")
 
 
@@ -590,6 +641,7 @@ _HANDLERS: Final[Mapping[type, Callable[[Link, Any], None]]] = {
 
 
 def _unwrap(answered: Answered, method: str) -> Reply:
+    """Return the reply from an answer. Raises CallRefused if the peer refused the call."""
     if answered.code is not None:
         words = answered.message or answered.code
         raise CallRefused(answered.code, f"the peer refused `{method}`: {words}")

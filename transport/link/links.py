@@ -1,5 +1,4 @@
-"""Registry of a node's links: at most one to each peer, and callbacks for changes of their
-state."""
+"""Registry of a node's links, at most one to each peer. Reports changes of their state."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,8 +24,11 @@ Told = Callable[[Link], None]
 
 @dataclass(slots=True)
 class Listeners:
-    """Callbacks of a node's components about its links. `Endpoint.on_link` and its neighbours say
-    what each is called for."""
+    """Callbacks of a node's components about its links.
+
+    The methods of `Endpoint` that register them (`on_link` and others) describe when each is
+    called.
+    """
 
     up: list[Told] = field(default_factory=list)
     lost: list[Callable[[Link, str], None]] = field(default_factory=list)
@@ -40,7 +42,7 @@ class Listeners:
 
 
 class Links:
-    """All links of a node. It decides which connections may become one, and runs each in a task."""
+    """All links of a node. Decides which connections become links, and runs each link in a task."""
 
     def __init__(
         self,
@@ -49,10 +51,11 @@ class Links:
         shared: Shared,
         rescue: Callable[[Link], Awaitable[str | None]],
     ) -> None:
-        """`rescue` is that of `LinkOwner` for all links."""
+        """`rescue(link)` searches for a path of a link that has lost all (see
+        `LinkOwner.rescue`)."""
         self.handlers = shared.handlers
         self.listeners = Listeners()
-        self.briefly: Counter[PeerId] = Counter()  # peers being dialled for a few questions only
+        self.briefly: Counter[PeerId] = Counter()  # dials to each peer for a few questions only
         self.news = trio.lowlevel.ParkingLot()  # woken when a link comes up or a dial ends
         self._shared = shared
         self._host = host = shared.host
@@ -63,15 +66,15 @@ class Links:
         self._guard = shared.guard
         self._alarm = Alarm(host, self._expire)
         self._ticks = Alarm(host, self._tick)
-        # A heap. The third item of each entry is `Link.due`.
+        # Heap of scheduled ticks: (time, order of scheduling, `Link.due` at that moment, link).
         self._turns: list[tuple[float, int, float, Link]] = []
         self._number = count()
         self._began = 0.0
         self._links: dict[PeerId, Link] = {}
-        self._proving: dict[PeerId, trio.Event] = {}  # dials that TLS has authenticated
+        self._proving: dict[PeerId, trio.Event] = {}  # dials that exchange hellos
 
     def link(self, peer: PeerId) -> Link | None:
-        """Return the live link to a peer, or None."""
+        """Return the live link to a peer, or None if there is none."""
         link = self._links.get(peer)
         return link if link is not None and link.alive else None
 
@@ -80,10 +83,11 @@ class Links:
         return [link for link in self._links.values() if link.alive]
 
     async def run_alarm(self) -> None:
-        """Enforce the deadlines of calls until cancelled."""
+        """End calls at their deadlines, until cancelled."""
         await self._alarm.run()
 
     def _expire(self, now: float) -> float:
+        """End the calls of all links whose deadline has passed. Return the next deadline."""
         earliest = inf
         for link in list(self._links.values()):
             with self._guard.around(link.peer):
@@ -91,24 +95,28 @@ class Links:
         return earliest
 
     async def tick(self) -> None:
-        """Run the one timer of all links until cancelled."""
-        # Nodes of a simulation need not tick at the same moments, but those that do cost less.
+        """Run the timer that ticks all links, until cancelled."""
+        # Rounding lets the nodes of a simulation tick at the same moments, which costs less CPU.
         self._began = floor(self._host.now() / defaults.HURRY_S) * defaults.HURRY_S
         await self._ticks.run()
 
     def _tick(self, now: float) -> float:
+        """Tick the links that are due, and return the time of the next tick."""
         turns, over = self._turns, []
         while turns and turns[0][0] <= now:
             over.append(heappop(turns))
         for _, _, due, link in over:
-            if due == link.due and link.alive:  # otherwise it has a later turn, or needs none
+            if due == link.due and link.alive:  # otherwise the entry is outdated
                 with self._guard.around(link.peer):
                     link.tick(now)
                     self._give_turn(link)
         return turns[0][0] if turns else inf
 
     def _give_turn(self, link: Link) -> float:
-        """Schedule a link at the first step after it is due, so that links share wake-ups."""
+        """Schedule a link's next tick, and return its time; infinity if none is due.
+
+        Times are rounded up to a multiple of a step, so that links share wake-ups.
+        """
         if link.due == inf:
             return inf
         step = defaults.HURRY_S if link.prompt else defaults.TICK_S
@@ -117,7 +125,7 @@ class Links:
         return at
 
     async def give_back(self) -> None:
-        """Return memory to the system after heavy traffic has ended. Run until cancelled."""
+        """Return memory to the system when heavy traffic has ended. Runs until cancelled."""
         before = settled = 0
         while True:
             await trio.sleep(defaults.GIVE_BACK_S)
@@ -131,18 +139,23 @@ class Links:
     # Which connections become links.
 
     async def prove_alone(self, peer: PeerId) -> "_Proving":
-        """Wait until no other dial is about to become the link to this peer."""
+        """Wait until no other dial to this peer exchanges hellos, and register this dial as doing
+        so.
+
+        The caller must call `done` on the returned object.
+        """
         while peer in self._proving:
             await self._proving[peer].wait()
         self._proving[peer] = trio.Event()
         return _Proving(self._proving, peer)
 
     def refusal(self, connected: Connected) -> str | None:
-        """Return the code that refuses an admitted peer, or None if its link may come up.
+        """Return the code with which to refuse an admitted peer, or None to accept it.
 
-        Both ends may have dialled at once. The node with the smaller peer id decides alone: it
-        refuses while its own dial is proving the peer, or while the link it dialled is up. A peer
-        that dials again has lost its earlier link, so the new link replaces it.
+        If both ends have dialled at the same time, the node with the smaller peer id decides alone:
+        it refuses the peer while its own dial exchanges hellos, or while the link that it dialled
+        is up. Apart from that, a peer that dials again has lost its earlier link, so the new link
+        replaces that one.
         """
         peer, hello = connected.peer, connected.hello
         link = self.link(peer)
@@ -157,11 +170,12 @@ class Links:
         return None
 
     def _make_room(self, ip: str) -> bool:
-        """End the newest link of the fullest network, if the newcomer's networks are less full.
+        """End the newest link of the fullest network, if the networks of `ip` are less full.
 
-        So one owner with many peer ids or addresses does not keep others out. Fullness is the
-        number of links divided by the network's multiple (`networks.networks`). Links that this
-        node dialled stay, and so do relayed ones, because relays limit those.
+        Returns False if there is no such link. An owner with many peer ids or addresses can
+        therefore not keep other peers out. The fullness of a network is its number of links divided
+        by its share, which is larger for a larger network (`networks.networks`). Links that this
+        node dialled stay. So do relayed ones, because relays limit their number.
         """
         links = self.all()
         if len(links) < self._limits.links:  # a link that has ended is still being removed
@@ -178,7 +192,7 @@ class Links:
         if last is None:
             return False
         theirs, mine = networks(last.address[0]), networks(ip) if ip else ()
-        # A network that contains both stays as full as it is.
+        # A network that contains both addresses would stay as full as it is.
         most = max((counts[each] / each.share for each in theirs if each not in mine), default=0)
         ours = (((counts[each] + 1) / each.share) for each in mine if each not in theirs)
         if most <= max(ours, default=1):
@@ -187,6 +201,8 @@ class Links:
         return True
 
     def _dialled_and_up(self, link: Link | None, connected: Connected) -> bool:
+        """Return whether a link is connected, was dialled here, and leads to the same run of the
+        peer."""
         return (
             link is not None
             and link.connected
@@ -195,6 +211,7 @@ class Links:
         )
 
     def _further(self, link: Link | None, connected: Connected) -> bool:
+        """Return whether a connection is a further path of a link. Both incarnations must match."""
         return (
             link is not None
             and connected.hello.resume == self._incarnation
@@ -204,7 +221,8 @@ class Links:
     # Life of the links.
 
     def take_up(self, connected: Connected, path_kind: PathKind, nursery: trio.Nursery) -> None:
-        """Turn an accepted connection into a link, or add it to the link that it resumes."""
+        """Turn an accepted connection into a link, or add it as a path to the link that it
+        resumes."""
         if connected.hello.resume is not None:
             self.add(connected, path_kind, self.link(connected.peer))
             return
@@ -212,7 +230,10 @@ class Links:
         nursery.start_soon(self.run, link, connected, path_kind)
 
     def add(self, connected: Connected, path_kind: PathKind, link: Link | None) -> bool:
-        """Add a connection to a link. Return False if the link has ended or was replaced."""
+        """Add a connection to a link as a path.
+
+        Returns False, and closes the connection, if the link has ended or was replaced.
+        """
         if link is None or self.link(connected.peer) is not link:
             connected.secured.close()
             return False
@@ -220,7 +241,10 @@ class Links:
         return True
 
     def register(self, connected: Connected, port: int) -> Link:
-        """Return a new link, which replaces an older one. The caller must `run` it."""
+        """Create a link, which replaces an older one to the same peer. The caller must `run` it.
+
+        `port` is the peer's TCP port, 0 if unknown.
+        """
         old = self._links.get(connected.peer)
         if old is not None:
             same = old.identities.peer_incarnation == connected.hello.incarnation
@@ -267,6 +291,7 @@ class Links:
         self._tell(self.listeners.kept, link)
 
     def _tell(self, callbacks: Sequence[Callable[..., None]], link: Link, *told: object) -> None:
+        """Call the callbacks of a list with a link and the arguments `told`."""
         self._guard.tell(link.peer, callbacks, link, *told, end=lambda: link.close(MISHAP))
 
     async def run(
@@ -277,7 +302,7 @@ class Links:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run a link until it has ended. Started when calls may be made."""
+        """Run a link until it has ended. The task counts as started once calls may be made."""
 
         def up() -> None:
             task_status.started()
@@ -298,12 +323,12 @@ class Links:
 
 
 class _Proving:
-    """A dial that has authenticated its peer and exchanges hellos; `done` lets the next one
-    begin."""
+    """Registration of the one dial to a peer that exchanges hellos."""
 
     def __init__(self, proving: dict[PeerId, trio.Event], peer: PeerId) -> None:
         self._proving = proving
         self._peer = peer
 
     def done(self) -> None:
+        """End the registration, so that the next dial to this peer may begin."""
         self._proving.pop(self._peer).set()

@@ -1,4 +1,4 @@
-"""One path of a link with the link's own state for it, and the choice among several paths."""
+"""One path of a link with the link's state for it, and the choice among several paths."""
 
 from collections.abc import Sequence
 from math import inf
@@ -15,9 +15,13 @@ from .writer import Writer
 
 
 class LinkPath:
-    """A path of a link. `due` is when its connection wants the next tick, `since` when the
-    path came, `wanted` when the peer chose to send by it, all on the host's clock. `meter` is
-    its account with the node's bandwidth caps."""
+    """One path of a link.
+
+    `due` is the time at which its connection needs the next tick, `since` the time at which the
+    path was added, and `wanted` the time at which the peer chose to send on it. Times are seconds
+    on the host's clock. `meter` counts its bytes for the node's bandwidth caps; None if there are
+    none.
+    """
 
     __slots__ = ("connection", "due", "meter", "path_kind", "secured", "since", "wanted", "writer")
 
@@ -38,7 +42,8 @@ class LinkPath:
         self.since = self.due = self.wanted = now
 
     async def keep_to_caps(self, host: Host, meter: Meter) -> None:
-        """Charge the bytes that were read, and wait until more may be read."""
+        """Count the bytes that were read from this path, and wait until the bandwidth caps allow
+        more."""
         now, secured = host.now(), self.secured
         flows = meter.read(self.connection, secured.bytes_in, now)
         secured.read_most = defaults.READ_BYTES
@@ -53,12 +58,13 @@ class LinkPath:
 
 
 def best(paths: Sequence[LinkPath], now: float, used: LinkPath | None = None) -> LinkPath | None:
-    """Return the path to send by: one whose peer replies, of the best kind.
+    """Return the path to send on: the best kind among the paths whose peer replies.
 
-    TCP comes before UDP, which costs ten times the CPU, but not on a long path (longpaths.py).
-    Among equals the newest wins, because a peer that dials again has lost its old paths. On the
-    side that follows the peer's choice, the one that the peer chose last wins. If the path in
-    `used` gets no replies, its successor must have been heard later.
+    None if there is no path. TCP precedes UDP, which costs ten times the CPU, except on a long path
+    (see dial/longpaths.py). Among equal paths the newest is returned, because a peer that dials
+    again has lost its old paths. On the side that follows the peer's choice, it is the one that the
+    peer chose last. If the path in `used` gets no replies, another path replaces it only if
+    something arrived there more recently.
     """
     if len(paths) < 2:
         return paths[0] if paths else None
@@ -85,7 +91,7 @@ def best(paths: Sequence[LinkPath], now: float, used: LinkPath | None = None) ->
 
 
 def is_long(paths: Sequence[LinkPath]) -> bool:
-    """Whether the shortest round trip measured on any path is a long one."""
+    """Return whether the shortest round trip measured on any path counts as long."""
     least = inf
     for path in paths:
         trip = path.connection.least_rtt
@@ -95,7 +101,8 @@ def is_long(paths: Sequence[LinkPath]) -> bool:
 
 
 def worst(paths: Sequence[LinkPath], keep: LinkPath | None) -> LinkPath:
-    """Return the path to drop if there are too many: the oldest of the worst kind, not `keep`."""
+    """Return the path to drop if there are too many: the oldest path of the worst kind except
+    `keep`."""
     return max(
         (path for path in paths if path is not keep),
         key=lambda path: (path.path_kind.rank, -path.since),
@@ -103,11 +110,11 @@ def worst(paths: Sequence[LinkPath], keep: LinkPath | None) -> LinkPath:
 
 
 def redundant(paths: Sequence[LinkPath], used: LinkPath | None, now: float) -> list[LinkPath]:
-    """Return the paths that are not worth keeping.
+    """Return the paths that can be dropped because the path in use makes them redundant.
 
-    These are paths of the same kind as the one in use, after a while, because one failure breaks
-    both. And they are relayed paths beside a direct one that has lasted, because a relay's
-    reservations are for peers that have nothing else.
+    A path of the same kind as the one in use is redundant after some time, because one failure
+    breaks both. A relayed path is redundant once a direct one has lasted for some time, because a
+    relay's reservations are for peers that have no other path.
     """
     if used is None:
         return []
@@ -126,6 +133,9 @@ def redundant(paths: Sequence[LinkPath], used: LinkPath | None, now: float) -> l
 
 
 def _kind(path: LinkPath) -> tuple[PathKind, str, bool]:
-    """Return what two redundant paths share. IPv4 and IPv6 differ: a failure of one leaves the
-    other, and a relay that sees both can vouch for both."""
+    """Return (path kind, medium, whether it is IPv6), which two redundant paths have in common.
+
+    IPv4 and IPv6 paths are not redundant: either may fail alone, and a relay that sees the peer on
+    both can vouch for both addresses.
+    """
     return path.path_kind, path.secured.medium, ":" in path.secured.address[0]

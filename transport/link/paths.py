@@ -1,4 +1,4 @@
-"""All paths of one link: chooses the one to send by, and drops dead and redundant ones."""
+"""All paths of one link: chooses the path to send on, and drops dead and redundant paths."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,7 +20,11 @@ from .writer import Writer
 
 
 class CarriedLink(Protocol):
-    """A link, as its paths need it. Its silence is noticed at once while it is `attended`."""
+    """Part of a link's interface that its paths use.
+
+    While the link is `attended`, its paths are pinged at the usual rate, so that silence is noticed
+    at once.
+    """
 
     identities: Identities
 
@@ -35,11 +39,12 @@ class CarriedLink(Protocol):
 
 
 class LinkPaths:
-    """The paths of one link. It sends by the best path whose peer replies.
+    """The paths of one link. Frames are sent on the best path whose peer replies.
 
-    `used` carries what this side sends, and `address` is its far end, or that of the last one.
-    `due` is when a path wants the next tick. `heard` is when the last byte came over a path that
-    has been dropped.
+    `used` is the path on which this side sends; None if there is none. `address` is the remote
+    address of that path, or of the last one. `due` is the time at which a path needs the next tick;
+    infinity if there is no path. `heard` is the time at which the last byte arrived on a path that
+    has been dropped. Times are seconds on the host's clock.
     """
 
     def __init__(
@@ -52,32 +57,33 @@ class LinkPaths:
         self.address: Place = ("", 0)
         self.due = inf
         self.heard = shared.host.now()
-        self.silent = False  # the last path was dropped because it was silent
-        self.broken = False  # the last path was closed by the other end
-        self.lapsed = False  # the last path was a circuit whose relay's loan ran out
+        self.silent = False  # whether the last path was dropped because it was silent
+        self.broken = False  # whether the last path was closed by the other end
+        self.lapsed = False  # whether the last path was a circuit that its relay ended at a limit
         self.places: dict[str, tuple[int, int]] = {}
-        """TCP and UDP port (0 if unknown) of the peer at each IP address where it was last seen
-        without a relay, the latest last."""
+        """The IP addresses at which the peer was last seen on a path without a relay, in order of
+        time, each with the peer's TCP and UDP port there (0 if unknown)."""
         self._host = shared.host
         self._lane = lane
         self._link = link
         self._identities = link.identities
-        self._rest_s = 0.0
+        self._rest_s = 0.0  # seconds of silence until a ping while unattended; 0: the usual time
         self._shaper = shared.shaper
         self._paths: list[LinkPath] = []
-        self._new = True  # no path has come yet
-        self._hurry = False  # the path in use is silent with frames in flight
-        self._bytes_in = 0  # over dropped paths
-        self._bytes_out = 0
+        self._new = True  # whether no path has been attached yet
+        self._hurry = False  # whether the path in use is silent with frames in flight
+        self._bytes_in = 0  # bytes received on dropped paths
+        self._bytes_out = 0  # bytes sent on dropped paths
 
     def __iter__(self) -> Iterator[LinkPath]:
+        """Return an iterator over the paths."""
         return iter(self._paths)
 
     # State.
 
     @property
     def connected(self) -> bool:
-        """Whether there is a path, or the first one is about to come."""
+        """Whether there is a path in use, or the first one has not been attached yet."""
         return self.used is not None or self._new
 
     @property
@@ -87,23 +93,26 @@ class LinkPaths:
 
     @property
     def is_long(self) -> bool:
-        """Whether the round trip is so long that UDP serves better than TCP."""
+        """Whether the round trip is so long that UDP is faster than TCP."""
         return is_long(self._paths)
 
     @property
     def bytes_in(self) -> int:
-        """Bytes received over all paths, past ones included."""
+        """Bytes received on all paths, including dropped ones."""
         return self._bytes_in + sum(path.secured.bytes_in for path in self._paths)
 
     @property
     def bytes_out(self) -> int:
-        """Bytes sent over all paths, past ones included."""
+        """Bytes sent on all paths, including dropped ones."""
         return self._bytes_out + sum(path.secured.bytes_out for path in self._paths)
 
     @property
     def udp_place(self) -> Place | None:
-        """Where the peer's UDP port should be: at the address where this side dialled its TCP
-        port. None if this side did not dial it, or if a UDP path exists already."""
+        """The probable address of the peer's UDP port: where this side dialled its TCP port.
+
+        None if this side did not dial the peer, if the path in use is not a TCP connection of the
+        kinds loopback, LAN or direct, or if there is a UDP path already.
+        """
         path, port = self.used, self._identities.udp_port
         if path is None or not port or not self._identities.dialled or path.secured.medium != "tcp":
             return None
@@ -114,7 +123,7 @@ class LinkPaths:
         return path.secured.address[0], port
 
     def statuses(self) -> tuple[PathStatus, ...]:
-        """Return the status of each path, to be shown to a person."""
+        """Return the status of each path, for display."""
         return tuple(
             PathStatus(
                 path.path_kind,
@@ -128,21 +137,28 @@ class LinkPaths:
         )
 
     def is_suspect(self, now: float) -> bool:
-        """Whether to search for another path before this one is dropped: it has been silent since
-        the network changed or this machine slept, or its relay may be gone. A peer that is merely
-        slow is not dialled again."""
+        """Return whether to search for another path although the path in use has not been dropped.
+
+        That is so if it has been silent since the network changed or this machine slept, or if it
+        is a relayed path with a long silence, because its relay may have died. A direct path that
+        is merely slow does not justify a search.
+        """
         path = self.used
         if path is None or not path.connection.is_doubtful(now):
             return False
         long = now >= path.connection.heard + defaults.SUSPECT_S
         return path.connection.unseen or (long and path.path_kind is PathKind.RELAYED)
 
-    # Paths come and go.
+    # Adding and dropping paths.
 
     def attach(self, secured: SecureStream, path_kind: PathKind) -> LinkPath:
-        """Add an authenticated path. If there are too many now, drop one, perhaps this one."""
+        """Add an authenticated path, and return it. If there are too many paths then, drop the
+        worst.
+
+        That one may be the new path.
+        """
         now = self._host.now()
-        # A loopback path has no buffering modem: what looks like a queue is a busy processor.
+        # A loopback path has no modem that buffers: delay means a busy processor, not a queue.
         yielding = None if path_kind is PathKind.LOOPBACK else Yielding(now)
         connection = self._lane.attach(now, yielding)
         meter = None
@@ -160,6 +176,7 @@ class LinkPaths:
         return path
 
     def _note_place(self, path: LinkPath) -> None:
+        """Store the peer's address on a path in `places`, unless the path is relayed."""
         (ip, port), medium = path.secured.address, path.secured.medium
         if path.path_kind is PathKind.RELAYED or not ip:
             return
@@ -169,7 +186,7 @@ class LinkPaths:
             del self.places[next(iter(self.places))]
 
     def has(self, path: LinkPath) -> bool:
-        """Whether a path has not been dropped."""
+        """Return whether a path belongs to this link and has not been dropped."""
         return path in self._paths
 
     def lose(self, path: LinkPath) -> None:
@@ -180,7 +197,7 @@ class LinkPaths:
             self._drop(path)
 
     def _drop(self, path: LinkPath) -> None:
-        """Drop a path that is lost or superfluous."""
+        """Remove and close a path. If it was in use, choose another one."""
         self._paths.remove(path)
         path.connection.forgive(self._host.now())
         self.heard = max(self.heard, path.connection.heard)
@@ -196,13 +213,13 @@ class LinkPaths:
             self._link.look_again()
 
     def end(self) -> None:
-        """Send the lane's last frame, and drop all paths."""
+        """Send the lane's last frame (GOAWAY), and drop all paths."""
         self._say_goodbye()
         for path in list(self._paths):
             self._drop(path)
 
     def _say_goodbye(self) -> None:
-        """Send the last frame by the path in use, or else by another one that is not blocked."""
+        """Send the last frame on the path in use, or else on another one that is not blocked."""
         for path in sorted(self._paths, key=lambda path: path is not self.used):
             if path.secured.blocked or not (
                 words := self._lane.take(path.connection, 1 << 16, self._host.now())
@@ -211,27 +228,27 @@ class LinkPaths:
             with suppress(PathLost):
                 path.secured.send(words)
                 path.secured.finish()
-                self._paths.remove(path)  # its reader closes the path
+                self._paths.remove(path)  # the task that reads from the path closes it
                 self._lane.detach(path.connection)
                 if path is self.used:
                     self.used = None
                 return
 
-    # Choice of the path to send by.
+    # Choice of the path to send on.
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
-        """Send waiting frames, as far as the path takes them (`Writer.flush`)."""
+        """Send waiting frames on the path in use, as many as it accepts (see `Writer.flush`)."""
         if self.used is not None:
             self.used.writer.flush(at_once=at_once, now=now)
 
     def flush_by(self, at: float) -> None:
-        """Make sure that waiting frames leave by this time."""
+        """Schedule a tick at the time `at` or earlier, so that waiting frames leave by then."""
         if self.used is not None and at < self.used.due:
             self.used.due = at
             self._tick_at(at)
 
     def look(self) -> None:
-        """Ping over every path, because the network may have changed."""
+        """Send a ping on every path at once. Call this when the network may have changed."""
         now = self._host.now()
         for path in self._paths:
             path.connection.look(now)
@@ -240,7 +257,8 @@ class LinkPaths:
         self._tick_at(now)
 
     def rest(self, seconds: float) -> None:
-        """Set the seconds of silence until a ping, 0 for the usual time."""
+        """Set the seconds of silence until a ping while the link is unattended. 0 means the usual
+        time."""
         sooner, self._rest_s = seconds < self._rest_s, seconds
         if sooner and self.used is not None:
             self.used.due = self._host.now()
@@ -253,7 +271,8 @@ class LinkPaths:
         return max(self._lane.idle_s, self._rest_s)
 
     def tick(self, now: float) -> None:
-        """Ping over quiet paths, and drop silent ones."""
+        """Send pings on paths that have been silent for some time, and drop those without a
+        reply."""
         paths = self._paths
         for path in list(paths):
             if path.due <= now:
@@ -262,7 +281,7 @@ class LinkPaths:
         self._hurry = used is not None and used.connection.is_overdue(now)
         if used is not None and self._hurry:
             self._ask_others(used, now)
-        if len(paths) == 1 and paths[0] is used:  # the usual case
+        if len(paths) == 1 and paths[0] is used:  # shortcut for the usual case
             self.due = used.due
             return
         self._choose(now)
@@ -274,6 +293,8 @@ class LinkPaths:
         self.due = min([path.due for path in paths], default=inf)
 
     def _tick_one(self, path: LinkPath, now: float) -> None:
+        """Send what is due on one path, or drop the path if its peer has been silent for too
+        long."""
         if path.meter is not None and path.meter.paused:
             path.connection.heard = now
         if path is self.used:
@@ -288,8 +309,11 @@ class LinkPaths:
             path.writer.flush()
 
     def heard_beside(self, path: LinkPath, now: float, *, frames: bool) -> None:
-        """Handle bytes received over a path that is not in use. `frames` says whether they were
-        calls or streams, and not only pings and acknowledgements."""
+        """Process the arrival of bytes on a path other than the one in use.
+
+        `frames` says whether they contained calls or stream data, and not only pings and
+        acknowledgements.
+        """
         if self.used is None:
             return
         if self._hurry:
@@ -299,12 +323,14 @@ class LinkPaths:
         self.used.writer.flush(at_once=True)
 
     def _tick_at(self, at: float) -> None:
+        """Schedule a tick at the time `at` or earlier."""
         if at < self.due:
             self.due = at
             self._link.tick_soon()
 
     def _wrote(self) -> None:
-        """Schedule the next tick early enough for the frames that are in flight now."""
+        """Schedule the next tick early enough to notice if the frames in flight get no
+        acknowledgement."""
         if (path := self.used) is not None:
             at = path.connection.look_at(self._host.now())
             if at < path.due:
@@ -313,8 +339,11 @@ class LinkPaths:
         self._link.wrote()
 
     def _ask_others(self, used: LinkPath, now: float) -> None:
-        """Ping over the other paths, because the path in use is silent and its failure may affect
-        others. If one of them gets a reply, the silent ones get little time to reply."""
+        """Send pings on the other paths, because the path in use is silent.
+
+        Its failure may affect the other paths as well. Once one path has had a reply, the silent
+        ones get only a short time to reply.
+        """
         used.connection.ping_soon(now)
         silent = [path for path in self._paths if not used.connection.is_outrun(path.connection)]
         for path in silent:
@@ -326,7 +355,7 @@ class LinkPaths:
             path.writer.flush()
 
     def _choose(self, now: float) -> None:
-        """Send by the best path from now on."""
+        """Switch to the best path, if it is not in use already."""
         path = best(self._paths, now, self.used)
         if path is None or path is self.used:
             return
@@ -339,16 +368,19 @@ class LinkPaths:
         path.writer.flush()
 
     def _preferred(self, path: LinkPath, now: float) -> None:
-        """Handle the peer sending by a path that is not in use here: check whether ours works.
-        Among equals the dialled side follows the peer's choice, because the death of a path that
-        carries both directions shows at once."""
+        """Handle frames that the peer sent on a path other than the one in use here.
+
+        The peer may have found that the path in use here does not work, so this side checks it with
+        a ping. If several paths are equally good, the listening side switches to the peer's choice,
+        because the failure of a path is noticed at once if it carries both directions.
+        """
         if not self._identities.dialled:
             path.wanted = now
             self._choose(now)
         if self.used is path:
             return
         for ours in self._paths:
-            if ours.path_kind.rank < path.path_kind.rank:  # the peer has not found this better one
+            if ours.path_kind.rank < path.path_kind.rank:  # the peer does not use this better one
                 ours.connection.hint(now)
             elif ours is self.used:
                 ours.connection.ping_soon(now)

@@ -1,4 +1,4 @@
-"""Server of a peer's calls: finds the handler, bounds concurrency, and turns errors into codes."""
+"""Server of a peer's calls: finds the handler, limits concurrency, and turns errors into codes."""
 
 from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
@@ -14,15 +14,15 @@ from ..limits import Limits
 from .calls import Answer, Call, Handler, Refusal, Reply
 from .stream import Stream
 
-# Errors that a handler raises on an unexpected header, or when its disk or another peer fails. No
-# peer may end the node with one of these. Any other error is a bug of ours.
+# Errors that a handler may raise: its disk or another peer has failed, or the header is not what it
+# expects. A peer can cause these, so they only refuse the call. Any other error is a bug of ours.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 _ANSWERS = (Reply, Refusal)
 HANDLER_ERRORS = (ShoalError, OSError, trio.TooSlowError, *_MALFORMED)
 
 
 class IncomingStream:
-    """A stream that the peer opened. It is closed when the handler returns."""
+    """A stream that the peer opened, with its header. It is closed when the handler returns."""
 
     __slots__ = ("header", "peer", "stream")
 
@@ -36,20 +36,27 @@ StreamHandler = Callable[[IncomingStream], Awaitable[None]]
 
 
 class Handlers:
-    """Handlers by method, shared by all links of an endpoint."""
+    """Handlers of calls and streams by method, shared by all links of an endpoint.
+
+    `calls` maps a method to (handler, whether it is a coroutine function).
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, tuple[Handler, bool]] = {}
         self.streams: dict[str, StreamHandler] = {}
 
     def add(self, method: str, handler: Handler) -> None:
-        """Register a handler, and note whether it is a coroutine function."""
+        """Register the handler of calls and posts with the name `method`."""
         slow = iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
         self.calls[method] = handler, slow
 
 
 class CallServer:
-    """Open calls of one peer. `sent` is called when a reply waits to leave."""
+    """Server of one peer's calls and posts.
+
+    `sent` is called when a handler's task has queued its reply. `posts_refused` counts the posts
+    that were refused; posts get no reply.
+    """
 
     def __init__(
         self,
@@ -70,11 +77,11 @@ class CallServer:
 
     @property
     def busy(self) -> bool:
-        """Whether handlers are running."""
+        """Whether any handler task is running."""
         return bool(self._open)
 
     def serve(self, event: Called, nursery: trio.Nursery) -> None:
-        """Reply inline, or start the handler's task."""
+        """Run the handler of a call inline and reply, or start a task for it."""
         found = self._handlers.calls.get(event.method)
         if found is None:
             self._answer(event, Refusal("unknown-method", "no such method"))
@@ -97,12 +104,14 @@ class CallServer:
             self._start(event, lambda _: answer, call, nursery)
 
     def cancel(self, ident: int) -> None:
-        """Cancel a call whose reply the peer no longer wants."""
+        """Cancel the handler of a call whose reply the peer no longer wants."""
         scope = self._open.get(ident)
         if scope is not None:
             scope.cancel()
 
     def _is_busy(self, event: Called, *, slow: bool) -> bool:
+        """Return whether a call must be refused, because too much is queued or too many calls are
+        open."""
         most = self._limits.backlog_bytes
         if self._lane.outbox.backlog > most and not event.post:
             return True
@@ -111,6 +120,7 @@ class CallServer:
         return len(self._open) >= self._limits.calls or self.bytes + len(event.payload) > most
 
     def _start(self, event: Called, handler: Handler, call: Call, nursery: trio.Nursery) -> None:
+        """Start a task that runs a handler. The task replies at its end."""
         scope = self._open[event.ident] = trio.CancelScope()
         self.bytes += len(event.payload)
         nursery.start_soon(self._run, event, handler, call, scope)
@@ -118,6 +128,7 @@ class CallServer:
     async def _run(
         self, event: Called, handler: Handler, call: Call, scope: trio.CancelScope
     ) -> None:
+        """Run a handler in its task, and queue its reply."""
         answer: Answer | None = None
         try:
             with scope:
@@ -133,6 +144,7 @@ class CallServer:
             self._sent()
 
     def _answer(self, event: Called, answer: Answer) -> None:
+        """Queue the reply to a call. A post gets none; its refusals are counted."""
         if event.post:
             self.posts_refused += isinstance(answer, Refusal)
             return
@@ -148,7 +160,10 @@ class CallServer:
 
 
 def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
-    """Return a payload that cannot change while it waits. Raises ValueError over `limit` bytes."""
+    """Return a payload in a form that cannot change while it is queued.
+
+    Raises ValueError if it is larger than `limit` bytes.
+    """
     if isinstance(payload, memoryview):
         payload = payload.cast("B") if payload.readonly and payload.c_contiguous else bytes(payload)
     elif isinstance(payload, bytearray):
@@ -159,7 +174,10 @@ def stable(payload: Bytes | bytearray, limit: int) -> Bytes:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """Return the refusal for an error of HANDLER_ERRORS; for a group, that of its first error."""
+    """Return the refusal that reports an error of HANDLER_ERRORS.
+
+    For an exception group, this is the refusal for its first error.
+    """
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TransportError):

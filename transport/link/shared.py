@@ -1,4 +1,4 @@
-"""What all links of one node share."""
+"""Objects that all links of one node share."""
 
 from dataclasses import dataclass, field
 
@@ -12,8 +12,10 @@ from .serving import Handlers
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The host, limits, handlers and budgets of all links of a node. `shaper` holds the owner's
-    bandwidth caps; None means none."""
+    """Objects that all links of one node share: the host, the limits, the handlers and the budgets.
+
+    `shaper` enforces the owner's bandwidth caps; None if there are none.
+    """
 
     host: Host
     limits: Limits

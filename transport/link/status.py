@@ -1,4 +1,4 @@
-"""Values that describe a link: its status for people, and the identities at its ends."""
+"""Status of a link and of its paths, for display."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,13 @@ from ..host.datagrams import Place
 
 @dataclass(frozen=True, slots=True)
 class PathStatus:
-    """A path of a link: its kind, its medium (`tcp`, `udp`, `circuit` or `webrtc`), its far
-    end, its round trip in seconds (None before the first pong), whether it carries the link, and
-    whether this node dialled it (the peer may add paths to a link that this node dialled)."""
+    """Status of one path of a link.
+
+    `medium` is `tcp`, `udp`, `circuit` or `webrtc`. `address` is the remote address. `rtt` is the
+    round trip in seconds, None before the first measurement. `used` says whether this side sends on
+    the path, and `dialled` whether this side dialled it. The peer may add paths to a link that this
+    node dialled.
+    """
 
     path_kind: PathKind
     medium: str
@@ -23,8 +27,12 @@ class PathStatus:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """Status of a link. `rtt` is in seconds, None before the first pong. `since` is on the host's
-    monotonic clock. `path` is a `PathKind`, or `none`."""
+    """Status of a link.
+
+    `rtt` is the round trip in seconds, None before the first measurement. `since` is the time at
+    which the link came up, in seconds on the host's monotonic clock. `path` is the path kind of the
+    path in use, or `none`.
+    """
 
     rtt: float | None
     bytes_in: int
@@ -41,9 +49,10 @@ class LinkStatus:
 
     @property
     def seen(self) -> dict[str, tuple[int, int]]:
-        """The IP addresses at which this node sees the other end of a link.
+        """The IP addresses at which this node sees the peer on paths without a relay, the latest
+        last.
 
-        The latest comes last; each has its TCP and UDP port. Relayed paths have none.
+        Each is mapped to the peer's TCP and UDP port there (0 if unknown).
         """
         found: dict[str, tuple[int, int]] = {}
         for path in self.paths:

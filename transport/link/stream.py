@@ -1,4 +1,4 @@
-"""The trio shell of one stream: ordered bytes in both directions, with the peer's credit."""
+"""One stream of a link: ordered bytes in both directions, with flow control."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,11 @@ from ..lane.stream import LaneStream
 
 
 class Stream:
-    """Both directions of a stream. One task may send and one may receive at a time.
+    """Both directions of a stream. At most one task may send at a time, and one may receive.
 
-    A stream that was reset raises CallRefused with the code. A stream whose link ended raises
-    LinkClosed. `flush` sends what the lane has. `ended` returns the link's end, or None.
+    Methods raise CallRefused with the code if the stream was reset, and LinkClosed if the link has
+    ended. `core` is the lane's state of the stream. `flush` sends the frames that the lane has
+    queued. `ended` returns the error with which the link has ended, or None if it is alive.
     """
 
     def __init__(
@@ -36,27 +37,31 @@ class Stream:
 
     @property
     def priority(self) -> Priority:
-        """The priority of both directions, which the opener chose."""
+        """The priority of both directions, chosen by the side that opened the stream."""
         return self._core.priority
 
     @property
     def failed(self) -> str | None:
-        """The code with which either side reset it, or "link-lost"."""
+        """The code with which either side reset the stream, "link-lost" if the link has ended, or
+        None."""
         return "link-lost" if self._ended() is not None else self._core.failed
 
     def narrow(self, window: int) -> None:
-        """Use a window of `window` bytes, for kinds of stream that are specified to have one. Both
-        ends call this before they send or receive anything."""
+        """Set the flow control window to `window` bytes, for kinds of stream that specify one.
+
+        Both ends must call this before they send or receive anything.
+        """
         self._core.narrow(window)
 
     def lend(self) -> None:
-        """Count the stream's data towards a relay's caps, because it is spliced for other peers."""
+        """Count the stream's data towards a relay's caps, because this node forwards it for other
+        peers."""
         self._core.lent = True
 
     async def send(self, data: Bytes | bytearray) -> None:
-        """Send bytes. Returns when all but the last 512 KiB have left.
+        """Queue bytes to be sent. Returns once at most 512 KiB of them are unsent.
 
-        If cancelled, it may have sent a part: after that only `aclose` is allowed.
+        If this is cancelled, a part may have been sent, and only `aclose` is allowed after that.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
@@ -67,7 +72,7 @@ class Stream:
             self._check()
 
     async def receive(self, limit: int) -> bytes:
-        """Wait for bytes, and return 1 to `limit` of them; b"" at the end of the peer's
+        """Wait for data and return 1 to `limit` bytes. Return b"" once the peer has ended its
         direction."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
@@ -77,17 +82,18 @@ class Stream:
                 await self._receivers.park()
 
     async def finish(self) -> None:
-        """End this side's direction: the peer's `receive` returns b"" after the last byte."""
+        """End this side's direction. The peer's `receive` returns b"" after the last byte."""
         await trio.lowlevel.checkpoint()
         self.end()
 
     # Variants that do not wait, for callers that forward bytes and have their own buffer.
 
     def send_ready(self, data: Bytes, ahead: int = SEND_AHEAD_BYTES) -> int:
-        """Queue bytes now, with at most `ahead` bytes unsent. Return how many were taken (>= 1).
+        """Queue bytes without waiting, and return how many were accepted. At most `ahead` stay
+        unsent.
 
-        Raises BlockingIOError if there is no room. Read-only memory is not copied, so it must not
-        change. Nothing is taken of an empty `data`.
+        At least one byte is accepted unless `data` is empty. Raises BlockingIOError if there is no
+        room. Read-only memory is not copied, so the caller must not change it.
         """
         self._check()
         room = ahead - self._core.queued
@@ -99,8 +105,11 @@ class Stream:
         return len(piece)
 
     def receive_ready(self, limit: int) -> bytes:
-        """Return 1 to `limit` received bytes; b"" at the end. Raises BlockingIOError if there are
-        none yet."""
+        """Return 1 to `limit` received bytes without waiting, or b"" at the end of the peer's
+        direction.
+
+        Raises BlockingIOError if no byte has arrived yet.
+        """
         data = self._lane.read(self._core, limit)
         if data:
             if self._lane.has_output:  # reading has granted credit
@@ -112,12 +121,12 @@ class Stream:
         raise BlockingIOError
 
     def is_sendable(self, below: int = SEND_AHEAD_BYTES) -> bool:
-        """Whether `wait_sendable` would return at once. Raises like `send`."""
+        """Return whether fewer than `below` bytes are unsent. Raises the errors of `send`."""
         self._check()
         return self._core.queued < below
 
     async def wait_sendable(self, below: int = SEND_AHEAD_BYTES) -> None:
-        """Wait until fewer than `below` bytes are unsent. Raises like `send`."""
+        """Wait until fewer than `below` bytes are unsent. Raises the errors of `send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check()
         self._wake_at = below - 1
@@ -126,27 +135,30 @@ class Stream:
             self._check()
 
     async def wait_receivable(self) -> None:
-        """Wait for bytes, the end or an error: `receive_ready` says which."""
+        """Wait until data, the end of the peer's direction or an error has arrived.
+
+        Call `receive_ready` then to learn which of them it is.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._core.readable and self._ended() is None:
             await self._receivers.park()
 
     def end(self) -> None:
-        """Do the same as `finish`, without a checkpoint."""
+        """End this side's direction as `finish` does, but without a checkpoint."""
         self._check()
         self._core.finish()
         self._lane.outbox.schedule(self._core)
         self._flush()
 
     async def aclose(self) -> None:
-        """Abandon the stream: a direction that has not ended is reset (`closed`)."""
+        """Abandon the stream. If either direction has not ended, the stream is reset (`closed`)."""
         self.reset("closed")
         await trio.lowlevel.checkpoint()
 
     def reset(self, code: str) -> None:
         """End both directions with a code, and drop unread bytes.
 
-        If `finish` was called and the peer's end has come, all sent bytes still arrive.
+        If both sides have ended their directions already, all sent bytes still arrive.
         """
         if self._ended() is None:
             self._lane.reset(self._core, code)
@@ -154,23 +166,25 @@ class Stream:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the sender and the receiver, because the stream's state changed."""
+        """Wake the tasks that send and receive, because the stream's state has changed."""
         if self._senders:
             self._senders.unpark_all()
         if self._receivers:
             self._receivers.unpark_all()
 
     def wake_sender(self) -> None:
-        """Wake the sender if enough bytes have left."""
+        """Wake the task that sends, if few enough bytes are unsent."""
         if self._core.queued <= self._wake_at:
             self._senders.unpark_all()
 
     def _queue(self, data: Bytes) -> None:
+        """Queue bytes, and send as many as the lane allows."""
         self._core.write(data)
         self._lane.outbox.schedule(self._core)
         self._flush()
 
     def _check(self) -> None:
+        """Raise LinkClosed if the link has ended, or CallRefused if the stream was reset."""
         ended = self._ended()
         if ended is not None:
             raise ended

@@ -1,4 +1,4 @@
-"""All streams of one link: those that this side opens, and those that its handlers serve."""
+"""All streams of one link: those that this side has opened, and those that its handlers serve."""
 
 from collections.abc import Callable, Mapping
 
@@ -15,8 +15,11 @@ from .stream import Stream
 
 
 class Streams:
-    """Streams of one link. `flush` sends what the lane has. `ended` returns the link's end, or
-    None."""
+    """The streams of one link.
+
+    `flush` sends the frames that the lane has queued. `ended` returns the error with which the link
+    has ended, or None if it is alive.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,11 @@ class Streams:
         self._ended = ended
 
     def open(self, method: str, header: Mapping[str, object], priority: Priority) -> Stream:
-        """Open a stream to the peer. Raises CallRefused (`busy`, `too-large`)."""
+        """Open a stream to the peer's handler `method`.
+
+        Raises CallRefused with code `busy` if the peer allows no further stream, and with code
+        `too-large` if `header` exceeds the limit.
+        """
         try:
             core = self._lane.open(method, header, priority)
         except ValueError as error:
@@ -45,7 +52,8 @@ class Streams:
         return self._adopt(core)
 
     def serve(self, event: Opened, nursery: trio.Nursery | None) -> None:
-        """Start the handler's task, or reset the stream if there is no handler."""
+        """Start the handler of a stream that the peer has opened, or reset the stream if there is
+        none."""
         stream = self._adopt(event.stream)
         handler = self._handlers.streams.get(event.method)
         if handler is None or nursery is None:
@@ -54,28 +62,30 @@ class Streams:
         nursery.start_soon(_run, handler, IncomingStream(self._peer, event.header, stream))
 
     def ready(self, event: StreamReady) -> None:
-        """Wake the tasks that use a stream, because its state changed."""
+        """Wake the tasks that wait for a stream, because its state has changed."""
         if event.stream.context is not None:
             event.stream.context.wake()
 
     def sent(self) -> None:
-        """Wake senders, because bytes have left."""
+        """Wake the tasks that wait to send on a stream, because bytes have left."""
         for core in self._lane.streams.values():
             if core.context is not None:
                 core.context.wake_sender()
 
     def end(self) -> None:
-        """Wake all tasks that use a stream, because the link has ended."""
+        """Wake all tasks that wait for a stream, because the link has ended."""
         for core in self._lane.streams.values():
             if core.context is not None:
                 core.context.wake()
 
     def _adopt(self, core: LaneStream) -> Stream:
+        """Create the `Stream` for a stream of the lane, and store it as that stream's context."""
         stream = core.context = Stream(self._lane, core, flush=self._flush, ended=self._ended)
         return stream
 
 
 async def _run(handler: StreamHandler, incoming: IncomingStream) -> None:
+    """Run a stream's handler, and reset the stream when the handler has returned or failed."""
     code = "closed"
     try:
         await handler(incoming)

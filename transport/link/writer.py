@@ -1,4 +1,4 @@
-"""Writer of a lane's frames to one connection: decides when to write and how much."""
+"""Writer of a lane's frames to one path: decides when to write, and how much."""
 
 from collections.abc import Callable
 from math import inf
@@ -14,11 +14,12 @@ from ..lane.meter import Meter
 
 
 class Writer:
-    """Writer of a lane's frames to one connection, from the caller's context or in its own task.
+    """Writer of a lane's frames to one path.
 
-    Frames leave from the caller's context if nothing is being written. The task coalesces
-    frames of several callers at the same moment. `batch` is the number of bytes encrypted ahead
-    of the kernel. `sent` is called after every write. `meter` enforces the node's caps.
+    If nothing is being written, frames are written in the caller's context. Otherwise the writer's
+    task coalesces the frames that several callers queue at the same moment. `batch` is the number
+    of bytes that are encrypted at once. `sent` is called after each write. `meter` enforces the
+    node's bandwidth caps; None if there are none.
     """
 
     def __init__(
@@ -39,17 +40,19 @@ class Writer:
         self._meter = meter
         self._busy = True  # whether the task is writing, or has not started
         self._idle = trio.lowlevel.ParkingLot()
-        self._flushed = 0.0
+        self._flushed = 0.0  # time of the last write in a caller's context
 
     @property
     def has_output(self) -> bool:
-        """Whether the lane has frames for this connection."""
+        """Whether the lane has frames queued for this path."""
         return self._lane.outbox.has_output(self._connection)
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
-        """Send waiting frames from here unless the task is writing; then it takes them along. With
-        `at_once`, no other frames are about to come that could leave with these. `now` saves a look
-        at the clock."""
+        """Send queued frames now. If the task is writing, leave them to the task.
+
+        Set `at_once` if no other frames are expected that could leave together with these. `now` is
+        the time, if the caller knows it already.
+        """
         if self._busy:
             return
         if now is None:
@@ -69,23 +72,25 @@ class Writer:
             self.wake()
 
     def _take(self, now: float) -> bytes:
+        """Return the next frames as bytes, at most a batch and what the caps allow."""
         meter, batch = self._meter, self.batch
         allowance = meter.allow(batch, now) if meter is not None else None
         return self._lane.take(self._connection, batch, now, allowance)
 
     def _send(self, data: bytes) -> None:
+        """Encrypt bytes and write them to the path. Raises PathLost if the path is lost."""
         self._path.send(data)
         if self._meter is not None:
             self._meter.sent(self._path.bytes_out)
 
     def wake(self) -> None:
-        """Let the task send what waits, with all that is queued in this pass of the loop."""
+        """Wake the task, which then sends all frames queued in this pass of the event loop."""
         if not self._busy:
             self._busy = True
             self._idle.unpark()
 
     async def run(self) -> None:
-        """Run as the connection's task: coalesce queued frames, and keep little in the kernel."""
+        """Send queued frames until the path is lost, and keep few bytes in the kernel's buffer."""
         secured = self._path
         try:
             while True:
@@ -105,7 +110,7 @@ class Writer:
             secured.close()
 
     async def _rest(self) -> None:
-        """Wait until there are frames to send, or until they may leave."""
+        """Wait until there are frames to send, or until the queued ones may leave."""
         self._busy = False
         at, self._connection.bulk_at = self._connection.bulk_at, inf
         if self._meter is not None:
@@ -118,7 +123,10 @@ class Writer:
             self._busy = True
 
     def set_pace(self, seconds: float) -> None:
-        """Adapt `batch`, so that a token waits behind it only briefly at any connection speed."""
+        """Adapt `batch` to the seconds that the last one took to leave.
+
+        Whatever the path's speed, a token of a generation then waits only briefly behind a batch.
+        """
         fast, slow = defaults.BATCH_S
         if seconds < fast:
             self.batch = min(2 * self.batch, defaults.BATCH_BYTES)

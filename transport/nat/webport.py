@@ -1,4 +1,7 @@
-"""Second listener of a reachable node on TCP 443, for networks that allow nothing else outbound."""
+"""Second listener of a reachable node, on TCP port 443.
+
+It serves peers in networks that allow no other outbound connections.
+"""
 
 import trio
 
@@ -9,18 +12,23 @@ from .whereabouts import Whereabouts
 
 
 class WebPort:
-    """The listener on TCP 443 of one node."""
+    """The listener of one node on TCP port 443."""
 
     def __init__(self, endpoint: Endpoint, whereabouts: Whereabouts) -> None:
         self.failure = ""
-        """Why the port could not be bound; "" if it is bound or not needed."""
+        """Reason why the port could not be bound; "" if it is bound or not needed."""
         self._endpoint = endpoint
         self._whereabouts = whereabouts
         self._scopes: list[trio.CancelScope] = []
 
     async def tend(self, listen: str, reachable: bool) -> None:
-        """Listen while peers reach this node at its own public address. A port that its router
-        forwards does not count, because it is a different port."""
+        """Open the listener, or close it if `reachable` is False. Call this whenever either may be
+        due.
+
+        The listener opens only if peers reach this node at its own public address. A port that its
+        router forwards does not count, because that is another port than 443. `listen` is the IP
+        address that the node listens on.
+        """
         if not reachable:
             self.failure = ""
             for scope in self._scopes:

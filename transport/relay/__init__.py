@@ -1,1 +1,1 @@
-"""Circuits through a third node: the relay service, its limits, and the pipe at either end."""
+"""Circuits through a third node: the relay service with its limits, and the client of relays."""

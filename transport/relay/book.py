@@ -1,15 +1,18 @@
 """Reservations and circuits of a relay, with their limits. No I/O.
 
-One book serves lanes (service.py) and libp2p's circuit relay v2. A node that cannot be dialled
-makes a reservation; a peer that wants to reach it opens a circuit to it. Refusals are codes:
+One book serves peers with a lane (service.py) and peers that use libp2p's circuit relay v2. A node
+that cannot be dialled makes a reservation, and a peer opens a circuit to reach that node. A request
+can be refused with these codes:
 
-`not-a-relay` this node does not relay, or not now; `relayed` the asker itself comes through a
-relay; `subnet-full`, `full` no reservation is left; `no-reservation` the target has none; `self`;
-`crossing` the target has just opened a circuit to the source; `too-many-circuits` for one peer, for
-strangers, or in all.
+`not-a-relay`: this node does not relay, or not now. `relayed`: the asker itself is linked through a
+relay. `subnet-full`, `full`: no further reservation fits. `no-reservation`: the target has none.
+`self`: source and target are the same. `crossing`: the target has just opened a circuit to the
+source. `too-many-circuits`: a limit of one peer, of strangers, or of all circuits is reached.
 
-When reservations or circuits are scarce, members come before strangers, and among members those
-that have been members longer, so later identities cannot displace the earlier ones in any number.
+A member is a peer that this node knows for some time (standing.py) or that belongs to its private
+group; any other peer is a stranger. When reservations or circuits are scarce, members precede
+strangers, and members of longer standing precede newer ones. No number of new identities can
+therefore displace the earlier ones.
 """
 
 from collections import Counter
@@ -22,31 +25,32 @@ from ..limits import Sources
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
 from .pacer import Pacer, Share
 
-LIMIT: Final = "limit"
-EXPIRED: Final = "expired"
+LIMIT: Final = "limit"  # code of a circuit that has carried as many bytes as it may
+EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
 LEAST_PAUSE_S: Final = 0.0005
-"""Shortest pause before asking again for capacity under the node's caps, in seconds."""
+"""Shortest pause before the node's bandwidth caps are queried again, in seconds."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """A peer that may be reached through this relay until `expires` (the caller's clock)."""
+    """A peer that may be reached through this relay until `expires`, a time on the caller's
+    clock."""
 
     peer: str
     ip: str
     expires: float
     member: bool
-    since: float = 0.0  # when it became a member
-    circuits: int = 0  # open circuits to it
+    since: float = 0.0  # time at which the peer became a member
+    circuits: int = 0  # open circuits to the peer, a count
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
     """A peer that asks for a reservation or a circuit.
 
-    `ip` is the address at which the relay itself sees it. `since` is when it became a member, which
-    decides the precedence among members; None for a stranger. `relayed` means that its link to this
-    node goes through another relay.
+    `ip` is the address at which the relay itself sees the peer. `since` is the time at which the
+    peer became a member; it decides the precedence among members and is None for a stranger.
+    `relayed` means that the peer's link to this node goes through another relay.
     """
 
     peer: str
@@ -56,31 +60,32 @@ class Asker:
 
     @property
     def member(self) -> bool:
-        """Whether it is a member."""
+        """Whether the peer is a member."""
         return self.since is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a circuit. Times are on the caller's clock."""
+    """Limits of a circuit. Times are on the caller's clock."""
 
     opened: float
     since: float
-    """When its source became a member, if it is one."""
+    """Time at which the source became a member; 0 for a stranger."""
     deadline: float
-    """When it must end."""
+    """Time at which the circuit must end."""
     most: int | None
-    """Bytes that it may carry; None if only the rate limits it."""
+    """Bytes that the circuit may carry; None if only the rate limits it."""
     stranger: str | None
-    """The source's IP address, if either end is a stranger."""
+    """The source's IP address if either end is a stranger, otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Counts of a relay's work.
 
-    `refused` counts by code. `relayed` is in bytes since the start; `spent` adds the headers, as
-    charged to the rate.
+    `relayed` are the bytes carried since the start. `spent` are the bytes charged to the rate,
+    which include headers. `rate` is in bytes per second. `refused` maps each code to the number of
+    refusals.
     """
 
     reservations: int
@@ -93,9 +98,9 @@ class Figures:
 
 
 class Circuit:
-    """Bytes between two peers, in both directions. Created by `RelayBook.open_circuit`.
+    """A circuit between two peers, with its counts. Created by `RelayBook.open_circuit`.
 
-    Each byte is read once and sent once, and is charged so to the node's own caps.
+    Each byte is received once and sent once, and both are charged to the node's bandwidth caps.
     """
 
     def __init__(
@@ -118,16 +123,20 @@ class Circuit:
         self._book = book
         self._share = share
         self._open = True
-        self._again = 0.0  # seconds until it is worth asking the node's caps again
+        self._again = 0.0  # seconds until the node's bandwidth caps may allow more
         self._on_cut: Callable[[], None] | None = None
 
     @property
     def open(self) -> bool:
-        """Whether it is not closed yet."""
+        """Whether the circuit has not been closed."""
         return self._open
 
     def room(self, now: float) -> int:
-        """Return the bytes that may be moved now; if 0, retry after `pause`, or see `over`."""
+        """Return how many bytes may be moved now.
+
+        If the result is 0, the circuit has reached a limit (`over`), or bytes may be moved after
+        `pause`.
+        """
         if self.over(now) is not None:
             return 0
         found = self._share.room(now)
@@ -136,6 +145,7 @@ class Circuit:
         return found if self.most is None else min(found, self.most - self.carried)
 
     def _under_caps(self, shaper: Shaper, most: int, now: float) -> int:
+        """Return how many of `most` bytes the node's bandwidth caps allow now."""
         self._again = 0.0
         for direction in Direction:
             room = shaper.room(direction, Flow.RELAY, self, now, most)
@@ -146,7 +156,8 @@ class Circuit:
         return most
 
     def spend(self, n: int, now: float) -> bool:
-        """Count `n` bytes; return False if that exceeds a limit: then close the circuit."""
+        """Count `n` moved bytes. Return False if they exceed a limit; the caller must then close
+        the circuit."""
         if not self._open or now >= self.deadline:
             return False
         if self.most is not None and self.carried + n > self.most:
@@ -164,23 +175,24 @@ class Circuit:
         return self._again or self._share.pause()
 
     def over(self, now: float) -> str | None:
-        """Return the code of the limit that is reached (`limit`, `expired`), else None."""
+        """Return the code of the limit that the circuit has reached (`limit`, `expired`), or
+        None."""
         if not self._open or now >= self.deadline:
             return EXPIRED
         return LIMIT if self.most is not None and self.carried >= self.most else None
 
     def on_cut(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when it must end at once in favour of another circuit."""
+        """Set the callback that is called when the circuit is closed in favour of another one."""
         self._on_cut = callback
 
     def cut(self) -> None:
-        """Close it in favour of another circuit."""
+        """Close the circuit in favour of another one."""
         self.close()
         if self._on_cut is not None:
             self._on_cut()
 
     def close(self) -> None:
-        """Release what it occupies. May be repeated."""
+        """Release everything that the circuit occupies. May be called repeatedly."""
         if self._open:
             self._open = False
             self._share.leave()
@@ -192,8 +204,9 @@ class Circuit:
 class RelayBook:
     """Reservations at this relay, and open circuits.
 
-    Peers are named by any constant text, such as their peer id. `shaper` has the caps of the node,
-    of which relaying is one class.
+    A peer is named by any constant text, such as its peer id. `shaper` enforces the node's
+    bandwidth caps, in which relaying is one traffic class; None if there are none. Times are
+    seconds on the caller's clock.
     """
 
     def __init__(self, limits: RelayLimits, now: float = 0.0, shaper: Shaper | None = None) -> None:
@@ -201,12 +214,12 @@ class RelayBook:
         self.reachable = False
         """Whether other nodes are known to reach this one, so that it can relay for them."""
         self.shaper = shaper
-        self._reservations: dict[str, Reservation] = {}  # oldest first
+        self._reservations: dict[str, Reservation] = {}  # the oldest first
         self._sources = Sources(limits.reservations_per_subnet, limits.reservations)
         self._circuits: dict[Circuit, None] = {}
         self._per_peer: Counter[str] = Counter()
-        self._per_pair: Counter[tuple[str, str]] = Counter()  # source, target
-        # Circuits in which a stranger takes part, in all and by source network.
+        self._per_pair: Counter[tuple[str, str]] = Counter()  # circuits by (source, target)
+        # Circuits with a stranger at either end: their number, and their sources by network.
         self._strangers = 0
         self._stranger_sources = Sources(
             limits.stranger_circuits_per_subnet, limits.stranger_circuits
@@ -222,7 +235,8 @@ class RelayBook:
         return self.limits.rate > 0 and (self.limits.volunteer or self.reachable)
 
     def reserve(self, asker: Asker, now: float) -> Reservation | str:
-        """Grant or renew a reservation; return it, or a code that refuses it."""
+        """Grant or renew a reservation. Return it, or the code with which the request is
+        refused."""
         if (code := self._unwilling(asker.relayed)) is not None:
             return self._refuse(code)
         self._expire(now)
@@ -244,12 +258,12 @@ class RelayBook:
         return held
 
     def holds(self, peer: str, now: float) -> bool:
-        """Whether `peer` has a reservation."""
+        """Return whether a peer has a reservation."""
         held = self._reservations.get(peer)
         return held is not None and held.expires > now
 
     def release(self, peer: str) -> None:
-        """Release a reservation. Open circuits stay."""
+        """Remove a reservation. Open circuits continue."""
         held = self._reservations.pop(peer, None)
         if held is not None:
             self._sources.remove(held.ip)
@@ -257,10 +271,11 @@ class RelayBook:
     def open_circuit(
         self, asker: Asker, target: str, now: float, *, visited: bool = False
     ) -> Circuit | str:
-        """Open a circuit from `asker` to a peer with a reservation; else return a code.
+        """Open a circuit from `asker` to `target`. Return it, or the code with which it is refused.
 
-        `visited` means that the target is a linked member that will be asked whether it accepts the
-        circuit: between members no reservation is needed.
+        The target needs a reservation, except if both peers are members and the target is linked
+        here. `visited` says that the target is such a member. It is asked later whether it accepts
+        the circuit.
         """
         if (code := self._unwilling(asker.relayed)) is not None:
             return self._refuse(code)
@@ -289,7 +304,10 @@ class RelayBook:
         return circuit
 
     def crosses(self, source: str, target: str, now: float) -> bool:
-        """Whether the target has just opened a circuit to the source: both ends dialled at once."""
+        """Return whether the target has just opened a circuit to the source.
+
+        In that case both peers have dialled at the same time, and one circuit is enough.
+        """
         if not self._per_pair[target, source]:
             return False
         return any(
@@ -298,11 +316,11 @@ class RelayBook:
         )
 
     def circuits(self) -> Iterator[Circuit]:
-        """Iterate over the open circuits."""
+        """Return an iterator over the open circuits."""
         return iter(list(self._circuits))
 
     def figures(self) -> Figures:
-        """Return the counts to show to the user."""
+        """Return the counts of this relay's work, for display."""
         return Figures(
             reservations=len(self._reservations),
             circuits=len(self._circuits),
@@ -316,7 +334,7 @@ class RelayBook:
     # Callbacks of circuits.
 
     def count(self, size: int) -> None:
-        """Count bytes that a circuit has carried."""
+        """Add `size` bytes that a circuit has carried to the counts."""
         self._relayed += size
         self._pieces += 1
 
@@ -338,6 +356,7 @@ class RelayBook:
     # Internals.
 
     def _enter(self, circuit: Circuit) -> None:
+        """Register an open circuit."""
         self._circuits[circuit] = None
         circuit.reservation.circuits += 1
         if circuit.stranger is not None:
@@ -347,11 +366,14 @@ class RelayBook:
         self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
+        """Return the code that refuses every request now, or every request of a relayed peer, or
+        None."""
         if not self.lends:
             return "not-a-relay"
         return "relayed" if relayed else None
 
     def _refuse(self, code: str) -> str:
+        """Count a refusal by its code, and return the code."""
         if code in self._refused or len(self._refused) < CODES_COUNTED:
             self._refused[code] += 1
         return code
@@ -359,10 +381,11 @@ class RelayBook:
     def _make_room(
         self, source: str, target: str, stranger: str | None, since: float, now: float
     ) -> bool:
-        """Return whether one more circuit fits, after closing one of lower priority if necessary.
+        """Return whether one more circuit fits, after closing one of lower precedence if necessary.
 
-        Strangers get half of a peer's circuits, so that they cannot keep members from it. If
-        strangers' circuits are full, the oldest of them is closed.
+        `stranger` is the source's IP address if either end is a stranger, otherwise None. Strangers
+        get at most half of a peer's circuits, so that they cannot lock members out. If the circuits
+        of strangers are full, the oldest of them is closed.
         """
         limits = self.limits
         if self._per_pair[source, target] >= limits.circuits_per_pair:
@@ -382,7 +405,8 @@ class RelayBook:
         return len(self._circuits) < limits.circuits or self._cut(self._circuits, since)
 
     def _cut_stranger(self, now: float) -> bool:
-        """Close the oldest stranger's circuit that has had its turn; return whether one was."""
+        """Close the oldest circuit of a stranger that has had its minimum time. Return whether
+        there was one."""
         for each in self._circuits:
             if each.stranger is not None and now >= each.opened + self.limits.stranger_turn_s:
                 each.cut()
@@ -390,7 +414,10 @@ class RelayBook:
         return False
 
     def _cut(self, among: Iterable[Circuit], since: float) -> bool:
-        """Close a stranger's circuit, else that of the newest member after `since`."""
+        """Close a stranger's circuit, or else that of the newest member, if newer than `since`.
+
+        Returns False if there is no such circuit in `among`.
+        """
         last = max(
             among,
             key=lambda each: (each.stranger is not None, each.since, -each.opened),
@@ -402,13 +429,16 @@ class RelayBook:
         return True
 
     def _expire(self, now: float) -> None:
-        """Release reservations that were not renewed."""
+        """Remove reservations that were not renewed in time."""
         over = [held.peer for held in self._reservations.values() if held.expires <= now]
         for peer in over:
             self.release(peer)
 
     def _find_place(self, asker: Asker, held: Reservation | None) -> str | None:
-        """Ensure that one more reservation fits, ending an idle one if necessary; else a code."""
+        """Ensure that one more reservation fits, by ending an unused one if necessary.
+
+        Returns None if it fits, or the code of the refusal.
+        """
         crowded = not self._sources.fits(asker.ip, without=held.ip if held is not None else "")
         if crowded and not self._push_out(asker, asker.ip):
             return "subnet-full"
@@ -418,10 +448,10 @@ class RelayBook:
         return None
 
     def _push_out(self, asker: Asker, ip: str | None) -> bool:
-        """End a reservation without a circuit for a member, and return whether there was one.
+        """End a reservation without a circuit in favour of a member. Return whether there was one.
 
-        A stranger's ends first, then that of the latest member after the asker. With `ip`, only a
-        reservation whose end makes that address fit.
+        A stranger's reservation ends first, then that of the newest member, if newer than the
+        asker. If `ip` is given, only a reservation is ended that makes this address fit.
         """
         if asker.since is None:
             return False

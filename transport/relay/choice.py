@@ -1,8 +1,8 @@
-"""Choice of relays for a node: which are known, were tried, and are near. No I/O.
+"""Choice of the relays of a node: which ones it knows, has tried, and can reach fast. No I/O.
 
-Near relays come first, by measured round trips. No two of a /16 are chosen while another is
-available, so that one operator's failure or malice does not affect all. At least one should listen
-on TCP 443, because some networks let nothing else out.
+Near relays come first, by measured round trip. No two relays in the same /16 are chosen while
+another one is available, so that the failure or the malice of one operator does not affect all. At
+least one relay should listen on TCP 443, because some networks allow no other outbound connections.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,13 +14,19 @@ from ..identity import PeerId
 from ..networks import parse_ip, region
 from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
+# Codes of failures after which a relay is retried after the longest pause.
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})
+# Codes of failures after which a relay is retried after a sixth of that or later.
 _FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "revoked", "wrong-swarm"})
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A node that may relay. `rtt` in seconds, as last measured."""
+    """A node that may relay.
+
+    `rtt` is the round trip in seconds as last measured, None if it never was. `failures` counts the
+    failures since the last success. The node is not tried before the time `not_before`.
+    """
 
     peer: PeerId
     addresses: list[Address] = field(default_factory=list)
@@ -30,24 +36,25 @@ class Candidate:
 
     @property
     def everywhere(self) -> Address | None:
-        """Its address on TCP 443, if it has one."""
+        """The node's address on TCP 443, or None."""
         return next((each for each in self.addresses if is_everywhere(each)), None)
 
     @property
     def networks(self) -> set[str]:
-        """The /16s (IPv4) and /32s (IPv6) of its addresses."""
+        """The /16s (IPv4) and /32s (IPv6) of the node's addresses."""
         return {network_of(each.host) for each in self.addresses}
 
 
 class Choice:
-    """Known relays, up to a limit beyond which the one seen longest ago is forgotten."""
+    """Known relays. If there are too many, the one whose address was named least recently is
+    removed."""
 
     def __init__(self) -> None:
         self._known: dict[PeerId, Candidate] = {}
         self._lending: dict[PeerId, None] = {}
 
     def offer(self, peer: PeerId, address: Address) -> bool:
-        """Store an address of a relay; return whether it is new. Circuit addresses do not count."""
+        """Add an address of a relay. Return whether it is new. Circuit addresses are ignored."""
         if address.relay is not None or address.peer not in (None, peer):
             return False
         candidate = self._known.pop(peer, None) or Candidate(peer)
@@ -64,7 +71,7 @@ class Choice:
         return True
 
     def lends(self, peer: PeerId, lends: bool) -> None:
-        """Record whether a linked peer relays. One that starts to is tried at once."""
+        """Record whether a linked peer relays. One that begins to relay may be tried at once."""
         known = peer in self._lending
         self._lending.pop(peer, None)
         if lends:
@@ -75,20 +82,22 @@ class Choice:
             del self._lending[next(iter(self._lending))]
 
     def find(self, peer: PeerId) -> Candidate | None:
-        """Return the candidate with this peer id, else None."""
+        """Return the candidate with this peer id, or None."""
         return self._known.get(peer)
 
     def answered(self) -> list[Candidate]:
-        """Return the candidates that answered as relays and have not failed since."""
+        """Return the candidates that have answered as relays and have not failed since."""
         return [each for each in self._known.values() if each.rtt is not None and not each.failures]
 
     def to_try(
         self, held: Collection[PeerId], linked: Collection[PeerId], count: int, now: float
     ) -> list[Candidate]:
-        """Return the next relays to measure.
+        """Return up to `count` relays to measure next.
 
-        Linked ones come first, then by round trip, spread over networks. One on TCP 443 is among
-        them if none of `held` is.
+        `held` are the relays with a reservation, which are left out, and `linked` the peers with a
+        link. Linked relays come first, then those with a shorter round trip; relays of a network
+        that has another relay already come last. If no relay in `held` listens on TCP 443, one that
+        does is included, if any is known.
         """
         usable = [each for each in self._usable(now) if each.peer not in held]
         usable.sort(key=lambda each: (each.peer not in linked, each.rtt is None, each.rtt or 0))
@@ -100,11 +109,12 @@ class Choice:
         return chosen
 
     def offers_443(self, held: Collection[PeerId], now: float) -> bool:
-        """Whether another relay on TCP 443 may be tried."""
+        """Return whether a relay on TCP 443 that is not in `held` may be tried now."""
         return any(each.everywhere and each.peer not in held for each in self._usable(now))
 
     def next_try(self, held: Collection[PeerId]) -> float:
-        """Return when the next failed relay may be retried; infinity for none."""
+        """Return the time at which the next failed relay may be retried; infinity if there is
+        none."""
         times = [
             each.not_before
             for each in self._known.values()
@@ -115,10 +125,11 @@ class Choice:
     def rank(
         self, measured: Iterable[Candidate], held: Collection[PeerId], want: int
     ) -> list[Candidate]:
-        """Return the relays to reserve at, best first; `want` is how many will be used.
+        """Return the measured relays in the order in which to reserve at them.
 
-        They are sorted by round trip, new networks first. If no relay on 443 is held, the nearest
-        of those is moved up so far that it will be used.
+        `want` is the number that will be used. They are sorted by round trip, with new networks
+        first. If no relay in `held` listens on TCP 443, the nearest one that does is moved forward
+        among the first `want`.
         """
         order = _spread(
             sorted(measured, key=lambda each: each.rtt if each.rtt is not None else float("inf")),
@@ -132,18 +143,21 @@ class Choice:
         return order
 
     def lacks_443(self, held: Collection[PeerId]) -> bool:
-        """Whether none of `held` listens on TCP 443."""
+        """Return whether no relay in `held` listens on TCP 443."""
         return not any(
             candidate.everywhere for peer in held if (candidate := self._known.get(peer))
         )
 
     def worked(self, peer: PeerId) -> None:
-        """Clear the failures of a relay that worked."""
+        """Clear the failures of a relay, because it has worked."""
         if (candidate := self._known.get(peer)) is not None:
             candidate.failures, candidate.not_before = 0, 0.0
 
     def failed(self, peer: PeerId, code: str, now: float) -> None:
-        """Back off from a relay that failed, the longer the less likely it is to recover."""
+        """Record a failure of a relay, and set the time of its next try.
+
+        The pause is longer for codes after which the relay is less likely to recover.
+        """
         candidate = self._known.get(peer)
         if candidate is None:
             return
@@ -157,7 +171,8 @@ class Choice:
         candidate.not_before = now + pause
 
     def _usable(self, now: float) -> list[Candidate]:
-        """Return the peers that say that they relay. No other peer is asked."""
+        """Return the relays that may be tried now. These are peers that have said that they
+        relay."""
         return [
             each
             for each in self._known.values()
@@ -165,6 +180,7 @@ class Choice:
         ]
 
     def _networks(self, held: Collection[PeerId]) -> set[str]:
+        """Return the networks of the relays in `held`."""
         found: set[str] = set()
         for peer in held:
             if (candidate := self._known.get(peer)) is not None:
@@ -173,7 +189,8 @@ class Choice:
 
 
 def _spread(candidates: Iterable[Candidate], taken: set[str]) -> list[Candidate]:
-    """Stable reordering: candidates of a network already seen move behind the others."""
+    """Move candidates of a network that occurred before behind the others, and keep the order
+    else."""
     first: list[Candidate] = []
     second: list[Candidate] = []
     seen = set(taken)
@@ -184,10 +201,11 @@ def _spread(candidates: Iterable[Candidate], taken: set[str]) -> list[Candidate]
 
 
 def is_everywhere(address: Address) -> bool:
-    """Whether nearly every network lets a node connect to it."""
+    """Return whether an address can be dialled from nearly every network, because it uses TCP
+    443."""
     return address.transport == "tcp" and address.port == RELAY_PORT
 
 
 def network_of(host: str) -> str:
-    """Return the region of an IP address; a DNS name is its own."""
+    """Return the region of an IP address. The region of a DNS name is the name itself."""
     return region(host) if parse_ip(host) is not None else host

@@ -1,6 +1,6 @@
-"""A circuit as a byte stream: bytes to a peer over a stream to a relay.
+"""A circuit as a byte stream: bytes to a peer, carried by a stream to a relay.
 
-It carries the TLS records of the two ends, which the relay cannot read.
+It carries the TLS records of the two ends, which the relay cannot decrypt.
 """
 
 import struct
@@ -22,21 +22,23 @@ _LENGTH: Final = struct.Struct(">H")
 
 
 def encode_preface(target: Vouched) -> bytes:
-    """Encode the preface that a relay sends to the opener: where it sees the target."""
+    """Encode the preface that a relay sends to the opener of a circuit: where it sees the
+    target."""
     head = wire.encode_header({"seen": list(target)})
     return _LENGTH.pack(len(head)) + head
 
 
 class CircuitByteStream:
-    """One end of a circuit over the peer `relay`. `seen` is where the relay sees the other end.
+    """One end of a circuit through the peer `relay`.
 
-    On the opener's side `seen` is None until the relay's preface arrives. `voucher` is the IP
-    address at which this node sees the relay, which vouches for `seen`. `failure` is the code of
-    an abnormal end: the code of a reset, `link-lost`, or `bad-preface`.
+    `seen` is the address at which the relay sees the other end. On the opener's side, it is None
+    until the relay's preface has arrived. `voucher` is the IP address at which this node sees the
+    relay, by which the relay's statements are checked (see vouch.py). `failure` is the code of an
+    abnormal end: the code of a reset, `link-lost`, or `bad-preface`.
     """
 
     medium: Final = "circuit"
-    inside: Final = True  # part of a link of this node, whose accounting includes it
+    inside: Final = True  # carried by a link of this node, which counts its bytes
 
     def __init__(
         self,
@@ -56,15 +58,17 @@ class CircuitByteStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the relay ended the circuit because its time or its bytes were used up."""
+        """Whether the relay has ended the circuit because its time or its bytes were used up."""
         return self.failure in (EXPIRED, LIMIT)
 
     @property
     def remote(self) -> Place:
-        """Return no address, because a circuit's other end cannot be dialled."""
+        """An empty address, because the other end of a circuit cannot be dialled."""
         return "", 0
 
     def read_ready(self, size: int) -> bytes:
+        """Return 1 to `size` received bytes; b"" at the end. Raises BlockingIOError if there are
+        none yet."""
         if self._closed.is_set():
             raise _gone("closed")
         try:
@@ -75,6 +79,8 @@ class CircuitByteStream:
             raise self._fail(error) from None
 
     def write_ready(self, data: memoryview) -> int:
+        """Queue bytes, and return how many were accepted. Raises BlockingIOError if there is no
+        room."""
         if self._closed.is_set():
             raise _gone("closed")
         try:
@@ -113,7 +119,8 @@ class CircuitByteStream:
             self._stream.reset("closed")
 
     def _read_preface(self, voucher: str) -> None:
-        """Read the preface. Raises BlockingIOError until it is complete, OSError if invalid."""
+        """Read the relay's preface. Raises BlockingIOError until it is complete, and OSError if it
+        is invalid."""
         while (missing := self._missing()) > 0:
             piece = self._stream.receive_ready(missing)
             if not piece:
@@ -127,6 +134,7 @@ class CircuitByteStream:
         self._voucher = None
 
     def _missing(self) -> int:
+        """Return how many bytes of the preface, or of its length, have not arrived."""
         if len(self._preface) < _LENGTH.size:
             return _LENGTH.size - len(self._preface)
         (size,) = _LENGTH.unpack_from(self._preface)
@@ -135,14 +143,17 @@ class CircuitByteStream:
         return int(size) + _LENGTH.size - len(self._preface)
 
     def _refuse_preface(self) -> OSError:
+        """Record that the preface is invalid, and return the error to raise."""
         self.failure = "bad-preface"
         return _gone("bad-preface")
 
     def _fail(self, error: CallRefused | LinkClosed) -> OSError:
+        """Record the code of the stream's error, and return the OSError to raise."""
         code = error.code if isinstance(error, CallRefused) else "link-lost"
         self.failure = self.failure or code
         return _gone(code)
 
 
 def _gone(code: str) -> OSError:
+    """Return the error with which a circuit has ended."""
     return ConnectionResetError(f"the circuit ended ({code})")

@@ -1,8 +1,9 @@
-"""Relay client: keeps this node reachable by reservations at several relays, and dials circuits.
+"""Client of relays: makes this node reachable by reservations at relays, and dials circuits.
 
-While `reachable` is false, it holds reservations at a few near relays of different networks (always
-one on TCP 443, for peers whose network lets out nothing else), renews them at half their life, and
-replaces a relay at once when its link is lost. `dial` works whether this node is reachable or not.
+While `reachable` is False, it holds reservations at a few near relays in different networks. One of
+them listens on TCP 443, for peers whose network allows no other outbound connections. It renews a
+reservation after half of its life, and replaces a relay at once when the link to that relay is
+lost. `dial` works whether this node is reachable or not.
 """
 
 import math
@@ -45,16 +46,18 @@ from .survey import Survey
 from .vouch import Vouched, is_relayed, read_vouched
 
 OnSeen = Callable[[PeerId, Vouched | None, PeerId | None], None]
+"""Called with a peer, the address at which a relay sees that peer, and the relay."""
 OnCircuit = Callable[[CircuitByteStream, PeerId, PeerId, Vouched | None], None]
-"""Called with an incoming circuit: the pipe, its claimed opener (TLS will authenticate it), the
-relay, and where the relay sees the opener."""
+"""Called with an incoming circuit: its byte stream, the claimed opener (TLS will authenticate that
+peer), the relay, and the address at which the relay sees the opener."""
 
 
 @dataclass(slots=True)
 class Held:
     """A reservation of this node.
 
-    `rtt` is in seconds; `seen` is where the relay sees this node; times are on the host's clock.
+    `rtt` is the round trip to the relay in seconds. `seen` is the address at which the relay sees
+    this node. `renew` and `expires` are times on the host's clock.
     """
 
     relay: PeerId
@@ -65,10 +68,10 @@ class Held:
 
 
 class RelayClient:
-    """Holds `wanted` reservations.
+    """Holder of `wanted` reservations at relays, and dialer of circuits.
 
-    `reach(address, timeout)` makes a direct path to a relay, or raises DialFailed; without it only
-    TCP is dialled.
+    `reach(address, timeout)` makes a direct path to a relay within `timeout` seconds, or raises
+    DialFailed. If it is None, relays are dialled only over TCP.
     """
 
     def __init__(
@@ -83,18 +86,18 @@ class RelayClient:
         self._endpoint = endpoint
         self._wanted = wanted
         self.everywhere = False
-        """Whether peers also reach this node on TCP 443, and so from any network."""
+        """Whether peers reach this node on TCP 443 too, and therefore from nearly any network."""
         self._reachable = False
         self._choice = Choice()
         self._survey = Survey(host, endpoint, self._choice, reach=reach)
         self._held: dict[PeerId, Held] = {}
         self._asking: set[PeerId] = set()  # relays with a reservation request in progress
         self._running = False
-        self._arriving: Counter[PeerId] = Counter()  # relay -> open incoming circuits
-        self._unasked: Counter[PeerId] = Counter()  # those of them without a reservation
-        self._sources: Counter[str] = Counter()  # claimed opener -> open incoming circuits
+        self._arriving: Counter[PeerId] = Counter()  # open incoming circuits by relay
+        self._unasked: Counter[PeerId] = Counter()  # those of relays without a reservation
+        self._sources: Counter[str] = Counter()  # open incoming circuits by claimed opener
         self._arrivals = Rates(Rate(*ARRIVALS))
-        self._improve = 0.0  # when to look for nearer relays
+        self._improve = 0.0  # time at which to look for nearer relays
         self._news = trio.Event()
         self._on_change: list[Callable[[], None]] = []
         self._on_circuit: list[OnCircuit] = []
@@ -111,7 +114,7 @@ class RelayClient:
 
     @property
     def reachable(self) -> bool:
-        """Whether peers reach this node without relays; False until it is set."""
+        """Whether peers reach this node without relays. False until it is set."""
         return self._reachable
 
     @reachable.setter
@@ -122,18 +125,19 @@ class RelayClient:
 
     @property
     def relays(self) -> list[Held]:
-        """Reservations held now, nearest relay first."""
+        """The reservations that are held now, the nearest relay first."""
         return sorted(self._held.values(), key=lambda held: held.rtt)
 
     @property
     def known(self) -> list[Candidate]:
-        """Nodes that said that they relay, with a reservation of this node or not."""
+        """Nodes that have answered as relays, whether this node has a reservation there or not."""
         return self._choice.answered()
 
     def addresses(self) -> list[Address]:
-        """Return the addresses of this node through its relays, to be published.
+        """Return the addresses of this node through its relays, for publication.
 
-        The nearest relay comes first; of each relay its first address and the one on TCP 443.
+        The nearest relay comes first. For each relay there is its first address, and the one on TCP
+        443.
         """
         found: dict[Address, None] = {}
         for held in self.relays:
@@ -146,18 +150,19 @@ class RelayClient:
         return list(found)
 
     def address(self, relay: PeerId) -> Address | None:
-        """Return the first known address of a relay."""
+        """Return the first known address of a relay, or None."""
         candidate = self._choice.find(relay)
         return candidate.addresses[0] if candidate is not None else None
 
     def offer(self, relays: Sequence[tuple[PeerId, Address]]) -> None:
-        """Add nodes that say that they relay, with an address each; nodes may repeat."""
+        """Add nodes that have said that they relay. A node may occur several times, with an address
+        each."""
         for peer, _ in relays:
             self._choice.lends(peer, True)
         self.met(relays)
 
     def met(self, peers: Sequence[tuple[PeerId, Address]]) -> None:
-        """Add addresses of linked nodes; each says itself whether it relays."""
+        """Add addresses of linked nodes. Each node states itself whether it relays."""
         news = [
             self._choice.offer(peer, address)
             for peer, address in peers
@@ -167,23 +172,29 @@ class RelayClient:
             self._news.set()
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` whenever `addresses` has changed."""
+        """Register `callback()`, called whenever `addresses` has changed."""
         self._on_change.append(callback)
 
     def on_circuit(self, callback: OnCircuit) -> None:
-        """Call `callback(pipe, source, relay, seen)` for every incoming circuit.
+        """Register `callback(pipe, source, relay, seen)`, called for every incoming circuit.
 
-        The callback has to close the pipe, on which this side is the TLS server.
+        The callback must close the byte stream `pipe` in the end. This side is the TLS server on
+        it.
         """
         self._on_circuit.append(callback)
 
     def on_seen(self, callback: OnSeen) -> None:
-        """Call `callback(peer, seen, relay)` when a relay sees the other end of a circuit at a
-        different or a further address."""
+        """Register `callback(peer, seen, relay)`, called when a relay sees a peer at another
+        address.
+
+        The peer is the other end of a circuit of this node. The address may replace the earlier one
+        or be an additional one.
+        """
         self._on_seen.append(callback)
 
     def _on_lends(self, call: Call) -> Reply:
-        """Handle `relay.lends`: a peer's rate as a relay, 0 if it does not relay."""
+        """Handle `relay.lends`, in which a peer states its rate as a relay; 0 if it does not
+        relay."""
         rate = call.header.get("rate")
         self._choice.lends(call.peer, type(rate) is int and rate > 0)
         if call.peer in self._held and not rate:
@@ -192,7 +203,8 @@ class RelayClient:
         return Reply()
 
     def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
-        """Handle `relay.seen`, which only the relay of a circuit may send about its other end."""
+        """Handle `relay.seen`, which only the relay of a circuit may send, about the circuit's
+        other end."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
         known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
@@ -215,9 +227,10 @@ class RelayClient:
     ) -> CircuitByteStream:
         """Open a circuit to `peer` through the relay at an address.
 
-        Returns before the relay has replied, so that a handshake may be sent at once; on failure
-        the pipe's `failure` has the code. Raises DialFailed: as `Endpoint.dial`, `relayed` if the
-        relay itself is reached through another, `busy`, `self`.
+        Returns before the relay has replied, so that a handshake can be sent at once. If the relay
+        then refuses, the byte stream's `failure` is the code. Raises DialFailed with the codes of
+        `Endpoint.dial`, with `relayed` if the relay is itself reached through another one, and with
+        `busy` or `self`.
         """
         if peer == self._endpoint.peer:
             raise DialFailed("self", "cannot open a circuit to this node itself")
@@ -236,10 +249,10 @@ class RelayClient:
     # Arriving circuits.
 
     async def _on_accept(self, incoming: IncomingStream) -> None:
-        """Accept a circuit from a relay with a reservation, or a few from any other relay.
+        """Accept a circuit from a relay with a reservation, or one of a few from any other relay.
 
-        The latter serve peers whose network lets out only web traffic: such a peer reaches a
-        public node through a relay of its own.
+        The latter serve peers in networks that allow only web traffic. Such a peer reaches a public
+        node only through a relay that the peer has chosen.
         """
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)
@@ -272,11 +285,12 @@ class RelayClient:
             self._unasked += Counter()
 
     def _may_come_unasked(self, relay: PeerId) -> bool:
-        """Whether a relay without a reservation may bring a circuit now."""
+        """Return whether a relay without a reservation may bring another circuit now."""
         few = self._unasked.total() < UNASKED and self._unasked[relay] < UNASKED_PER_RELAY
         return self._running and few
 
     def _may_arrive(self, relay: PeerId, source: str) -> bool:
+        """Return whether limits allow another incoming circuit of a relay and a claimed opener."""
         return (
             self._arriving.total() < ARRIVING
             and self._arriving[relay] < ARRIVING_PER_RELAY
@@ -303,7 +317,8 @@ class RelayClient:
             self._release_all()
 
     async def _tend(self) -> float:
-        """Renew, find and improve relays that are due; return when to call again."""
+        """Renew due reservations, and find missing or nearer relays. Return the time of the next
+        call."""
         if self._reachable:
             self._release_all(but=0 if self.everywhere else 1)
         await self._renew()
@@ -317,20 +332,22 @@ class RelayClient:
     def _goal(self) -> int:
         """Number of reservations to hold.
 
-        A node that is reachable directly needs only one, on TCP 443.
+        A node that peers reach directly needs only one, at a relay on TCP 443.
         """
         if not self._reachable:
             return self._wanted
         return int(not self.everywhere and (bool(self._held) or self._may_find_443()))
 
     def _missing(self) -> int:
-        """Return how many more reservations are wanted."""
+        """Return how many more reservations are needed. A missing relay on TCP 443 counts as
+        one."""
         goal = self._goal
         missing = max(0, goal - len(self._held))
         lacking = self._choice.lacks_443(self._held) and self._may_find_443()
         return missing or int(lacking and 0 < goal == len(self._held))
 
     def _next_due(self) -> float:
+        """Return the time at which `_tend` must run next."""
         now = self._host.now()
         times = [held.renew for held in self._held.values()]
         if self._goal == 0:
@@ -342,15 +359,18 @@ class RelayClient:
         return min(times)
 
     def _may_find_443(self) -> bool:
+        """Return whether a further relay on TCP 443 may be tried now."""
         return self._choice.offers_443(self._held, self._host.now())
 
     async def _renew(self) -> None:
+        """Renew the reservations that are due, all at the same time."""
         due = [held for held in self._held.values() if held.renew <= self._host.now()]
         async with trio.open_nursery() as nursery:
             for held in due:
                 self._endpoint.guard.start(nursery, held.relay, self._renew_one, held)
 
     async def _renew_one(self, held: Held) -> None:
+        """Renew a reservation, or drop it if that fails."""
         link = self._endpoint.link(held.relay)
         if link is None or not await self._reserve(link, held.rtt):
             self._drop(held.relay)
@@ -368,7 +388,7 @@ class RelayClient:
             self._give_up_the_farthest()
 
     async def _improve_one(self) -> None:
-        """Measure further relays; one that is much nearer replaces the farthest."""
+        """Measure further relays. If one is much nearer, it replaces the farthest."""
         self._improve = self._host.now() + IMPROVE_S
         farthest = self.relays[-1]
         others = [peer for peer in self._held if peer != farthest.relay]
@@ -382,7 +402,7 @@ class RelayClient:
             self._give_up(farthest.relay)
 
     def _give_up_the_farthest(self) -> None:
-        """Release the farthest relay that is not needed for port 443."""
+        """Release the reservation at the farthest relay that is not needed for TCP 443."""
         for held in reversed(self.relays):
             others = [peer for peer in self._held if peer != held.relay]
             if not self._choice.lacks_443(others):
@@ -390,10 +410,10 @@ class RelayClient:
                 return
 
     async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
-        """Measure up to `count` candidates; return those that answered as relays.
+        """Measure up to `count` candidates, and return those that have answered as relays.
 
-        In a `hurry`, if no reservation is held yet, the first to answer is used at once, since it
-        is about the nearest.
+        If `hurry` is set and there is no reservation yet, reserve at once at the first relay that
+        answers, because it is probably the nearest.
         """
 
         async def serve_at_once(candidate: Candidate) -> None:
@@ -405,6 +425,7 @@ class RelayClient:
         return await self._survey.measure(trying, serve_at_once)
 
     async def _reserve_at(self, candidate: Candidate) -> bool:
+        """Make a reservation at a candidate, and report it. Return whether it was granted."""
         link = self._endpoint.link(candidate.peer)
         if link is None or not await self._reserve(link, candidate.rtt or 0.0):
             return False
@@ -412,7 +433,7 @@ class RelayClient:
         return True
 
     async def _reserve(self, link: Link, rtt: float) -> bool:
-        """Make or renew a reservation; return whether it was granted."""
+        """Make or renew a reservation. Return whether it was granted. `rtt` is in seconds."""
         self._asking.add(link.peer)
         try:
             reply = await link.call("relay.reserve", timeout=ANSWER_S)
@@ -433,49 +454,52 @@ class RelayClient:
     # End of reservations.
 
     def _on_link_lost(self, link: Link, code: str) -> None:
-        """Drop a relay whose link is lost; a replaced link does not count as a failure."""
+        """Drop a relay whose link is lost. A link that was replaced does not count as a failure."""
         if link.peer in self._held:
             if code not in ("replaced", "peer-restarted"):
                 self._choice.failed(link.peer, code, self._host.now())
             self._drop(link.peer)
 
     def _on_link_quiet(self, link: Link) -> None:
-        """Replace a relay whose link is quiet, because no peer reaches this node through it now."""
+        """Drop a relay whose link is quiet, because no peer reaches this node through that relay
+        now."""
         if link.peer in self._held:
             self._choice.failed(link.peer, "silent", self._host.now())
             self._drop(link.peer)
 
     def _on_link_back(self, link: Link) -> None:
-        """Clear the failures of a relay: its link was interrupted, and the relay is alive."""
+        """Clear the failures of a relay: only its link was interrupted, and the relay is alive."""
         self._choice.worked(link.peer)
         self._news.set()
 
     def _drop(self, relay: PeerId) -> None:
+        """Remove a reservation, and look for another relay."""
         if self._held.pop(relay, None) is not None:
             self._news.set()
             self._changed()
 
     def _give_up(self, relay: PeerId) -> None:
-        """Release a reservation and notify the relay."""
+        """Release a reservation, and tell the relay."""
         link = self._endpoint.link(relay)
         if link is not None and link.alive:
             link.post("relay.release", priority=Priority.CONTROL)
         self._drop(relay)
 
     def _release_all(self, *, but: int = 0) -> None:
-        """Release all reservations, except for the `but` nearest on TCP 443."""
+        """Release all reservations, except those at the `but` nearest relays on TCP 443."""
         kept = [each.relay for each in self.relays if not self._choice.lacks_443([each.relay])]
         for relay in list(self._held):
             if relay not in kept[:but]:
                 self._give_up(relay)
 
     def _changed(self) -> None:
+        """Call the callbacks, because `addresses` has changed."""
         for callback in self._on_change:
             callback()
 
 
 def _ttl(reply: Reply) -> float:
-    """Return the life of a reservation, in seconds, within sensible limits."""
+    """Return the life of a granted reservation in seconds, within sensible limits."""
     header: Mapping[str, object] = reply.header
     value = header.get("ttl")
     shortest, longest = TTL_S

@@ -1,11 +1,11 @@
-"""All constants of relaying, with their units, and the limits that an owner may set."""
+"""Constants of relaying with their units, and the limits that an owner may set."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from ..defaults import HTTPS_PORT, KIB
 
-# Defaults of `RelayLimits`, which says what they limit.
+# Defaults of `RelayLimits`, where each limit is explained.
 RATE: Final = 64_000
 RESERVATION_S: Final = 3600.0
 RESERVATIONS: Final = 128
@@ -21,17 +21,17 @@ CIRCUITS_PER_PEER: Final = 32
 CIRCUITS_PER_PAIR: Final = 3
 
 CODES_COUNTED: Final = 32
-"""Codes of refusals that are counted by name, a count."""
+"""Largest number of different codes of refusals that are counted."""
 
 # Sharing the rate (pacer.py).
 BURST_S: Final = 0.25
-"""Bytes that may be moved at once after a quiet time, in seconds of the rate."""
+"""Largest burst after a pause, as a multiple of the bytes that the rate allows in one second."""
 GRAIN_BYTES: Final = 16 * KIB
-"""Bytes for which a waiting circuit is woken: about one TLS record."""
+"""Largest grain (see pacer.py), in bytes: about one TLS record."""
 LEAST_GRAIN_BYTES: Final = 1400
-"""Fewest bytes for which a circuit is woken: about one packet."""
+"""Smallest grain, in bytes: about one packet."""
 CRUMBS: Final = 8
-"""Fraction (1/8) of a grain below which bytes are not worth moving."""
+"""Less than this fraction of a grain (1/8) is not worth moving."""
 DEAL_S: Final = 0.001
 """Shortest interval between distributions of tokens, in seconds."""
 PAUSE_S: Final = (0.005, 0.5)
@@ -39,136 +39,143 @@ PAUSE_S: Final = (0.005, 0.5)
 PATIENCE_S: Final = 1.0
 """Seconds without a request after which a circuit counts as inactive."""
 LIGHT_BYTES: Final = 32 * KIB
-"""Bytes moved in about a second below which a circuit need not wait behind the others."""
+"""Bytes in about one second up to which a circuit counts as light, and need not wait for others."""
 MEMBER_WEIGHT: Final = 4
-"""A member's part of the rate relative to a stranger's, if both want more than there is."""
+"""A member's part of the rate as a multiple of a stranger's, if both want more than there is."""
 MEMBERS_PART: Final = 0.75
-"""Least part of the rate, of 1, for all members together while one of them waits for bytes."""
+"""Smallest fraction of the rate for all members together while one of them waits for bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayLimits:
-    """Limits of relaying, which starts once this node knows that other nodes reach it."""
+    """Limits of relaying, which begins once this node knows that other nodes reach it."""
 
     volunteer: bool = False
-    """Whether it relays before it knows that, because its owner says so."""
+    """Whether the node relays even before it knows that, because its owner wants it to."""
     rate: int = RATE
-    """Bytes per second relayed, all circuits and both directions together; 0 to never relay."""
+    """Bytes per second in all circuits and both directions together. 0 means never to relay."""
     reservation_s: float = RESERVATION_S
     """Seconds for which a reservation lasts unless it is renewed."""
     reservations: int = RESERVATIONS
-    """Concurrent reservations, a count."""
+    """Largest number of concurrent reservations."""
     reservations_per_subnet: int = RESERVATIONS_PER_SUBNET
-    """Concurrent reservations from one /24 (IPv4) or /64 (IPv6), a count."""
+    """Largest number of concurrent reservations from one /24 (IPv4) or /64 (IPv6)."""
     stranger_bytes: int = STRANGER_BYTES
-    """Bytes of a circuit with a stranger at either end, both directions together."""
+    """Bytes that a circuit with a stranger at either end may carry in both directions together."""
     stranger_s: float = STRANGER_S
-    """Most seconds that such a circuit lasts."""
+    """Longest duration of such a circuit, in seconds."""
     stranger_turn_s: float = STRANGER_TURN_S
     """Seconds after which a stranger's circuit may be closed in favour of another stranger's, if
     there are too many."""
     member_s: float = MEMBER_S
-    """Most seconds that a circuit between members lasts."""
+    """Longest duration of a circuit between members, in seconds."""
     circuits: int = CIRCUITS
-    """Concurrent circuits, a count."""
+    """Largest number of concurrent circuits."""
     stranger_circuits: int = STRANGER_CIRCUITS
-    """Concurrent circuits with a stranger at either end, a count."""
+    """Largest number of concurrent circuits with a stranger at either end."""
     stranger_circuits_per_subnet: int = STRANGER_CIRCUITS_PER_SUBNET
-    """Concurrent strangers' circuits opened from one /24 (IPv4) or /64 (IPv6), a count."""
+    """Largest number of such circuits opened from one /24 (IPv4) or /64 (IPv6)."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
-    """Concurrent circuits with the same peer at either end, a count."""
+    """Largest number of concurrent circuits with the same peer at either end."""
     circuits_per_pair: int = CIRCUITS_PER_PAIR
-    """Concurrent circuits from one peer to another, a count, so that no peer can block another."""
+    """Largest number of concurrent circuits from one peer to another. Without this limit, a peer
+    could use up all circuits of another one."""
 
 
 # Membership in an open swarm (standing.py).
 STANDING_S: Final = 600.0
-"""Seconds of being linked after which a peer is a member."""
+"""Seconds for which a peer must have been linked to become a member."""
 AWAY_S: Final = 600.0
 """Seconds for which a peer may be away before its time starts over."""
 MEMBERS: Final = 256
-"""Peers whose time is counted, a count; the first ones are kept."""
+"""Largest number of peers whose time is counted. Later peers are not."""
 MEMBERS_PER_NETWORK: Final = 4
-"""Peers of one network that may become members, a count; the first ones do."""
+"""Largest number of peers of one network whose time is counted. Later peers are not."""
 
 # Opening circuits (openings.py).
 OPENING_RATE: Final = 8000
-"""Bytes per second of the rate for each circuit that is opening: a handshake and the first messages
-are about 12 kB, and should take 2 s."""
+"""The rate (bytes per second) divided by this is the number of circuits that may open at once. The
+handshake and first messages of one are about 12 kB, and should take 2 s."""
 OPENINGS_LEAST: Final = 4
-"""Circuits that may always open at once, a count."""
+"""Number of circuits that may open at once even if the rate is small."""
 OPENING_BYTES: Final = 12_000
 """Bytes carried after which a circuit counts as open."""
 OPENING_S: Final = 6.0
-"""Seconds after which a circuit counts as open in any case, since an end may not answer."""
+"""Seconds after which a circuit counts as open in any case, because an end may not answer."""
 QUEUE_S: Final = 8.0
-"""Seconds for which a circuit waits for its turn to open."""
+"""Longest wait of a circuit before it may open, in seconds."""
 QUEUE: Final = 64
-"""Members' circuits that wait for their turn, a count; strangers have as many more."""
+"""Largest number of members' circuits that wait to open. The same limit applies to strangers'."""
 QUEUE_PER_SOURCE: Final = 8
-"""Circuits of one peer that wait for their turn, a count."""
+"""Largest number of circuits of one peer that wait to open."""
 CROSSING_S: Final = 10.0
-"""Seconds for which a circuit that the other end opened serves both ends."""
+"""Seconds after the opening of a circuit in which one in the other direction is refused."""
 PIECE_COST: Final = 128
-"""Bytes that each piece costs in addition to its payload: headers and acknowledgements."""
+"""Bytes charged for each piece in addition to its payload, for headers and acknowledgements."""
 
 
 # Carrying bytes (circuit.py, service.py).
 WINDOW_BYTES: Final = 256 * KIB
-"""Credit of a circuit's streams. Part of the protocol: both ends of each stream must agree."""
+"""Flow control window of a circuit's streams, in bytes. It is part of the protocol, because both
+ends of a stream must use the same one."""
 PIECE_BYTES: Final = 128 * KIB
-"""Bytes moved at once, and bytes that may be unsent before more is read."""
+"""Largest number of bytes that are moved at once. It is also the number of unsent bytes at which no
+more are read."""
 FETCH_S: Final = 6.0
 """Seconds for which a relay tries to link to a peer that a member wants to reach through it."""
 FETCHES: Final = 8
-"""Concurrent attempts to do so, a count."""
+"""Largest number of concurrent attempts to do so."""
 FETCHES_BY_ASKER: Final = (8, 0.1)
-"""Attempts for one member: burst, and per second."""
+"""Attempts for one member: largest burst, and rate per second."""
 FETCHES_OF_TARGET: Final = (2, 0.1)
-"""Attempts to link to one peer for all members, so that a dead peer is not dialled forever."""
+"""Attempts to link to one peer for all members together: largest burst, and rate per second.
+Without this limit, a dead peer would be dialled again and again."""
 LOOK_S: Final = 2.0
-"""Seconds between checks of the source while the target accepts nothing."""
+"""Seconds between two checks of a circuit's source while its target accepts nothing."""
 AHEAD_BYTES: Final = 64 * KIB
-"""Bytes that an end of a circuit may write ahead of its link."""
+"""Largest number of unsent bytes at one end of a circuit."""
 LOW_BYTES: Final = 16 * KIB
-"""Unsent bytes below which an end accepts more; low, as more urgent data cannot overtake them."""
+"""Number of unsent bytes below which an end of a circuit accepts more. It is low, because more
+urgent data cannot overtake unsent bytes."""
 PREFACE_BYTES: Final = 512
-"""Most bytes of the preface that a relay sends at the start of a circuit."""
+"""Largest size of the preface that a relay sends at the start of a circuit, in bytes."""
 
 # A node behind relays (choice.py, client.py).
 WANTED: Final = 3
-"""Reservations to hold, a count."""
+"""Number of reservations to hold."""
 SPARE: Final = 3
-"""Relays measured beyond the number missing, a count."""
+"""Number of relays that are measured in addition to the missing number."""
 CANDIDATES: Final = 256
-"""Candidates remembered, a count."""
+"""Largest number of candidates."""
 RELAY_ADDRESSES: Final = 4
-"""Addresses remembered per candidate, a count."""
+"""Largest number of addresses of a candidate."""
 RELAY_PORT: Final = HTTPS_PORT
 """TCP port at which at least one relay should be reached."""
 BACKOFF_S: Final = (5.0, 3600.0)
 """First and longest pause before a failed relay is retried, in seconds."""
 DIAL_S: Final = 5.0
-"""Timeout to dial a relay, in seconds: a slower one is not near."""
+"""Time limit of a dial to a relay, in seconds. A slower relay is not near."""
 ANSWER_S: Final = 5.0
-"""Timeout of a call to a relay, in seconds."""
+"""Time limit of a call to a relay, in seconds."""
 GATHER_S: Final = 1.0
-"""Time for other relays to answer after the first has, in seconds."""
+"""Time in which other relays must answer after the first one has, in seconds."""
 TTL_S: Final = (60.0, 24 * 3600.0)
-"""Least and most life of a reservation that is accepted, in seconds."""
+"""Shortest and longest life of a reservation that is accepted, in seconds."""
 IMPROVE_S: Final = 600.0
 """Interval between measurements of further relays, in seconds."""
 BETTER: Final = 0.5
 """A relay replaces another if its round trip is below this fraction of the other's."""
 ARRIVING: Final = 64
-"""Open incoming circuits, a count; a further one is refused."""
+"""Largest number of open incoming circuits. A further one is refused."""
 ARRIVING_PER_RELAY: Final = 24
-"""Open incoming circuits by one relay, so that a flood by one leaves capacity to others."""
+"""Largest number of open incoming circuits from one relay. A flood from one relay then leaves
+capacity for others."""
 ARRIVING_PER_SOURCE: Final = 4
-"""Open incoming circuits of one peer, according to the relay."""
+"""Largest number of open incoming circuits of one peer, as named by the relay."""
 ARRIVALS: Final = (32, 4.0)
-"""Incoming circuits by one relay, burst and per second: each may cost a handshake."""
+"""Incoming circuits from one relay: largest burst, and rate per second. Each may cost a
+handshake."""
 UNASKED: Final = 16
-"""Open incoming circuits by relays without a reservation of this node, a count."""
+"""Largest number of open incoming circuits from relays without a reservation of this node."""
 UNASKED_PER_RELAY: Final = 8
-"""Open incoming circuits by one such relay, a count."""
+"""Largest number of open incoming circuits from one such relay."""

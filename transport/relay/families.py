@@ -1,9 +1,9 @@
 """Second connections to relays, so that each relay is linked over both IPv4 and IPv6.
 
-A relay tells each end of a circuit where it sees the other. Nothing is sent to an address at which
-no third peer has seen the peer (docs/spec/punch.md). So a node with both IP versions shows itself
-to its relays over both. Otherwise the two ends could not meet over a version that the relay has
-not seen.
+A relay tells each end of a circuit at which addresses it sees the other end. Nothing is sent to an
+address at which no third node has seen the peer (docs/spec/punch.md). Two peers can therefore meet
+over an IP version only if a relay has seen both of them on it. A node with both IP versions
+connects to its relays over both for this reason.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ from ..networks import path_kind_to
 
 
 class Families:
-    """Dialer of one node's relays. `book` returns the addresses of a relay."""
+    """Dialer of a node's relays over the missing IP version. `book` returns the addresses of a
+    relay."""
 
     def __init__(
         self,
@@ -36,8 +37,10 @@ class Families:
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
     async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
-        """Dial a linked relay over the IP version that is missing, in `nursery`. Return when that
-        is done, or after `defaults.BOTH_S`."""
+        """Dial a linked relay over the IP version that is missing, in `nursery`.
+
+        Returns when that is done, or after `defaults.BOTH_S` seconds.
+        """
         for address in self._missing(relay):
             done = trio.Event()
             guard = self._endpoint.guard
@@ -46,12 +49,13 @@ class Families:
                 await done.wait()
 
     async def _dial(self, address: Address, done: trio.Event) -> None:
+        """Dial one address of a relay, and set `done` at the end."""
         with suppress(DialFailed):
             await self._endpoint.reach(address, timeout=defaults.CLIMB_S)
         done.set()
 
     def _missing(self, relay: Address) -> list[Address]:
-        """Return an address for each IP version that both ends have but no path uses."""
+        """Return one address for each IP version that both ends have but no path uses."""
         if relay.peer is None or relay.transport != "tcp":
             return []
         ours, theirs = versions(self._host), self._seen(relay.peer)
@@ -73,8 +77,10 @@ class Families:
         return found
 
     def _may_try(self, peer: PeerId, six: bool, now: float) -> bool:
-        """Whether the last try is long enough ago, so that a dead IP version is not retried with
-        each circuit."""
+        """Return whether the last try is long ago, and record this one if so.
+
+        Without this, a dead IP version would be tried for each circuit.
+        """
         if self._tried.get((peer, six), -defaults.FAMILY_S) + defaults.FAMILY_S > now:
             return False
         self._tried = {key: at for key, at in self._tried.items() if at + defaults.FAMILY_S > now}
@@ -82,12 +88,13 @@ class Families:
         return True
 
     def _seen(self, peer: PeerId) -> set[bool]:
+        """Return the IP versions on which a peer is seen. True stands for IPv6."""
         link = self._endpoint.link(peer)
         return set() if link is None else {":" in ip for ip in link.status.seen}
 
 
 def versions(host: Host) -> set[bool]:
-    """Return the IP versions with a route to the internet; True is IPv6."""
+    """Return the IP versions with which this machine reaches the internet. True stands for IPv6."""
     addresses = [item.address for item in host.interfaces()]
     return {
         ":" in ip

@@ -1,7 +1,7 @@
-"""Admission of new circuits: a few open at a time, so that each opens quickly; members first.
+"""Queue of circuits that wait to be opened. Only a few open at a time, and members come first.
 
-Handshakes are most of what a circuit for hole punching carries. If all began at once, each would
-get so little of a small rate that all would time out and start again.
+Most of what a circuit for hole punching carries are handshakes. If all handshakes began at once,
+each would get so little of a small rate that all would time out and begin again.
 """
 
 from collections import Counter
@@ -20,18 +20,23 @@ from .defaults import (
 
 
 class Openings:
-    """Limits the handshakes in progress at a relay with a rate of `rate` bytes per second."""
+    """Limiter of the handshakes in progress at a relay with a rate of `rate` bytes per second."""
 
     def __init__(self, host: Host, rate: int) -> None:
         self._host = host
         self._most = max(OPENINGS_LEAST, rate // OPENING_RATE)
-        self._open: dict[object, float] = {}  # until when each counts as opening
-        self._waiting: dict[bool, dict[object, None]] = {True: {}, False: {}}  # by membership
+        self._open: dict[object, float] = {}  # time until which each circuit counts as opening
+        # Waiting circuits of members (True) and of strangers (False), in order of arrival.
+        self._waiting: dict[bool, dict[object, None]] = {True: {}, False: {}}
         self._sources: Counter[str] = Counter()  # sources of waiting circuits
         self._changed = trio.Event()
 
     async def enter(self, key: object, source: str, *, member: bool) -> bool:
-        """Wait up to `QUEUE_S` seconds for a turn; return whether it came. If so, call `leave`."""
+        """Wait up to `QUEUE_S` seconds until a circuit may be opened. Return whether it may.
+
+        `key` identifies the circuit. If the result is True, the caller must call `leave`. Returns
+        False at once if too many circuits are waiting.
+        """
         line = self._waiting[member]
         if len(line) >= QUEUE or self._sources[source] >= QUEUE_PER_SOURCE:
             return False
@@ -51,11 +56,13 @@ class Openings:
         return False
 
     def leave(self, key: object) -> None:
-        """Free the turn when the circuit is open or has ended. May be repeated."""
+        """Stop counting a circuit, because it has been opened or has ended. May be called
+        repeatedly."""
         if self._open.pop(key, None) is not None:
             self._wake()
 
     def _may(self, key: object) -> bool:
+        """Return whether a waiting circuit is the first one and may be opened now."""
         now = self._host.now()
         for old in [old for old, until in self._open.items() if until <= now]:
             del self._open[old]
@@ -63,9 +70,11 @@ class Openings:
         return key is first and len(self._open) < self._most
 
     def _next_free(self) -> float:
+        """Return the seconds until the next circuit stops counting as opening."""
         soonest = min(self._open.values(), default=0.0) - self._host.now()
         return max(0.01, soonest)
 
     def _wake(self) -> None:
+        """Wake all waiting tasks."""
         self._changed.set()
         self._changed = trio.Event()

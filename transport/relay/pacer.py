@@ -1,11 +1,12 @@
-"""Fair sharing of one rate by the circuits that ask for bytes. No I/O.
+"""Fair division of one rate among circuits. No I/O.
 
-This is a token bucket with distribution. Tokens earned while circuits wait go to those that wait,
-one grain to each in turn; other tokens go to a pool for the next one. A part of the pool is
-reserved for circuits that move little, because a token message must not wait behind a transfer of
-weights. So a light circuit is served at once, heavy ones get equal parts, and no capacity is left
-unused. While a member waits, all strangers together get at most a quarter, however many they are.
-In t seconds at most `rate` x t + the burst leaves.
+This is a token bucket that distributes its tokens; one token is one byte. Tokens that are earned
+while circuits wait go to those circuits, one grain to each in turn. Other tokens go to a pool for
+the next circuit. A part of the pool is reserved for light circuits, which move little, because a
+token of a generation must not wait behind a transfer of weights. A light circuit is therefore
+served at once, heavy ones get equal parts, and no capacity is left unused. While a member waits,
+all strangers together get at most a quarter, however many they are. In t seconds, at most `rate` x
+t plus the burst leaves.
 """
 
 from collections import deque
@@ -31,52 +32,52 @@ class Share:
 
     def __init__(self, pacer: "Pacer", weight: int) -> None:
         self.weight = weight
-        self.tokens = 0.0  # bytes assigned to it alone; negative after borrowing
-        self.turn = 0.0  # bytes assigned since it came to the head of its queue
-        self.hungry = False  # it asked for more than there was, and waits in a queue
-        self.asked = 0.0
-        self.recent = 0.0  # bytes moved lately, decaying by 1/e per second
+        self.tokens = 0.0  # bytes assigned to this circuit alone; negative after borrowing
+        self.turn = 0.0  # bytes assigned since the circuit became the first in its queue
+        self.hungry = False  # whether it has asked for more than there was, and waits in a queue
+        self.asked = 0.0  # time of the latest request
+        self.recent = 0.0  # bytes moved recently, which decay by a factor of e per second
         self._pacer = pacer
 
     def room(self, now: float) -> int:
-        """Return the bytes that it may move now."""
+        """Return how many bytes the circuit may move now."""
         return self._pacer.room(self, now)
 
     def spend(self, size: int) -> None:
-        """Charge bytes that were moved."""
+        """Charge bytes that were moved to this share."""
         self._pacer.spend(self, size)
 
     def pause(self) -> float:
-        """Return the seconds until it is worth asking again, after `room` was too little."""
+        """Return the seconds after which to call `room` again, if it returned too little."""
         return self._pacer.pause(self)
 
     def leave(self) -> None:
-        """Leave the pacer. May be repeated."""
+        """Remove this share from the pacer. May be called repeatedly."""
         self._pacer.leave(self)
 
 
 class Pacer:
-    """Distributes `rate` bytes per second; 0 for none."""
+    """Distributor of `rate` bytes per second. With a rate of 0, nothing may be moved."""
 
     def __init__(self, rate: int, now: float) -> None:
         self._rate = max(0, rate)
         self._burst = self._rate * BURST_S
         self._reserve = self._burst / 4
         self._pool = self._burst
-        self._active = 0  # shares that asked lately
+        self._active = 0  # shares with a recent request, a count
         self._earned = now  # time up to which tokens have been distributed
         self._shares: dict[Share, None] = {}
-        self._members: deque[Share] = deque()  # waiting members, next one first
-        self._strangers: deque[Share] = deque()
+        self._members: deque[Share] = deque()  # waiting members, the next one first
+        self._strangers: deque[Share] = deque()  # waiting strangers, the next one first
 
     def join(self, weight: int) -> Share:
-        """Add a share: of weight 1 for a stranger, more for a member."""
+        """Create a share. A stranger has the weight 1, and a member more."""
         share = Share(self, weight)
         self._shares[share] = None
         return share
 
     def leave(self, share: Share) -> None:
-        """Remove a share; its unused tokens or debt go to the pool."""
+        """Remove a share. Its unused tokens, or its debt, go to the pool."""
         if share in self._shares:
             del self._shares[share]
             self._pool += share.tokens
@@ -84,7 +85,7 @@ class Pacer:
             self._leave_line(share)
 
     def room(self, share: Share, now: float) -> int:
-        """Return the bytes that `share` may move now."""
+        """Return how many bytes `share` may move now."""
         if share not in self._shares:
             return 0
         self._deal(now)
@@ -102,7 +103,8 @@ class Pacer:
         return found if found >= self._grain / CRUMBS else 0
 
     def spend(self, share: Share, size: int) -> None:
-        """Charge `size` bytes to its own tokens, then to the pool, and the rest as a debt."""
+        """Charge `size` bytes to the share's own tokens, then to the pool, and the rest as a
+        debt."""
         if share not in self._shares:
             return
         share.recent += size
@@ -111,7 +113,7 @@ class Pacer:
         share.tokens -= size - common
 
     def pause(self, share: Share) -> float:
-        """Return the seconds until `share` will have about a grain more."""
+        """Return the seconds until `share` will have about one more grain."""
         shortest, longest = PAUSE_S
         if not self._rate:
             return longest
@@ -123,36 +125,43 @@ class Pacer:
 
     @property
     def _grain(self) -> float:
-        """Bytes worth moving at once.
+        """Number of bytes that are worth moving at once.
 
-        The grain is small enough that every share can have one within the burst, and so large that
-        packet headers do not cost more than the payload.
+        A grain is so small that every share can have one within the burst, and so large that packet
+        headers do not cost more than the payload.
         """
         most = self._burst / (2 * max(2, len(self._shares)))
         return min(float(GRAIN_BYTES), max(most, float(LEAST_GRAIN_BYTES)))
 
     @property
     def _light(self) -> float:
-        """Recent bytes up to which a share counts as light: at most half of an equal part."""
+        """Number of recent bytes up to which a share counts as light: at most half of an equal
+        part."""
         return min(float(LIGHT_BYTES), self._rate / (2 * max(1, self._active)))
 
     def _line(self, share: Share) -> deque[Share]:
+        """Return the queue to which a share belongs."""
         return self._members if share.weight > 1 else self._strangers
 
     def _leave_line(self, share: Share) -> None:
+        """Remove a share from its queue."""
         if share.hungry:
             share.hungry = False
             self._line(share).remove(share)
 
     def _part(self) -> float:
-        """Return the members' part of new tokens: by weight, but at least `MEMBERS_PART`."""
+        """Return the members' part of new tokens, 0 to 1: by weight, but at least `MEMBERS_PART`.
+
+        Returns 0 if no member waits.
+        """
         members = sum(share.weight for share in self._members)
         if not members:
             return 0.0
         return max(MEMBERS_PART, members / (members + len(self._strangers)))
 
     def _deal(self, now: float) -> None:
-        """Distribute the tokens earned since the last call, as far as the bucket has capacity."""
+        """Distribute the tokens earned since the last call, as many as the bucket has capacity
+        for."""
         elapsed = now - self._earned
         if elapsed < DEAL_S:
             return
@@ -167,13 +176,13 @@ class Pacer:
         earned = min(elapsed * self._rate, max(0.0, self._burst - held))
         debt = min(
             earned, max(0.0, self._reserve - self._pool)
-        )  # includes debts of those that left
+        )  # includes the debts of removed shares
         part = (earned - debt) * self._part()
         rest = self._serve(self._strangers, earned - debt - part)
         self._pool += debt + self._serve(self._strangers, self._serve(self._members, part + rest))
 
     def _serve(self, line: deque[Share], amount: float) -> float:
-        """Assign a grain to each share in turn; return the rest of `amount`."""
+        """Assign a grain to each share of a queue in turn. Return the rest of `amount`."""
         grain = self._grain
         for _ in range(2 * len(line)):
             if amount <= 0:

@@ -1,9 +1,9 @@
 """Relay service for peers with a link to this node (docs/spec/relay.md).
 
-This node tells its peers with the post `relay.lends` that it relays. A peer makes a reservation
-with the call `relay.reserve`. Another peer opens the stream `relay.connect` to this node, which
-opens `relay.accept` to the first and copies bytes both ways: no faster than the slower side reads,
-and within the limits of the book.
+With the post `relay.lends`, this node tells its peers that it relays. A peer makes a reservation
+with the call `relay.reserve`. To reach that peer, another one opens the stream `relay.connect` to
+this node. This node then opens the stream `relay.accept` to the first peer, and copies bytes in
+both directions, within the limits of the book and no faster than the slower side reads.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,15 +40,15 @@ from .standing import Standing
 from .vouch import is_relayed, seen_at
 
 Since = Callable[[PeerId], float | None]
-"""Returns when a peer became a member, on the host's clock; None for a stranger."""
+"""Returns the time at which a peer became a member, on the host's clock; None for a stranger."""
 
 
 class RelayService:
-    """Relays between peers that have links to this node. It needs no task of its own.
+    """Relay between peers that have links to this node. It needs no task of its own.
 
-    `member` returns when a peer became a member. By default every peer of a private group is a
-    member; in an open swarm, a peer that has been linked here for a while (standing.py).
-    `fetch(peer)` makes a direct link to a peer, if it can, for a member that wants to reach it
+    `member` returns the time at which a peer became a member. By default, every peer of a private
+    group is a member. In an open swarm, a peer is one after it has been linked here for a while
+    (standing.py). `fetch(peer)` tries to make a direct link to a peer that a member wants to reach
     through this node.
     """
 
@@ -87,7 +87,8 @@ class RelayService:
     def reachable(self) -> bool:
         """Whether other nodes are known to reach this one.
 
-        The node relays while they do, unless its owner has set a rate.
+        The node relays while they do, and in any case if its owner wants it to
+        (`RelayLimits.volunteer`). With a rate of 0 it never relays.
         """
         return self.book.reachable
 
@@ -99,6 +100,7 @@ class RelayService:
                 self._tell(link)
 
     def _tell(self, link: Link) -> None:
+        """Tell a peer this node's rate as a relay, 0 if it does not relay."""
         rate = self.book.limits.rate if self.book.lends else 0
         with suppress(LinkClosed):  # an earlier callback may have closed it
             if link.connected:
@@ -109,7 +111,10 @@ class RelayService:
             self._tell(link)
 
     def since(self, peer: PeerId) -> float | None:
-        """Return when a peer became a member, by how long it has been linked; None: a newcomer."""
+        """Return the time at which a peer became a member; None for a stranger.
+
+        This is the default of `member`.
+        """
         return (
             self._standing.since(peer, self._host.now()) if self._endpoint.admission.open else 0.0
         )
@@ -117,6 +122,8 @@ class RelayService:
     # Reservations.
 
     def _on_info(self, call: Call) -> Reply | Refusal:
+        """Handle `relay.info`: reply with the free reservations and the rate in bytes per
+        second."""
         limits = self.book.limits
         if not self.book.lends:
             return Refusal("not-a-relay", "this node does not relay")
@@ -125,6 +132,7 @@ class RelayService:
         return Reply({"free": max(0, free), "rate": limits.rate})
 
     def _on_reserve(self, call: Call) -> Reply | Refusal:
+        """Handle `relay.reserve`: make or renew the caller's reservation."""
         link = self._endpoint.link(call.peer)
         if link is None:
             return Refusal("no-link", "the link has ended")
@@ -141,16 +149,18 @@ class RelayService:
         )
 
     def _on_release(self, call: Call) -> Reply:
+        """Handle `relay.release`: remove the caller's reservation."""
         self.book.release(call.peer)
         return Reply()
 
     def _on_link_lost(self, link: Link, code: str) -> None:
+        """Remove the reservation of a peer whose link has ended and was not replaced."""
         if self._endpoint.link(link.peer) is None:  # otherwise a new link has replaced it
             self.book.release(link.peer)
             self._standing.gone(link.peer, self._host.now())
 
     def _on_path(self, link: Link, way: PathKind, medium: str) -> None:
-        """Send a peer's new or further address to the other ends of its circuits."""
+        """Send a peer's new address to the other ends of its circuits."""
         if way is PathKind.RELAYED:
             return
         self._standing.linked(link.peer, seen_at(link).ip, self._host.now())
@@ -163,6 +173,8 @@ class RelayService:
     # Circuits.
 
     async def _on_connect(self, incoming: IncomingStream) -> None:
+        """Serve a stream `relay.connect`: open a circuit from the peer to the target, and carry
+        it."""
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
         near.lend()
@@ -187,9 +199,9 @@ class RelayService:
             self._openings.leave(near)
 
     async def _wait_for_turn(self, near: Stream, source: PeerId, target: PeerId) -> str | None:
-        """Wait until a circuit may open; return None, or the code of the refusal.
+        """Wait until a circuit may be opened. Return None, or the code with which it is refused.
 
-        If two peers dial each other at once, only one of the two circuits is opened.
+        If two peers dial each other at the same time, only one of the two circuits is opened.
         """
         if (target, source) in self._coming or self.book.crosses(source, target, self._host.now()):
             return "crossing"
@@ -203,9 +215,9 @@ class RelayService:
         return "busy"
 
     async def _fetch(self, source: PeerId, target: PeerId) -> None:
-        """Link to a target that has no reservation here but that this node may be able to reach.
+        """Try to make a link to a target that has no reservation here.
 
-        The attempts are limited, because the source decides which peer is dialled.
+        The attempts are limited, because the source chooses the peer that is dialled.
         """
         link, now = self._endpoint.link(target), self._host.now()
         if self.fetch is None or not self.book.lends or self.member(source) is None:
@@ -225,7 +237,10 @@ class RelayService:
     def _open(
         self, source: PeerId, target: PeerId, here: Link | None, there: Link | None
     ) -> tuple[Circuit, Link, Link] | str:
-        """Open the circuit in the book; return it with both links, or the code that refuses it."""
+        """Open a circuit in the book. `here` is the link to the source, `there` that to the target.
+
+        Returns (circuit, `here`, `there`), or the code with which the circuit is refused.
+        """
         if here is None:
             return "no-link"
         asker = Asker(source, seen_at(here).ip, self.member(source), is_relayed(here))
@@ -262,7 +277,8 @@ class RelayService:
                 far.reset(code)
 
     async def _splice(self, circuit: Circuit, near: Stream, far: Stream) -> str | None:
-        """Copy both directions until they end normally (None), or return the failure's code."""
+        """Copy both directions. Return None once both have ended normally, or the code of the
+        failure."""
         codes: list[str] = []
         with trio.move_on_at(circuit.deadline) as overtime:
             circuit.on_cut(overtime.cancel)
@@ -281,16 +297,17 @@ class RelayService:
         return EXPIRED if overtime.cancelled_caught else None
 
     async def _carry(self, circuit: Circuit, source: Stream, target: Stream) -> str | None:
-        """Copy one direction to its end (None), or return the code that ends the circuit.
+        """Copy one direction. Return None at its normal end, or the code with which the circuit
+        ends.
 
-        Bytes are read only when the target accepts them, so the source's credit limits those that
-        wait.
+        Bytes are read only when the target accepts them. The source's flow control therefore limits
+        the bytes that wait here.
         """
         try:
             while source.failed is None:
                 await source.wait_receivable()
                 if not target.is_sendable(PIECE_BYTES):
-                    with trio.move_on_after(LOOK_S):  # the source may fail meanwhile
+                    with trio.move_on_after(LOOK_S):  # the source may fail in the meantime
                         await target.wait_sendable(PIECE_BYTES)
                     continue
                 now = self._host.now()
@@ -310,7 +327,7 @@ class RelayService:
         return source.failed
 
     def _move(self, circuit: Circuit, source: Stream, target: Stream, most: int) -> bool:
-        """Copy up to `most` available bytes; return False at the end of the stream."""
+        """Copy up to `most` available bytes. Return False at the end of the source's direction."""
         try:
             data = source.receive_ready(most)
         except BlockingIOError:
@@ -327,14 +344,14 @@ class RelayService:
 
 
 def _other_end(circuit: Circuit, peer: PeerId) -> str:
-    """Return the other end of a peer's circuit; "" if the peer is at neither end."""
+    """Return the peer at the other end of a peer's circuit; "" if that peer is at neither end."""
     if peer not in (circuit.source, circuit.target):
         return ""
     return circuit.target if peer == circuit.source else circuit.source
 
 
 def _text(value: object) -> str:
-    """Return a header value that must be text. Raises TypeError."""
+    """Return a header value that must be text. Raises TypeError if it is not."""
     if not isinstance(value, str):
         raise TypeError("expected text")
     return value

@@ -1,9 +1,9 @@
-"""Members of a relay in an open swarm, by how long each has been linked. No I/O.
+"""Members of a relay in an open swarm, according to how long each peer has been linked. No I/O.
 
-An identity costs nothing, so a linked peer begins as a newcomer with a stranger's limits. It
-becomes a member when it has been linked for `STANDING_S`; of one network only the first few do.
-Older members take precedence, so a thousand identities that come later, patiently and from many
-networks, cannot displace them.
+An identity costs nothing, so a linked peer begins as a stranger, with low limits. It becomes a
+member after it has been linked for `STANDING_S` seconds. In each network, only the first few peers
+can become members. Members of longer standing take precedence. A thousand identities that come
+later, even patiently and from many networks, can therefore not displace them.
 """
 
 from dataclasses import dataclass
@@ -14,20 +14,23 @@ from .defaults import AWAY_S, MEMBERS, MEMBERS_PER_NETWORK, STANDING_S
 
 @dataclass(slots=True)
 class _Known:
+    """Times of a peer that is linked, or was linked recently."""
+
     since: float
     ip: str
-    gone: float | None = None  # since when it is not linked; None while it is
+    gone: float | None = None  # time at which its link ended; None while it is linked
 
 
 class Standing:
-    """Times for which peers have been linked to this node, in seconds of the caller's clock."""
+    """Times for which peers have been linked to this node, in seconds on the caller's clock."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}  # oldest first
+        self._known: dict[str, _Known] = {}  # the oldest first
         self._sources = Sources(MEMBERS_PER_NETWORK, MEMBERS)
 
     def linked(self, peer: str, ip: str, now: float) -> None:
-        """Record that a peer is linked at an IP address. If the address changes, it starts over."""
+        """Record that a peer is linked at an IP address. If the address has changed, its time
+        starts over."""
         known = self._known.get(peer)
         if known is not None and known.ip == ip and not _is_over(known, now):
             known.gone = None
@@ -43,14 +46,15 @@ class Standing:
             known.gone = now
 
     def since(self, peer: str, now: float) -> float | None:
-        """Return since when a member has been known; None for a newcomer."""
+        """Return the time since which a member has been linked; None if the peer is no member."""
         known = self._known.get(peer)
         if known is None or now < known.since + STANDING_S:
             return None
         return known.since
 
     def _has_room(self, now: float) -> bool:
-        """Whether one more can be remembered, if necessary by evicting one that left long ago."""
+        """Return whether one more peer can be recorded. Evicts a peer that left long ago if
+        necessary."""
         if len(self._known) >= MEMBERS:
             over = next((peer for peer, known in self._known.items() if _is_over(known, now)), None)
             if over is None:
@@ -59,9 +63,11 @@ class Standing:
         return True
 
     def _forget(self, peer: str) -> None:
+        """Remove a peer."""
         if (known := self._known.pop(peer, None)) is not None:
             self._sources.remove(known.ip)
 
 
 def _is_over(known: _Known, now: float) -> bool:
+    """Return whether a peer has been away so long that its time starts over."""
     return known.gone is not None and now > known.gone + AWAY_S

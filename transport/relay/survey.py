@@ -1,4 +1,4 @@
-"""Survey of possible relays: whether they relay, and their round trips."""
+"""Measurement of possible relays: whether they relay, and their round trips."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,7 +15,10 @@ from .vouch import is_relayed
 
 
 class Survey:
-    """Measures candidates; failures are recorded in `choice`. `reach` is that of `RelayClient`."""
+    """Measurer of candidates. Records failures in `choice`.
+
+    `reach(address, timeout)` makes a direct path to a relay (see `RelayClient`).
+    """
 
     def __init__(
         self,
@@ -33,10 +36,10 @@ class Survey:
     async def measure(
         self, trying: Sequence[Candidate], on_answer: Callable[[Candidate], Awaitable[None]]
     ) -> list[Candidate]:
-        """Ask all candidates at once; return those that answered as relays, with round trips.
+        """Measure all candidates at the same time, and return those that have answered as relays.
 
-        Once one has answered, the others get `GATHER_S` seconds more, because a late one is far
-        away. `on_answer` is called for each and may be cancelled.
+        Once one has answered, the others get only `GATHER_S` more seconds, because a later one is
+        far away. `on_answer` is called with each that answers, and may be cancelled.
         """
         answered: list[Candidate] = []
         first, all_done = trio.Event(), trio.Event()
@@ -64,7 +67,10 @@ class Survey:
         return answered
 
     async def link_at(self, address: Address, timeout: float) -> Link:
-        """Return a direct link to the relay at an address, or dial it. Raises DialFailed."""
+        """Return a direct link to the relay at an address. Dials if there is none.
+
+        Raises DialFailed if that fails.
+        """
         link = None if address.peer is None else self._endpoint.link(address.peer)
         if link is not None and link.connected and not is_relayed(link):
             await trio.lowlevel.checkpoint()
@@ -72,7 +78,7 @@ class Survey:
         return await self.reach(address, timeout)
 
     async def _ask(self, candidate: Candidate) -> bool:
-        """Measure a candidate's round trip; return whether it relays."""
+        """Measure a candidate's round trip. Return whether the candidate relays."""
         try:
             link = await self._link_to(candidate)
             began = self._host.now()
@@ -87,7 +93,10 @@ class Survey:
         return True
 
     async def _link_to(self, candidate: Candidate) -> Link:
-        """Return a link to a relay over the first address that answers. Raises DialFailed."""
+        """Return a direct link to a candidate by the first of its addresses that answers.
+
+        Raises DialFailed if none does.
+        """
         failure = DialFailed("unreachable", "no address is known")
         deadline = self._host.now() + DIAL_S
         for index, address in enumerate(list(candidate.addresses)):
@@ -101,6 +110,7 @@ class Survey:
         raise failure
 
     async def _reach_by_tcp(self, address: Address, timeout: float) -> Link:
+        """Dial a TCP address. Raises DialFailed if that fails, or if the address is not TCP."""
         if address.transport != "tcp":
             raise DialFailed("no-udp", f"`{address}`: this node does not dial UDP")
         return await self._endpoint.reach(address, timeout=timeout)

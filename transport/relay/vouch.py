@@ -1,8 +1,9 @@
-"""Addresses at which a relay sees its peers, which it tells to the other ends of circuits.
+"""Addresses at which a relay sees a peer, which the relay tells to the other ends of circuits.
 
-An address that a peer claims for itself proves nothing. One at which a third node sees it may be
-probed (docs/spec/punch.md), so a relay's word is checked here: a lying relay may name the public
-address of another host, but none in a network that only this node can reach.
+A peer's own claim about its address proves nothing. If a third node sees the peer at an address,
+others may send there (docs/spec/punch.md). The third node is called the voucher here. Because a
+relay may lie, its statements are checked: it may name the public address of any host, but no
+address in a network that only this node can reach.
 """
 
 from typing import NamedTuple
@@ -12,9 +13,10 @@ from ..networks import nearness_at, nearness_of, plain_ip
 
 
 class Vouched(NamedTuple):
-    """An IP address in canonical form, and the TCP and UDP ports seen there, 0 if unknown.
+    """An IP address in canonical form, with the TCP and the UDP port seen there (0 if unknown).
 
-    `other` is the address of the other IP version at which the peer is seen too, "" for none.
+    `other` is an address of the other IP version at which the peer is seen as well; "" if there is
+    none.
     """
 
     ip: str
@@ -24,9 +26,9 @@ class Vouched(NamedTuple):
 
 
 def seen_at(link: Link) -> Vouched:
-    """Return where this node itself sees the other end of a link; no address if it is relayed.
+    """Return where this node itself sees the peer of a link. `ip` is "" if the link is relayed.
 
-    The result includes the last address of the other IP version if that path has ended.
+    The result includes the last address of the other IP version, even if that path has ended.
     """
     now = link.status.seen
     places = {ip: ports for ip, ports in link.places.items() if ip not in now} | now if now else {}
@@ -34,17 +36,20 @@ def seen_at(link: Link) -> Vouched:
     six = [ip for ip in places if ":" in ip]
     if not places:
         return Vouched("")
-    ip = (four or six)[-1]  # the latest, as an earlier one may be dead
+    ip = (four or six)[-1]  # the latest, because an earlier one may be dead
     return Vouched(ip, *places[ip], six[-1] if four and six else "")
 
 
 def is_relayed(link: Link) -> bool:
-    """Whether a link's peer is seen at no address, because it comes through a relay itself."""
+    """Return whether a link has no direct path, so that its peer is seen at no address."""
     return not link.status.seen
 
 
 def read_vouched(value: object, voucher: str) -> Vouched | None:
-    """Decode what a relay seen at the IP address `voucher` says; None if it must not be used."""
+    """Decode what a relay states. Return None if it is malformed or must not be used.
+
+    `voucher` is the IP address at which this node sees the relay.
+    """
     if not isinstance(value, list) or len(value) not in (3, 4):
         return None
     ip, tcp, udp, other = (*value, "")[:4]
@@ -59,6 +64,7 @@ def read_vouched(value: object, voucher: str) -> Vouched | None:
 
 
 def _believed(ip: str, voucher: str) -> str | None:
-    """Return the address in canonical form, if it is no nearer to this node than its voucher."""
+    """Return an address in canonical form if it is no nearer to this node than the voucher, or
+    None."""
     nearness = nearness_of(ip)
     return None if nearness is None or nearness > nearness_at(voucher) else plain_ip(ip)

@@ -1,5 +1,5 @@
 """The node's dialer, which joins all strategies of finding paths (docs/spec/ladder.md).
 
-Public: `Dialer`, and `Strategies`, which says which of them are on. The only room that knows more
-than one strategy. Imports every other room of `transport/`.
+Public: `Dialer`, and `Strategies`, which selects the strategies that are enabled. This is the only
+room that knows more than one strategy. It imports every other room of `transport/`.
 """

@@ -1,4 +1,4 @@
-"""Relayed links: opens circuits to peers through shoal's and libp2p's relays, and takes them."""
+"""Relayed links: dials and accepts circuits through the relays of this project and of libp2p."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,7 +24,11 @@ from ..relay.vouch import Vouched
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """Opening of one circuit to a peer through one relay, shared by all its dialers."""
+    """The opening of one circuit to a peer through one relay, shared by all tasks that dial it.
+
+    `waiting` counts these tasks. `begun` says whether the opening has had its turn at the relay.
+    `result` is None until it has ended.
+    """
 
     done: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -34,24 +38,25 @@ class _Opening:
 
 
 class Improves(Protocol):
-    """What circuits need of the dialer."""
+    """Part of the dialer's interface that circuits use."""
 
     async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
-        """Link a relay by any of its addresses. Raises DialFailed."""
+        """Make a link to a relay by any of its addresses. Raises DialFailed if none works."""
         ...
 
     def improve(self, link: Link, at_once: bool) -> None:
-        """Look for a direct path of a relayed link, at once or after some seconds."""
+        """Start to look for a direct path of a relayed link, at once or after some seconds."""
         ...
 
 
 class Circuits:
-    """Circuits of one node. `relays` dials through shoal's relays, `foreign` through libp2p's.
+    """Dialer and acceptor of one node's circuits.
 
-    Only a few circuits open at once through one relay. An opening that has begun is finished even
-    if its first dialer has given up: a relay lends little, and an abandoned handshake wastes it. An
-    opening is cancelled only if another path carries the link by then. `nursery` is set while the
-    node serves.
+    `relays` dials through relays of this project, and `foreign` through relays of libp2p. Only a
+    few circuits may be opening at the same time through one relay. An opening that has begun is
+    completed even if the task that wanted it has given up, because a relay lends little and an
+    abandoned handshake wastes it. It is cancelled only if another path carries the link by then.
+    `nursery` is set while the node serves.
     """
 
     def __init__(
@@ -72,8 +77,10 @@ class Circuits:
         self._turns: dict[PeerId | None, trio.Semaphore] = {}
 
     async def dial(self, relay: Address, peer: PeerId, others: Sequence[Address] = ()) -> Link:
-        """Return a link to a peer through a relay of either kind. `others` are further addresses of
-        the relay. Raises DialFailed."""
+        """Return a link to a peer through a relay of either kind.
+
+        `others` are further addresses of the relay. Raises DialFailed if no circuit can be opened.
+        """
         if self.nursery is None:
             raise DialFailed("not-running", "the node is not running")
         key = relay.peer, peer
@@ -100,6 +107,7 @@ class Circuits:
     async def _run(
         self, opening: _Opening, relay: Address, peer: PeerId, others: Sequence[Address]
     ) -> None:
+        """Wait for a turn at the relay, open the circuit, and store the result."""
         turns = self._turns.setdefault(relay.peer, trio.Semaphore(defaults.OPENINGS_PER_RELAY))
         try:
             with opening.scope:
@@ -115,6 +123,7 @@ class Circuits:
             opening.done.set()
 
     async def _dial(self, relay: Address, peer: PeerId, others: Sequence[Address]) -> Link:
+        """Open a circuit through a relay of either kind, and return the link over it."""
         try:
             await self._links.link_relay(relay, others)
             pipe = await self._relays.dial(relay, peer, timeout=defaults.CLIMB_S)
@@ -129,7 +138,7 @@ class Circuits:
                     pipe, PathKind.RELAYED, expect=peer, server=False, name=name
                 )
         except DialFailed as error:
-            if pipe.failure is not None:  # the relay's own code says more
+            if pipe.failure is not None:  # the code of the relay says more
                 raise DialFailed(pipe.failure, f"`{name}`: {pipe.failure}") from None
             raise error from None
         except trio.TooSlowError:
@@ -139,7 +148,8 @@ class Circuits:
         return link
 
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
-        """Dial through a relay that does not speak shoal's protocol, and may be libp2p's."""
+        """Open a circuit through a relay that does not speak this project's protocol, but maybe
+        libp2p's."""
         with trio.move_on_after(defaults.CLIMB_S):
             with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))
@@ -155,7 +165,11 @@ class Circuits:
         raise DialFailed("timeout", f"`{peer}` through `{relay}` did not answer")
 
     async def keep(self, relay: Address) -> None:
-        """Hold a reservation at a libp2p relay, and renew it when lost, until cancelled."""
+        """Hold a reservation at a libp2p relay, and request it again when it is lost, until
+        cancelled.
+
+        No request is made while peers reach this node directly.
+        """
         while True:
             held = any(each.relay == relay for each in self._foreign.addresses())
             if not held and not self._relays.reachable:
@@ -167,14 +181,19 @@ class Circuits:
     async def take(
         self, pipe: CircuitByteStream, source: PeerId, relay: PeerId, seen: Vouched | None
     ) -> None:
-        """Accept a circuit through a shoal relay, which vouches for the address of its source."""
+        """Accept a circuit through a relay of this project, and make it a path of the link to its
+        source.
+
+        `seen` is the address at which the relay sees the source.
+        """
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=source, server=True)
             self._knowledge.vouch(source, seen, relay)
             self._links.improve(link, False)
 
     async def take_foreign(self, pipe: MuxStream) -> None:
-        """Accept a circuit through a libp2p relay, whose word about the source is not trusted."""
+        """Accept a circuit through a libp2p relay. What that relay says about the source is not
+        trusted."""
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             link = await self._endpoint.join(pipe, PathKind.RELAYED, expect=None, server=True)
             self._links.improve(link, False)

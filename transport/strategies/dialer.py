@@ -1,9 +1,9 @@
-"""The dialer: finds a path to a peer by all strategies, then keeps improving it.
+"""The dialer: finds a path to a peer by all strategies, and then looks for better ones.
 
-`Dialer` joins the endpoint and its links, the UDP port, port mapping, discovery on the own network,
-address observations by peers, hole punching and relays. Several strategies are tried at once. The
-first path that works carries the link, and a better one takes over. `PathKind` lists the path kinds
-from best to worst.
+`Dialer` joins the endpoint with its links, the UDP port, port mapping, discovery in the local
+network, the observation of this node's addresses by peers, hole punching, and relays. Several
+strategies are tried at the same time. The first path that works carries the link, and a better one
+replaces it later. `PathKind` lists the path kinds from best to worst.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,26 +63,29 @@ _DIALBACK_BYTES: Final = len(DIALBACK_BYTE) + NONCE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """The strategies that this node uses. Tests and cautious owners can leave out any."""
+    """The strategies that this node uses. Tests and cautious owners can disable any of them."""
 
     direct: bool = True  # dialling TCP addresses
-    udp: bool = True  # a UDP port at all: dialling, punching and observing over it
-    lan: bool = True  # multicast on the own network
-    mapping: bool = True  # asking the router to map a port
+    udp: bool = True  # the UDP port, with all dialling, punching and observing over it
+    lan: bool = True  # discovery by multicast in the local network
+    mapping: bool = True  # port mappings at the router
     punch_tcp: bool = True
     punch_udp: bool = True
-    prediction: bool = True  # finding the port of a NAT that picks one for each peer
-    relay: bool = True  # using relays; `RelayLimits` says what this node lends as one
-    web_port: bool = True  # listening on TCP 443 as well while this node is reachable
-    libp2p: bool = True  # answering libp2p programs
+    prediction: bool = True  # prediction of the port that a symmetric NAT allocates for a peer
+    relay: bool = True  # links through relays; `RelayLimits` limits this node's own service as one
+    web_port: bool = True  # a second listener on TCP 443 while this node is reachable
+    libp2p: bool = True  # replies to libp2p programs
 
 
 ALL_STRATEGIES: Final = Strategies()
 
 
 class Dialer:
-    """Dialer of one node. `book` returns peers' addresses. `key` is secret and survives
-    restarts. `relaying` says what this node lends as a relay."""
+    """Dialer of one node.
+
+    `book` returns the addresses of a peer. `key` is a secret that survives restarts. `relaying`
+    limits this node's service as a relay.
+    """
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class Dialer:
         self._listen_to_parts()
 
     def _make_puncher(self) -> Puncher:
+        """Create the hole punching service with the enabled strategies."""
         strategies, limits = self.strategies, PunchLimits()
         if not strategies.punch_tcp:
             limits = replace(limits, tcp_tries=0)
@@ -137,7 +141,8 @@ class Dialer:
         )
 
     def _make_foreign(self) -> CircuitClient:
-        """Return the client of libp2p relays, and answer libp2p programs if that is on."""
+        """Create the client of libp2p relays. If this is enabled, start to answer libp2p programs
+        as well."""
         host, endpoint, responder = self._host, self.endpoint, None
         if self.strategies.libp2p:
             responder = answer_libp2p(host, endpoint, self.relaying.book)
@@ -150,7 +155,7 @@ class Dialer:
         )
 
     def _listen_to_parts(self) -> None:
-        """Connect the parts by their callbacks."""
+        """Register the callbacks by which the parts work together."""
         endpoint, take = self.endpoint, self._incoming.take
         self.direct.is_seen = self.vouching.is_seen
         endpoint.punched = self.puncher.opened
@@ -171,7 +176,7 @@ class Dialer:
     # Used by other components.
 
     def addresses(self) -> list[Address]:
-        """Return the addresses at which others can reach this node (`Whereabouts.addresses`)."""
+        """Return the addresses at which peers can reach this node (`Whereabouts.addresses`)."""
         return [*self.whereabouts.addresses(), *self.foreign.addresses()]
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -179,7 +184,7 @@ class Dialer:
         self._on_change.append(callback)
 
     def outcome(self, peer: PeerId) -> Outcome | None:
-        """Return the outcome of the last attempt to punch through to a peer, or None."""
+        """Return the outcome of the last attempt at hole punching with a peer, or None."""
         return self.puncher.outcomes.get(peer)
 
     async def connect(
@@ -190,10 +195,13 @@ class Dialer:
         timeout: float,
         needed: bool = True,
     ) -> Link:
-        """Return the link to a peer, by whichever address answers first; better paths follow by
-        themselves. Without addresses the book is asked. Upkeep of the network is not `needed`: a
-        relayed path suffices if only a birthday search would find a direct one. Raises
-        DialFailed."""
+        """Return the link to a peer. Dials if there is none.
+
+        The link is returned as soon as one address works; better paths are then found in the
+        background. If there are no `addresses`, those in the book are used. Links that serve only
+        the upkeep of the network are not `needed`: they may stay relayed if only a birthday search
+        would find a direct path. Raises DialFailed if no address works within `timeout` seconds.
+        """
         if not needed:
             link = await self._connect(peer, addresses, timeout)
         else:
@@ -204,16 +212,20 @@ class Dialer:
         return link
 
     def need(self, link: Link) -> None:
-        """Note that a component uses this link, and try harder for a direct path from now on."""
+        """Mark a link as needed, so that a birthday search may be made for a direct path."""
         self._improving.need(link)
 
     async def ask(self, peer: PeerId, addresses: Sequence[Address], *, timeout: float) -> Link:
-        """Return the link to a peer for a few questions only. If the link is new it may be ended
-        after them (`Link.brief`). Raises DialFailed."""
+        """Return the link to a peer for a few questions only.
+
+        If the link is new, it may be ended after them (`Link.brief`). Raises DialFailed if no
+        address works within `timeout` seconds.
+        """
         with self.endpoint.briefly(peer):
             return await self._connect(peer, addresses, timeout)
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address], timeout: float) -> Link:
+        """Return the link to a peer as soon as a path carries it (see `connect`)."""
         with trio.move_on_after(timeout):
             while True:
                 link = self.endpoint.link(peer)
@@ -232,7 +244,8 @@ class Dialer:
     async def dial(self, address: Address, *, timeout: float, given: bool = False) -> Link:
         """Return the link to the peer at an address of any kind.
 
-        `given` says that the owner named the address. Raises DialFailed.
+        `given` says that the owner named the address, so that any port may be dialled there. Raises
+        DialFailed if the address does not work within `timeout` seconds.
         """
         if given:
             self.endpoint.aim.give(address)
@@ -243,8 +256,8 @@ class Dialer:
         return await self.endpoint.dial(address, timeout=timeout)
 
     def network_changed(self) -> None:
-        """React to changed addresses or routers: check every path, and retry what had been given
-        up."""
+        """Check every path, and repeat what has failed before, because addresses or routers have
+        changed."""
         self.mapper.refresh()
         for link in self.endpoint.links():
             link.look()
@@ -262,16 +275,18 @@ class Dialer:
         libp2p_relays: Sequence[Address] = (),
         task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Listen and serve until cancelled. Started with the port, the same for TCP and UDP.
+        """Listen and serve until cancelled. The value of `task_status` is the port, for TCP and
+        UDP.
 
-        Listening on `0.0.0.0` includes `::` if there is IPv6. At each of the `libp2p_relays` a
-        reservation is held. Raises AddressInUse and HostError before it has started.
+        Listening on `0.0.0.0` includes `::` if the machine has IPv6. `further` are additional
+        addresses and ports. A reservation is held at each of the `libp2p_relays`. Raises
+        AddressInUse or HostError if the port cannot be opened.
         """
         failure: HostError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 number = await self.ports.listen(nursery, listen, port, further)
-            except HostError as error:  # raised below, so that it is not in a group
+            except HostError as error:  # raised below, so that no exception group contains it
                 failure = error
                 nursery.cancel_scope.cancel()
             else:
@@ -287,6 +302,7 @@ class Dialer:
         libp2p_relays: Sequence[Address],
         task_status: trio.TaskStatus[int],
     ) -> None:
+        """Run all parts until cancelled."""
         self._nursery = self._incoming.nursery = nursery
         self.climbs.nursery = self.circuits.nursery = nursery
         try:
@@ -313,6 +329,7 @@ class Dialer:
             self.climbs.nursery = self.circuits.nursery = None
 
     async def _watch_network(self) -> None:
+        """Check regularly for network changes and for relayed links, until cancelled."""
         network = Network(self._host)
         while True:
             await trio.sleep(defaults.NETWORK_S)
@@ -321,6 +338,8 @@ class Dialer:
             self._improve_relayed()
 
     async def _watch_reach(self, listen: str) -> None:
+        """Adapt the relays and the web port whenever this node's reachability changes, until
+        cancelled."""
         version = 0
         while True:
             shown = self.whereabouts.shown_reachable()
@@ -336,7 +355,8 @@ class Dialer:
     # Used by connection attempts and circuits (`AttemptPlan`, `Improves`).
 
     def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
-        """Return what to try, and when. With `own`, this node's own relays as well."""
+        """Return the addresses to try, and when. If `own`, include circuits through this node's
+        relays."""
         found = self.knowledge.found_at(peer)
         linked = {link.peer for link in self.endpoint.links() if link.status.seen}
         ours = [self.relays.address(held.relay) for held in self.relays.relays if own]
@@ -349,7 +369,7 @@ class Dialer:
         )
 
     async def attempt(self, attempt: Attempt) -> Link:
-        """Dial one address by one strategy. Raises DialFailed."""
+        """Dial one address by its strategy. Raises DialFailed if that fails."""
         address = attempt.address
         if address.relay is not None:
             others = [each.relay for each in attempt.others if each.relay is not None]
@@ -357,8 +377,11 @@ class Dialer:
         return await self.direct.dial(address, attempt.peer, timeout=defaults.CLIMB_S)
 
     async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
-        """Make a direct link to a relay, by the given addresses or those in the book, and over both
-        IP versions if both ends have both. Raises DialFailed."""
+        """Make a direct link to a relay, by the given addresses or those in the book.
+
+        If both ends have IPv4 and IPv6, there is a path over each in the end. Raises DialFailed if
+        no address works.
+        """
         if relay.peer is None or self._nursery is None:
             return
         link = self.endpoint.link(relay.peer)
@@ -372,13 +395,15 @@ class Dialer:
         await self._families.meet(relay, self._nursery)
 
     def improve(self, link: Link, at_once: bool) -> None:
-        """Look for a direct path of a relayed link."""
+        """Start to look for a direct path of a relayed link, at once or after some seconds."""
         if self._nursery is not None:
             self._improving.begin(link, self._nursery, at_once=at_once)
 
     def _improve_relayed(self) -> None:
-        """Improve links that have lost their direct path and use a relay, or that are needed
-        now."""
+        """Start to look for direct paths of links that have fallen back to a relay.
+
+        For links that have become needed, the birthday search that was skipped is made.
+        """
         for link in self.endpoint.links():
             if link.path_kind is PathKind.RELAYED:
                 self.improve(link, self.endpoint.peer < link.peer)
@@ -387,11 +412,13 @@ class Dialer:
     # Incoming connections and events.
 
     def _punched(self, pipe: ByteStream, peer: PeerId, client: bool, path_kind: PathKind) -> None:
-        # TCP that both sides opened settles client and server by itself. Otherwise it was dialled.
+        """Turn a byte stream that hole punching has opened into a path."""
+        # On TCP, this side begins as the client even if both have dialled: TLS settles the roles.
         server = not client and pipe.medium != "tcp"
         self._incoming.take(pipe, self._incoming.join, path_kind, peer, server)
 
     def _udp_came(self, pipe: QuicByteStream) -> None:
+        """Turn an accepted QUIC connection into a path."""
         peer = self.puncher.arrived(pipe)
         path_kind = path_kind_to(pipe.remote[0])
         if peer is not None and path_kind is PathKind.DIRECT:
@@ -399,10 +426,12 @@ class Dialer:
         self._incoming.take(pipe, self._incoming.join, path_kind, peer, True)
 
     def _stun(self, data: bytes, source: Place, socket: Datagrams) -> None:
+        """Pass a STUN message to hole punching, or else to the measurement of reachability."""
         if not self.puncher.on_stun(data, source, socket):
             self.reach.on_stun(data, source, socket)
 
     async def _dialled_back(self, stream: trio.SocketStream, first: bytes) -> None:
+        """Read the nonce of a dial-back from an accepted connection, and report it."""
         name = stream.socket.getpeername()
         try:
             while len(first) < _DIALBACK_BYTES:
@@ -415,6 +444,7 @@ class Dialer:
             stream.socket.close()
 
     def _observed(self, connected: Connected) -> None:
+        """Report the address at which a peer's hello says that it sees this node."""
         secured, place = connected.secured, connected.hello.observed
         if connected.dialled and secured.medium == "tcp" and place is not None:
             self.reach.observed_tcp(connected.peer, secured.address[0], place, secured.local_port)
@@ -422,14 +452,19 @@ class Dialer:
                 self.knowledge.observed(place)
 
     def _path_found(self, link: Link, path_kind: PathKind, medium: str) -> None:
+        """Tell the parts about a new path of a link."""
         self.climbs.found(link.peer)
         if path_kind is not PathKind.RELAYED:
             self.puncher.met(link.peer, medium)
             self._offer_relay(link, medium)
 
     def _offer_relay(self, link: Link, medium: str) -> None:
-        """Tell the relay client where a peer can relay: a peer that was dialled, at that address; a
-        peer that dialled, only if the book has the address at which it is seen."""
+        """Add a linked peer's addresses to the possible relays.
+
+        For a peer that was dialled, this is the dialled address and those in the book. For a peer
+        that has dialled, it is only the address at which this node sees the peer, if the book has
+        it.
+        """
         known = [each for each in self.book(link.peer) if each.relay is None]
         ip, port = link.address
         if not link.identities.dialled:
@@ -441,6 +476,7 @@ class Dialer:
         self.relays.met([(link.peer, each) for each in known])
 
     def _mapped(self, mapping: Mapping | None) -> None:
+        """Tell the measurement of reachability about the router's port mapping."""
         self.reach.port_mapped(
             Mapped()
             if mapping is None
@@ -453,11 +489,14 @@ class Dialer:
         self._changed()
 
     def _seen_at(self, peer: PeerId) -> list[str]:
+        """Return the IP addresses at which this node sees a linked peer."""
         link = self.endpoint.link(peer)
         seen = seen_at(link) if link is not None else Vouched("")
         return [ip for ip in (seen.ip, seen.other) if ip]
 
     def _relays_changed(self) -> None:
+        """Dial the relays with a reservation over their other IP version, and report new
+        addresses."""
         for held in self.relays.relays:
             address = self.relays.address(held.relay)
             if self._nursery is not None and address is not None:
@@ -466,5 +505,6 @@ class Dialer:
         self._changed()
 
     def _changed(self) -> None:
+        """Call the callbacks, because `addresses` may have changed."""
         for callback in self._on_change:
             callback()

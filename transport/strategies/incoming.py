@@ -1,4 +1,4 @@
-"""Byte streams that come in or were punched, on their way to become paths of links."""
+"""Byte streams that are accepted or punched, on their way to become paths of links."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,14 +14,16 @@ from ..udp.quic import QuicByteStream
 
 
 class Incoming:
-    """Joiner of incoming byte streams to links. `nursery` is set while the node serves."""
+    """Starter of the tasks that turn incoming byte streams into paths. `nursery` is set while it
+    serves."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.nursery: trio.Nursery | None = None
         self._endpoint = endpoint
 
     def take(self, pipe: ByteStream, take: Callable[..., Awaitable[None]], *told: object) -> None:
-        """Run `take(pipe, *told)` in a task of its own, or close the byte stream."""
+        """Run `take(pipe, *told)` in a task of its own. If the node does not serve, close the byte
+        stream."""
         if self.nursery is None:
             pipe.close()
         else:
@@ -31,7 +33,12 @@ class Incoming:
     async def join(
         self, pipe: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool
     ) -> None:
-        """Let a byte stream carry the link to its peer, if the peer proves itself in time."""
+        """Turn a byte stream into a path of the link to its peer, if the peer authenticates itself
+        in time.
+
+        `expect` is the peer that must be at the other end; None accepts any. `server` selects the
+        TLS server.
+        """
         with suppress(DialFailed), trio.move_on_after(defaults.HANDSHAKE_S):
             await self._endpoint.join(pipe, path_kind, expect=expect, server=server)
             if isinstance(pipe, QuicByteStream):

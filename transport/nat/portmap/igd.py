@@ -1,6 +1,9 @@
-"""Documents of UPnP's Internet Gateway Device: the search for it (SSDP, UPnP Device Architecture
-1.1, section 1.3), its description and its actions (WANIPConnection:1 and :2, WANPPPConnection:1).
-No I/O."""
+"""Encoding of the messages for UPnP Internet Gateway Devices. No I/O.
+
+Covers the search for a gateway (SSDP, UPnP Device Architecture 1.1, section 1.3), its device
+description, and its actions. Supports the services WANIPConnection:1, WANIPConnection:2 and
+WANPPPConnection:1. "UDA" is the UPnP Device Architecture.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,17 +134,18 @@ def number(text: str, most: int) -> int:
 
 
 GROUP: Final = ("239.255.255.250", 1900)
+"""Multicast group and UDP port to which searches are sent."""
 TARGETS: Final = (
     "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
     "urn:schemas-upnp-org:device:InternetGatewayDevice:1",
     "urn:schemas-upnp-org:service:WANIPConnection:1",
     "urn:schemas-upnp-org:service:WANPPPConnection:1",
 )
-"""Search targets, the best first."""
+"""Types of devices and services to search for, the best first."""
 
 
 def encode_search(target: str) -> bytes:
-    """Encode an M-SEARCH for one target."""
+    """Encode a search request (M-SEARCH) for one of the `TARGETS`."""
     return (
         f"M-SEARCH * HTTP/1.1\r\nHOST: {GROUP[0]}:{GROUP[1]}\r\n"
         f'MAN: "ssdp:discover"\r\nMX: {SEARCH_S}\r\nST: {target}\r\n\r\n'
@@ -149,10 +153,10 @@ def encode_search(target: str) -> bytes:
 
 
 def decode_answer(data: bytes, gateway: str) -> Url | None:
-    """Return the URL of the description of `gateway`; None if `data` is not its search reply.
+    """Decode a reply to a search. Return the URL of the gateway's device description.
 
-    Reject a location at another address than the gateway's, because any device on the LAN can
-    reply to a search.
+    Returns None if `data` is not a reply to a search, or if the URL has another address than
+    `gateway`: any device in the LAN may reply.
     """
     if len(data) > SSDP_BYTES:
         return None

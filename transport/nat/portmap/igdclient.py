@@ -91,7 +91,10 @@ class IgdClient:
         return "answers"
 
     async def _search(self) -> list[Url]:
-        """Return URLs of the gateway's descriptions; stop early when one is found."""
+        """Search for the gateway's device descriptions, and return their URLs.
+
+        Ends early once a search has had a reply.
+        """
         group = Group(igd.GROUP[0], self._own)
         socket = await self._host.datagrams(self._own, 0, group=group)
         found: dict[Url, None] = {}

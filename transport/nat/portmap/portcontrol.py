@@ -27,8 +27,10 @@ T = TypeVar("T")
 
 
 class _Waiter(Generic[T]):
-    """A request whose reply has not come. `match` decodes a datagram into the awaited reply; None
-    if it is another datagram."""
+    """A request that waits for its reply.
+
+    `match` decodes a datagram into the awaited reply, or returns None if it is another datagram.
+    """
 
     def __init__(self, match: Callable[[bytes], T | None]) -> None:
         self._match = match
@@ -36,7 +38,7 @@ class _Waiter(Generic[T]):
         self.came = trio.Event()
 
     def take(self, data: bytes) -> None:
-        """Take a datagram, if it is the awaited reply."""
+        """Store a datagram as the reply if it is the awaited one. Later replies are ignored."""
         found = self._match(data)
         if found is not None and not self.came.is_set():
             self.answer = found
@@ -44,6 +46,8 @@ class _Waiter(Generic[T]):
 
 
 class _Takes(Protocol):
+    """A `_Waiter` for a reply of any type."""
+
     def take(self, data: bytes) -> None: ...
 
 
@@ -153,7 +157,7 @@ class PortControl:
             self._socket.send(data, (self.gateway, natpmp.PORT))
 
     async def ask(self, data: bytes, match: Callable[[bytes], T | None]) -> T | None:
-        """Send a request, up to `TRIES` times; return what `match` made of the reply, or None."""
+        """Send a request up to `TRIES` times. Return the reply as decoded by `match`, or None."""
         waiter = _Waiter(match)
         self._waiters.append(waiter)
         try:

@@ -42,21 +42,25 @@ _WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: Path
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of one side in an attempt."""
+    """This side's role in an attempt."""
 
     name: bytes
-    """The attempt's name, the same on both sides."""
+    """Random name of the attempt, the same on both sides."""
     client: bool
-    """Whether this side is the TLS and QUIC client, and chooses the pair: it has the smaller peer
-    id."""
+    """Whether this side has the smaller peer id. That side chooses the pair of UDP addresses, and
+    is the client of TLS and QUIC."""
     offering: bool
-    """Whether this side makes the offers."""
+    """Whether this side sends the offers. The other side replies to them."""
     thrifty: bool = False
-    """Whether this side makes no search."""
+    """Whether the attempt makes no birthday search, which costs about 2,000 datagrams."""
 
 
 class Attempt:
-    """One side of an attempt to open a direct path to `peer`."""
+    """One side of an attempt to open a direct path to `peer`.
+
+    `seen` are the peer's addresses that are known from other nodes. `part` is this side's role. The
+    attempt is itself the `Permits` of its checks.
+    """
 
     def __init__(self, tools: Tools, peer: PeerId, seen: Seen, part: Part) -> None:
         self.peer = peer
@@ -176,12 +180,17 @@ class Attempt:
         """Return whether the peer may be at an IP address, so that this side may send there."""
         return may_probe(ip, self._seen)
 
-    # What checks may be sent (`Permits`).
+    # Limits on the checks (`Permits`).
 
     def may_check(self, ip: str) -> bool:
+        """Return whether this side may send UDP checks to an IP address.
+
+        Unlike `may_be_at`, this includes a few addresses that only the peer has named.
+        """
         return ip in self._unseen or self.may_be_at(ip)
 
     def spend(self, ip: str, now: float) -> bool:
+        """Count one datagram to an IP address, or return False if it must not be sent."""
         budget = self._tools.budget
         if ip in self._unseen and ip not in self.checks.proven:
             return budget.unseen(ip, now)
@@ -241,7 +250,10 @@ class Attempt:
         self._unseen.difference_update(seen.vouched)
 
     def may_need_search(self, mine: Nat) -> bool:
-        """Return whether a search may be due in the next round. Each attempt has one."""
+        """Return whether the next round may need a birthday search. Each attempt makes at most one.
+
+        `mine` is what is known about this side's NAT.
+        """
         if self.part.thrifty or self.searched:
             return False
         if self._theirs is None:
@@ -336,7 +348,7 @@ class Attempt:
         )
 
     def expects(self, place: Place) -> bool:
-        """Whether a QUIC connection accepted from there belongs to this attempt."""
+        """Return whether a QUIC connection accepted from an address belongs to this attempt."""
         return not self.part.client and self._choice is not None and self._choice.place == place
 
     def arrived(self, pipe: QuicByteStream) -> None:

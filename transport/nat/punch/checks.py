@@ -77,17 +77,19 @@ class Permits(Protocol):
     """Limits on the datagrams of checks."""
 
     def may_check(self, ip: str) -> bool:
-        """Return whether an address may be sent to at all."""
+        """Return whether checks may be sent to an IP address."""
 
     def spend(self, ip: str, now: float) -> bool:
-        """Count one datagram. Return False if it must not be sent."""
+        """Count one datagram to an IP address, or return False if it must not be sent."""
 
 
 class Checks(Generic[S]):
     """The connectivity checks of one side in one attempt.
 
-    `name` is the attempt's, the same on both sides. `secret` signs incoming checks, `theirs` (known
-    once the peer has replied) outgoing ones. `permits` limits what is sent.
+    `name` is the name of the attempt, which is the same on both sides. `secret` is the key with
+    which the peer signs its checks. `theirs` is the key for the checks of this side; it is None
+    until the peer's offer or reply has arrived. `permits` limits the datagrams that are sent.
+    `chosen` is the pair that both sides will use, or None. Times are seconds on the host's clock.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class Checks(Generic[S]):
         heapify(self._queue)
 
     def _new_pair(self, socket: S, place: Place, lan: bool) -> _Pair[S] | None:
+        """Create a pair. Return None if there are too many, or if `place` must not be sent to."""
         if len(self._pairs) >= self._limits.pairs or not self._permits.may_check(place[0]):
             return None
         pair = self._pairs[socket, place] = _Pair(socket, place, lan)
@@ -294,8 +297,12 @@ class Checks(Generic[S]):
     def _on_request(
         self, message: Message, data: bytes, source: Place, socket: S, now: float
     ) -> None:
-        """Reply to an authentic request, once, and only at an address that may be probed. Otherwise
-        an attacker could replay a request and make us send to an address of its choice."""
+        """Reply to an authentic request of the peer, and check the pair on which it arrived.
+
+        A request gets only one reply, and none if this side may not send to its source. Otherwise
+        an attacker could replay the request with a forged source, and make this node send to a
+        victim.
+        """
         if not authentic(data, message, self.secret) or not self._permits.may_check(source[0]):
             self.refused += 1
             return

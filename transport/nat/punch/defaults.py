@@ -44,8 +44,8 @@ class PunchLimits:
     """
 
     target_datagrams: int = 1500
-    """Datagrams to one IPv4 address or IPv6 /64 in a window, over all attempts, a count; a larger
-    network gets a multiple of it (`networks.targets`)."""
+    """Datagrams to one IPv4 address or IPv6 /64 in a window, in all attempts together, a count. A
+    larger network gets a multiple of it (`networks.targets`)."""
     target_syns: int = 60
     """TCP SYNs to one such target in a window, in all attempts together, a count."""
     window_s: float = 600.0

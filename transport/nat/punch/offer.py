@@ -58,7 +58,7 @@ class Offer:
 
 
 def encode(offer: Offer) -> dict[str, object]:
-    """Return the header of a call, or of its reply."""
+    """Encode an offer as the header of the call `punch.offer`, or of its reply."""
     nat = offer.nat
     header: dict[str, object] = {
         "a": offer.name,
@@ -82,7 +82,10 @@ def encode(offer: Offer) -> dict[str, object]:
 
 
 def decode(header: Mapping[str, object]) -> Offer | None:
-    """Decode a peer's offer or answer. None if anything has a wrong type or is out of bounds."""
+    """Decode a peer's offer, or its reply to one.
+
+    Returns None if a field is missing, has a wrong type or is out of bounds.
+    """
     name, number, secret = header.get("a"), header.get("r"), header.get("k")
     if not isinstance(name, bytes) or len(name) != defaults.ATTEMPT_BYTES:
         return None

@@ -46,7 +46,7 @@ async def _no_look(peer: PeerId) -> None:
 
 
 class Puncher:
-    """Service that registers `punch.offer` at the endpoint."""
+    """Hole punching of one node. Registers the call `punch.offer` at the endpoint."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class Puncher:
         guard: Guard | None = None,
         look: Callable[[PeerId], Awaitable[None]] | None = None,
     ) -> None:
-        """`look(peer)` asks other nodes at which address they see a peer, unless it is known."""
+        """`look(peer)` asks other nodes where they see `peer`, unless `knowledge` already has
+        this."""
         self.limits = tools.limits
         self.budget = tools.budget
         self.outcomes: dict[PeerId, Outcome] = {}
-        """The latest outcome with each peer, including attempts that the peer offered."""
+        """The latest outcome with each peer, including attempts that the peer began."""
         self._host = tools.host
         self._guard = guard or Guard()
         self._endpoint = endpoint
@@ -69,7 +70,7 @@ class Puncher:
         self._look = look or _no_look
         self._tools = tools
         self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
-        self._attempts: dict[PeerId, Attempt] = {}  # attempts that the peer takes part in
+        self._attempts: dict[PeerId, Attempt] = {}  # attempts in which the peer takes part
         self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
         self._asked: dict[PeerId, deque[float]] = {}  # times of recent offers by each peer
@@ -183,7 +184,7 @@ class Puncher:
     async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
         """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
-            # An offer that is to be answered has a time limit.
+            # The peer waits only a limited time for the reply to its offer.
             with trio.move_on_after(inf if attempt.part.offering else self.limits.observe_s):
                 await self._look(attempt.peer)
         attempt.sees(self._knowledge.seen(attempt.peer))

@@ -48,20 +48,25 @@ def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> 
 
 @dataclass(frozen=True, slots=True)
 class Comb:
-    """Fresh sockets of both sides, of which each of `mine` is paired with one of `theirs`. A side
-    without fresh sockets uses its port's own, whose address `main` the other side knows."""
+    """Newly opened sockets of both sides for the comb (see `comb`). Either list may be empty."""
 
     mine: Sequence[Datagrams]
+    """New sockets of this side. If there are none, the socket of its UDP port is used."""
     theirs: Sequence[Place | None]
+    """Addresses at which the peer's new sockets are seen; None for an unseen socket."""
     main: Place | None
+    """Address of the peer's UDP port, which is used if the peer has too few new sockets."""
 
 
 def comb(checks: Checks[Socket], pairs: Comb, at: float, step: float, *, first: bool) -> None:
-    """Check pairs of fresh sockets one after the other. The two sides use opposite orders.
+    """Schedule checks of the comb: each new socket of this side checks one new socket of the peer.
 
-    So in the first pair one side is early by six steps, and in the last pair the other side is. A
-    packet that comes too early may spoil a port (docs/spec/punch.md). Unless the clocks
-    are too far apart, no packet comes too early in at least one pair.
+    If a packet arrives at a router before the side behind it has sent, the router may spoil the
+    port (docs/spec/punch.md, section 4). The right order depends on the routers, and on the
+    difference between the clocks of the two sides. The comb therefore tries several orders, one for
+    each pair. The pairs begin `step` seconds apart, from the time `at` on. One side goes through
+    the pairs forwards (`first` is True), and the other side backwards. With seven pairs, one side
+    begins six steps earlier in the first pair, and the other side does so in the last pair.
     """
     mine, theirs = pairs.mine, pairs.theirs
     count = max(len(mine), len(theirs))

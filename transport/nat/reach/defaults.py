@@ -51,7 +51,8 @@ SMALLEST_ANSWER_BYTES: Final = 40
 requests get no reply."""
 ANSWER_BURST: Final = 32
 ANSWERS_PER_S: Final = 4.0
-"""Replies to one /24 or /64: a burst, and per second (`rates.SourceRates`)."""
+"""Replies to one /24 (IPv4) or /64 (IPv6): largest burst, and replies per second. A larger network
+gets a multiple of them (`rates.SourceRates`)."""
 ALL_ANSWERS_BURST: Final = 400
 ALL_ANSWERS_PER_S: Final = 100.0
 """Replies to all sources together: largest burst, and replies per second. 100 replies are 5 kB."""
@@ -74,8 +75,8 @@ ASKER_PER_S: Final = 16 / 600
 them from one server."""
 TARGET_BURST: Final = 16
 TARGET_PER_S: Final = 0.1
-"""Dial-backs to one /24 or /64 at which the asker is seen, burst and per second. A larger network
-gets a multiple of them (`rates.SourceRates`)."""
+"""Dial-backs to one /24 (IPv4) or /64 (IPv6) in which the asker is seen: largest burst, and rate
+per second. A larger network gets a multiple of them (`rates.SourceRates`)."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
 """Dial-backs to one such network in which the asker is not seen: largest burst, and rate per

@@ -28,13 +28,13 @@ class Wanted:
 
     @property
     def header(self) -> dict[str, object]:
-        """The header of the call that requests this dial-back."""
+        """The header of the call `reach.dialback` with this request."""
         ip, port = self.place
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
 def parse_wanted(header: Mapping[str, object]) -> Wanted | None:
-    """Parse the header of a peer's request for a dial-back. Return None if it is malformed."""
+    """Parse the header of a call `reach.dialback`. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
     if transport not in ("tcp", "udp") or type(nonce) is not bytes:

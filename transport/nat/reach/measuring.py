@@ -30,8 +30,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """This node's ports, and what its router forwards to them. `udp` is None if it has no UDP
-    port."""
+    """This node's ports, and the router's mappings to them. `udp` is None if it has no UDP port."""
 
     tcp: int
     udp: int | None

@@ -20,12 +20,12 @@ class Offer:
 
     @property
     def header(self) -> dict[str, object]:
-        """The header of a reply with this offer."""
+        """The header of the reply to `reach.observe`."""
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
 def parse_offer(header: Mapping[str, object]) -> Offer:
-    """Parse the offer in a peer's reply. Malformed parts offer nothing."""
+    """Parse a peer's reply to `reach.observe`. Malformed fields count as missing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:
         ports = []

@@ -1,8 +1,9 @@
-"""Services of a node for other nodes' measurements: tells where it sees them, and dials back.
+"""Services of this node for the measurements of its peers: Binding responses and dial-backs.
 
-A reply to a Binding request must not amplify an attack. It is never larger than its request, goes
-to the address that the request came from, and contains only that address. Replies are rate-limited
-by source and in all.
+A Binding response tells a peer the address at which this node sees it. An attacker can forge the
+source of a request, so the replies must not amplify an attack. A reply is never larger than its
+request. It goes to the request's source, and contains only that address. The rate of replies is
+limited, per source network and in total.
 """
 
 from typing import Protocol
@@ -31,7 +32,8 @@ class Handles(Protocol):
 class Volunteer:
     """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
-    `dialler` makes the dial-backs. Without it this node offers nothing and does nothing.
+    `dialler` makes the dial-backs. If it is None, this node is no volunteer: it only replies to
+    `reach.observe`, with an empty offer.
     """
 
     def __init__(
@@ -100,9 +102,10 @@ class Volunteer:
 
 
 class Responder:
-    """Responder to Binding requests."""
+    """Rate-limited responder to Binding requests. Counts `answered` and `refused` requests."""
 
     def __init__(self, rates: SourceRates | None = None) -> None:
+        """`rates` limits the replies. If it is None, the limits of `defaults` apply."""
         self.answered = 0
         self.refused = 0
         if rates is None:
@@ -111,10 +114,11 @@ class Responder:
         self._rates = rates
 
     def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
-        """Return the reply to a datagram that was decoded as `message`, or None.
+        """Return the reply to `message`, which was decoded from the datagram `data`.
 
-        Requests with a user name or an integrity attribute are not meant for it: they are checks of
-        hole punching (RFC 8445) on the same port.
+        Returns None if no reply is due, or if a limit forbids it. Requests with a user name or an
+        integrity attribute get no reply here: they are connectivity checks of hole punching (RFC
+        8445), which uses the same port.
         """
         if message.kind is not Kind.REQUEST or message.username or message.integrity:
             return None
@@ -133,7 +137,10 @@ class Responder:
         return answer
 
     def _fits(self, data: bytes, source: Place) -> bool:
-        """Whether a request can be answered. Checked first, so that others use up no rate."""
+        """Return whether a request can be answered: it is large enough and its port is not 0.
+
+        This check precedes the rate limiter, so that invalid requests do not use up tokens.
+        """
         return len(data) >= defaults.SMALLEST_ANSWER_BYTES and source[1] > 0
 
 
