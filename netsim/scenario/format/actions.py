@@ -1,4 +1,7 @@
-"""The actions of a `[[step]]`: one dataclass for each, by its name in the file."""
+"""Actions of a `[[step]]`: one dataclass for each action, and `ACTIONS`, which maps names to them.
+
+The docstrings of these classes are the descriptions in docs/spec/scenario.md.
+"""
 
 # ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
 
@@ -8,7 +11,7 @@ from typing import Final
 from . import units
 from .source import knob
 
-Names = tuple[str, ...]
+Names = tuple[str, ...]  # words for hosts, as in the file: a host, a group or `all`
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +188,19 @@ ACTIONS: Final[dict[str, type[Action]]] = {
     "disk.full": DiskFull, "disk.read-only": DiskReadOnly, "disk.lost-syncs": DiskLostSyncs,
     "generate": Generate,
 }  # fmt: skip
-GATEWAYS: Final = (NatReboot, Redial)
-PLUGS: Final = (LinkDown, LinkUp, Cut)
-OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)
+GATEWAYS: Final = (NatReboot, Redial)  # actions whose targets are gateways
+PLUGS: Final = (LinkDown, LinkUp, Cut)  # actions whose targets are hosts or gateways
+OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)  # only on daemons' hosts
 UNDO: Final = {
     "partition": "heal", "loss": "heal", "delay": "heal", "clog": "unclog", "swizzle": "unclog",
     "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",
     "disk.full": "disk.mend", "disk.read-only": "disk.mend", "disk.lost-syncs": "disk.mend",
 }  # fmt: skip
-"""The action that ends each action with a `for`; other actions cannot be ended."""
-NEEDS_FOR: Final = (Clog, Swizzle)
+"""Maps an action that can have a `for` to the action that ends it. Others cannot have a `for`."""
+NEEDS_FOR: Final = (Clog, Swizzle)  # actions that are refused without a `for`
 
 
 def targets_of(action: Action) -> Names:
-    """Return the words that an action has as its `target`; none for one without."""
+    """Return the words of an action's `target`; an empty tuple if the action has no `target`."""
     found: Names = getattr(action, "target", ())
     return found
