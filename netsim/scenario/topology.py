@@ -130,10 +130,7 @@ class Topology:
         return drawn
 
     def _link(self, name: str) -> LinkSpec | None:
-        """Return the link with this name: a [[link]] or a profile.
-
-        Returns None for an empty name.
-        """
+        """Return the link with this name: a [[link]] or a profile; None for an empty name."""
         if not name:
             return None
         return self._links[name] if name in self._links else vocabulary.profile(name)

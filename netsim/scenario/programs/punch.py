@@ -70,10 +70,7 @@ class Relay:
                 await socket.sendto(message, to)
 
     def answer(self, data: bytes, source: Addr) -> list[tuple[bytes, Addr]]:
-        """Process a message from `source`.
-
-        Return (message, destination) for each message to send.
-        """
+        """Process a message from `source`. Return the replies and their destinations."""
         one, other = _TWO.unpack_from(data, 1)
         self._known[one] = source
         if data[:1] == _REGISTER:
