@@ -69,7 +69,7 @@ class Matrix:
         return len(self.sites)
 
     def __call__(self, a: int, b: int) -> float:
-        """Return the latency from site `a` to site `b` in seconds, as `World(latency=…)` needs it."""
+        """Return the latency from site `a` to site `b` in seconds. `World` calls this."""
         return self._rows[a][b]
 
     def regions(self) -> list[str]:

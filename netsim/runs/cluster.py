@@ -88,7 +88,7 @@ def _cluster(address: str) -> Ray:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at an address, because Ray itself tries for over a minute."""
+    """Raise OSError if nothing listens at an address: Ray itself would try for over a minute."""
     scheme, _, rest = address.rpartition("://")
     host, colon, port = rest.rpartition(":")
     if not colon and scheme == "ray":
