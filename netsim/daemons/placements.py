@@ -158,7 +158,7 @@ class Placements:
             self._enough[up] = suffices(self.sizes, up)
         return self._enough[up]
 
-    # What happens to nodes.
+    # Starts, restarts and deaths of nodes.
 
     def _trouble(self) -> None:
         """Kill one node, restart one node, or restart all nodes, among those that are up."""
@@ -218,7 +218,7 @@ class Placements:
 
         self._at(self.now + self.luck.uniform(*span), act)
 
-    # What they say and do.
+    # Records and decisions of nodes.
 
     def _say(self, node: Node, span: Span | None, rank: Rank) -> None:
         """Publish a node's record if it has changed. It reaches each other node after a delay."""

@@ -237,7 +237,7 @@ class KernelWorld:
         self._new(name)
         address = self._address(behind)
         depth = 1 if behind is None else self.gateways[behind].depth + 1
-        inside = f"192.168.{depth}.0/24"  # different from the network that it is in
+        inside = f"192.168.{depth}.0/24"  # differs from that of the gateway outside
         gate = KernelGateway(self._spaces, name, kind, address, inside, depth)
         self.gateways[name] = gate
         self._connect(gate.space, "wan", address, behind, link)

@@ -106,12 +106,12 @@ class Volunteer:
 
     @property
     def name(self) -> str:
-        """The name of its host."""
+        """The name of the volunteer's host."""
         return self.host.name
 
     @property
     def kind(self) -> str:
-        """The name of its class."""
+        """The name of the volunteer's class."""
         return self.drawn.kind.name
 
     def __repr__(self) -> str:

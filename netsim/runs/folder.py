@@ -85,7 +85,7 @@ class RunFolder:
                 )
             return
         if RESULT not in names and text == inputs.scenario.text:
-            return  # that run was killed
+            return  # an earlier run was killed before it had a result
         other = self._other(inputs)
         if other and not force:
             raise RunFailed(
@@ -172,7 +172,7 @@ class RunFolder:
         new = {item.name for item in self.place.iterdir()}
         for name in () if keep else set(PRODUCTS) - new:
             (self.path / name).unlink(missing_ok=True)
-        for name in sorted(new, key=lambda name: name == RESULT):  # the result last
+        for name in sorted(new, key=lambda name: name == RESULT):  # moves the result last
             os.replace(self.place / name, self.path / name)
         self.place.rmdir()
         self.place = self.path
@@ -195,7 +195,7 @@ class RunFolder:
         Set `kept` if the result was loaded from this folder. If it then turns out to be damaged,
         RunFailed is raised. Also raises RunFailed if the report cannot be written.
         """
-        from ..report.page import page  # a sweep's processes start faster without jinja2
+        from ..report.page import page  # imported late, so that a sweep's processes start faster
 
         try:
             text = page(result, _text(self.place) or "")

@@ -72,12 +72,12 @@ class Result:
 
     name: str
     seed: int
-    duration: float  # virtual seconds asked for
+    duration: float  # virtual seconds that the scenario asks for
     virtual: float  # virtual seconds that have passed
     real: float  # seconds of real time that the run took
     digest: str
     records: int  # records of the trace that `digest` covers
-    ended: str  # "done", or the reason why not: "interrupted"
+    ended: str  # "done", or why the run is incomplete: "interrupted", "stopped" or "failed: …"
     metrics: Metrics = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     hosts: list[HostFigures] = field(default_factory=list)

@@ -16,9 +16,7 @@ Names = tuple[str, ...]  # words for hosts, as in the file: a host, a group or `
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Partition the hosts: no packet passes between the groups. Hosts in no group can talk to
-    all.
-    """
+    """Drop all packets between the groups. Hosts that are in no group still reach all hosts."""
 
     groups: tuple[Names, ...] = knob(units.groups, says="who stays together")
     oneway: bool = knob(units.switch, False, says="only the first group's packets are lost")
@@ -31,7 +29,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lose packets in one direction at random."""
+    """Drop packets in one direction at random."""
 
     origins: Names = knob(units.names, key="from", says="who sends")
     receivers: Names = knob(units.names, key="to", says="who would receive")
@@ -49,42 +47,42 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Clog:
-    """Hold back all that these hosts send or would receive; then all of it arrives."""
+    """Hold back all packets that these hosts send or would receive, and deliver them at the end."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Clog a random subset of the hosts one after the other, and unclog them in another order."""
+    """Clog a random subset of the hosts, one after the other, and unclog them in another order."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Cut the power, without a goodbye."""
+    """Cut the power: the programs end without sending anything."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Switch the power on, with the same disk; a running host is crashed first."""
+    """Switch the power on, with the same disk. A host that is running is crashed first."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Suspend hosts, as when a lid is closed: nothing runs, nothing is received."""
+    """Suspend hosts, as when a laptop is closed: they run nothing and receive nothing."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Wake suspended hosts up."""
+    """Wake suspended hosts."""
 
     target: Names = knob(units.names, says="the hosts")
 
@@ -99,7 +97,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Let the wall clock run fast or slow from now on."""
+    """Make the wall clock run fast or slow from now on."""
 
     target: Names = knob(units.names, says="the hosts")
     rate: float = knob(units.number, says="seconds gained in a second; negative is slow")
@@ -107,7 +105,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class NatReboot:
-    """Let a gateway forget all its mappings."""
+    """Make a gateway forget all its mappings, as when it restarts."""
 
     target: Names = knob(units.names, says="the gateways")
 
@@ -121,14 +119,14 @@ class Redial:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """Pull the cable; for a gateway, the one to the outside."""
+    """Disconnect hosts, or gateways on their outer side."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Put the cable back."""
+    """Reconnect hosts, or gateways on their outer side."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
 
@@ -158,16 +156,14 @@ class DiskReadOnly:
 
 @dataclass(frozen=True, slots=True)
 class DiskLostSyncs:
-    """Let the disk of a daemon's host confirm syncs that it has not done: a crash loses the
-    writes.
-    """
+    """Make the disk of a daemon's host only pretend to sync, so that a crash loses the writes."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Let a daemon generate text."""
+    """Make a daemon generate text."""
 
     target: Names = knob(units.names, says="the daemons, one after the other")
     prompt: str = knob(units.text, "In the beginning", says="what to continue")

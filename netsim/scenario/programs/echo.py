@@ -1,4 +1,4 @@
-"""`udp-echo`: answers datagrams, and measures the round trip to other hosts that do."""
+"""`udp-echo`: answers datagrams, and measures the round trip to other hosts with this program."""
 
 import struct
 from collections.abc import Callable, Sequence

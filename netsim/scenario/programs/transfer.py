@@ -1,4 +1,4 @@
-"""`tcp-transfer`: receives data, and measures the rate of sending to other hosts that do."""
+"""`tcp-transfer`: receives data, and measures the rate of transfers to hosts with this program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
