@@ -183,7 +183,7 @@ class KernelHost:
 
 
 class KernelWorld:
-    """Hosts and gateways of one run. It is a context manager, which removes everything at its end.
+    """Hosts and gateways of one run: a context manager, which removes everything at its end.
 
     `latency` is the one-way latency, in seconds, between any two attachments to the internet,
     without access links. Raises KernelRefused if this machine does not support the backend.
@@ -288,7 +288,7 @@ class KernelWorld:
         self.internet.change(self._port(name), link)
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut these directions of a link to the internet. False restores a direction."""
+        """Cut the directions of an internet link that are True, and restore those that are False."""
         self.internet.cut(self._port(name), up=up, down=down)
 
     def _port(self, name: str) -> str:

@@ -1,10 +1,10 @@
 """A process that enters network namespaces, so that no other process has to.
 
-It is started by its path, in isolated mode, and imports nothing of shoal. It therefore starts in 30
-ms. It keeps no state. Its argument is the descriptor of a Unix socket, from which it serves
-requests. A request is one message of JSON, usually with the descriptor of the namespace to enter. A
-reply is one message of JSON, with a new descriptor if the request has created one. The process ends
-when the other end of the socket is closed.
+The process is started by the path of this file, in isolated mode, and imports nothing of shoal.
+Starting it therefore takes only 30 ms. The process keeps no state. Its argument is the descriptor
+of a Unix socket, from which it serves requests. A request is one message of JSON, usually with the
+descriptor of the namespace to enter. A reply is one message of JSON, with a new descriptor if the
+request has created one. The process ends when the other end of the socket is closed.
 """
 
 import ctypes

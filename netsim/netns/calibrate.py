@@ -173,7 +173,7 @@ def write(table: Table, path: Path = GOLDEN) -> None:
 
 
 def main() -> None:
-    """Run the command."""
+    """Execute the command line that the module's docstring describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="store this kernel's results")
     parser.add_argument("kinds", nargs="*", default=list(nft.KINDS), help="only these kinds")

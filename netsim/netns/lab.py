@@ -28,9 +28,9 @@ BEHIND: Final = {"a1": "gate_a", "a2": "gate_a", "b1": "gate_b"}
 
 
 class KernelLab:
-    """`probes.Lab` in the kernel. Both gateways are of the kind `kind`.
+    """`probes.Lab` in the kernel, with two gateways of the kind `kind`.
 
-    It is a context manager, which removes everything at its end.
+    This class is a context manager, which removes everything at its end.
     """
 
     addresses = ADDRESSES

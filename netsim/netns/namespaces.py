@@ -136,7 +136,7 @@ class Namespace:
 class Namespaces:
     """All namespaces of one run, and the broker process.
 
-    It is a context manager, which removes them at its end.
+    This class is a context manager, which removes them at its end.
     """
 
     def __init__(self) -> None:

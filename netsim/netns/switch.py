@@ -39,7 +39,7 @@ class Counts(TypedDict):
 
 
 def pipe_spec(fields: Request) -> PipeSpec:
-    """Convert the output of `asdict` back to a PipeSpec."""
+    """Convert a dictionary, made from a PipeSpec by `asdict`, back to the PipeSpec."""
     known = dict(fields)
     if known["burst"] is not None:
         known["burst"] = Burst(**known["burst"])
@@ -50,7 +50,7 @@ def pipe_spec(fields: Request) -> PipeSpec:
 
 
 def link_spec(fields: Request) -> LinkSpec:
-    """Convert the output of `asdict` back to a LinkSpec."""
+    """Convert a dictionary, made from a LinkSpec by `asdict`, back to the LinkSpec."""
     return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
 
 
@@ -101,9 +101,9 @@ class RequestServer:
 
 
 class SwitchProcess:
-    """Controls the process of a switch. It is a context manager, which ends the process.
+    """Controller of the process of a switch: a context manager, which ends the process at its end.
 
-    `latency` is in seconds.
+    `latency` is the seconds from any port to any other.
     """
 
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
@@ -150,7 +150,7 @@ class SwitchProcess:
         self._ask({"op": "change", "name": name, "link": asdict(link)})
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut these directions of a port; a value of False restores the direction."""
+        """Cut the directions of a port that are True, and restore those that are False."""
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
     def counts(self) -> Counts:

@@ -179,8 +179,9 @@ def _away(habit: Habit, random: Random) -> float:
 def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
     """Yield (start, end) of sessions that alternate with absences, in hours.
 
-    Time 0 is at a random point of the first session and absence. A long pair is more likely to
-    include that point, so the first pair is drawn with a probability in proportion to its length.
+    Time 0 is at a random point of the first session and the absence after it. This point is more
+    likely to lie in a long cycle than in a short one. The lengths of the first cycle are therefore
+    drawn with a probability in proportion to their sum.
     """
     lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
     stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]

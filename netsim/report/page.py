@@ -31,7 +31,7 @@ HEADLINE: Final = {
 _ENVIRONMENT: Final = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
 
 
-# What the matrix of pairs counts, by `what` of a `PairMatrix`.
+# Descriptions of the pairs that a matrix counts, by `what` of a `PairMatrix`.
 PAIRS: Final = {
     "linked": "pairs of running daemons that have a link at the end",
     "punched": "attempts of two hosts to reach each other that succeeded",

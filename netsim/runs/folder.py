@@ -55,9 +55,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = path
-        """The folder to which the run is written.
+        """The folder to which the run is written: `path`, or a hidden folder next to it.
 
-        It is `path`, or, until `settle`, a hidden folder if there is an earlier run at `path`.
+        The latter is used until `settle` if there is an earlier run at `path`.
         """
 
         self.kept = True  # False if this run was discarded, because an earlier one got further

@@ -48,9 +48,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A repeated run, and its comparison with the original.
+    """A repeated run, and its comparison with the original run.
 
-    `digest` is that of the repetition, and `before` that of the original.
+    `digest` is the digest of the repeated run, and `before` that of the original run.
     """
 
     digest: str

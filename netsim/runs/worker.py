@@ -67,7 +67,7 @@ def run_on_node(task: Task, seed: int) -> SeedLine:
 
 
 def main() -> None:
-    """Run seeds and reply until the input ends."""
+    """Run seeds and write their result lines, until the input ends."""
     if STRICT in sys.argv:
         reexec()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the input

@@ -133,9 +133,10 @@ def thinned(values: list[float]) -> list[float]:
 
 
 def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> PairMatrix:
-    """Count pairs of hosts by their kinds of gateway.
+    """Count pairs of hosts by the hosts' kinds of gateway.
 
-    Each of `pairs` has two kinds, and whether it met.
+    Each of `pairs` has the kinds of two hosts, and whether these hosts met. `what` is the verb for
+    that.
     """
     classes = sorted({name for a, b, _ in pairs for name in (a, b)})
     rank = {name: number for number, name in enumerate(classes)}

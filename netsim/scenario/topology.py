@@ -204,7 +204,10 @@ class Topology:
             member.host.program = member.program
 
     def _program(self, member: Member) -> Program[object]:
-        """Create a host's program. Those that punch are created by `_pair_up` instead."""
+        """Create a host's program.
+
+        The programs of hosts that punch are created by `_pair_up` instead.
+        """
         settings = member.settings
         match settings:
             case EchoSettings():

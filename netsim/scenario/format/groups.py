@@ -24,7 +24,7 @@ PUBLIC: Final = "public"  # the kind of a host without a gateway
 
 
 class Groups(Places):
-    """Parser of the [[group]] tables of a document."""
+    """Parser of the [[group]] tables of a document. Refuses errors by raising BadScenario."""
 
     def drawn_groups(self, world: WorldTable, links: tuple[Link, ...]) -> tuple[Group, ...]:
         """Parse every [[group]], in the order of the file, and register its name and its possible

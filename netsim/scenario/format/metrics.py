@@ -15,11 +15,11 @@ from . import units
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Description of one metric: a single figure, or a distribution (`spread`) of many
-    measurements.
+    """Description of one metric: a single figure, or a distribution (`spread`) of measurements.
 
     `read` is the reader in `units.py` for values of this unit. `says` describes the metric.
-    `programs` are the programs that yield it; it is empty for metrics of the network itself.
+    `programs` are the programs that yield it. If `programs` is empty, the metric is about the
+    network itself.
     """
 
     read: Callable[[object], float]

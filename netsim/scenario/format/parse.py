@@ -1,7 +1,7 @@
 """Parser of scenario files: `parse(text) -> Scenario`. It does no I/O.
 
-Checks every key and value. Raises BadScenario, with the line, if anything is unknown, malformed or
-without effect.
+Checks every key and value. Refuses anything that is unknown, malformed or without effect: raises
+BadScenario with its line.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Parser of a scenario's static part: the run, the world, links, gateways and hosts.
 
-Raises BadScenario, with the line, if anything is unknown, malformed or without effect.
+Refuses anything that is unknown, malformed or without effect: raises BadScenario with its line.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Places:
         return self.source.table((name,), self.source.data.get(name, {}))
 
     def sim(self) -> Sim:
-        """Parse [sim]. Refuses a document without one, and a run with too many samples."""
+        """Parse [sim]. Refuse the document if [sim] is missing or asks for too many samples."""
         if "sim" not in self.source.data:
             self.source.refuse((), "there is no [sim]", 'add `[sim]`, `name` and `duration = "1m"`')
         sim = self.source.read(Sim, ("sim",), self.one("sim"), "[sim]")
@@ -127,7 +127,7 @@ class Places:
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
 
     def site(self, path: Path, data: dict[str, object], site: int) -> None:
-        """Refuse a `site` if there is no latency matrix, or if the matrix has no such row."""
+        """Refuse a `site` if there is no latency matrix or the matrix has no such row."""
         if "site" not in data:
             return
         if not self.sites:
@@ -209,7 +209,10 @@ class Places:
                 self.source.refuse(where, error.message, error.hint)
 
     def nats(self, links: tuple[Link, ...]) -> tuple[Nat, ...]:
-        """Parse every [[nat]]. One that is `behind` another has to come after it in the file."""
+        """Parse every [[nat]].
+
+        A [[nat]] that is `behind` another must come after the other in the file.
+        """
         found: dict[str, Nat] = {}
         for path, data in self.source.tables("nat"):
             nat = self.nat(path, data)

@@ -66,13 +66,16 @@ def key_of(item: "Field[object]") -> str:
 
 
 def knobs(table: type) -> dict[str, "Field[object]"]:
-    """Return the fields of a table's dataclass that are keys in the file, by key."""
+    """Return the fields of a dataclass that correspond to keys in the file, by key."""
     return {key_of(item): item for item in fields(table) if "read" in item.metadata}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed document. `lines` has the line of each key, from 1, by its path."""
+    """A parsed document. `lines` has the line of each key, from 1, by its path.
+
+    To refuse something means to raise BadScenario with its line.
+    """
 
     data: dict[str, object]
     lines: dict[Path, int]
@@ -97,9 +100,8 @@ class Source:
             raise BadScenario("the file is nested too deeply") from None
 
     def line(self, path: Path) -> int:
-        """Return the line of the key at `path`.
-
-        If it is not known, return that of the table around it.
+        """Return the line of the key at `path`, or of the nearest table around it if it is not
+        known.
         """
         while path not in self.lines:
             path = path[:-1]

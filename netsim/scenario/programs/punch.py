@@ -1,6 +1,6 @@
 """`punch`: pairs of hosts behind gateways try to reach each other, introduced by a relay.
 
-Each host registers at a relay, which thus sees the address that the host's NAT has mapped. A host
+Each host registers at a relay. The relay sees the address that the host's NAT has mapped. A host
 that wants to reach a partner sends a request to the relay. The relay sends each of the two hosts
 the other's address (RFC 5128, section 3.3). Both then send a probe every 50 ms (RFC 8445, section
 14) to the partner's address, and to any other address from which a probe of the partner arrives. A
