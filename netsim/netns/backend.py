@@ -76,9 +76,8 @@ class KernelHost:
     def start(self, args: tuple[str, ...], *, engine: bool) -> None:
         """Start `shoal node` with more arguments.
 
-        Raises SimError if the host runs a daemon already.
-
-        Without `engine`, the daemon finds no torch and computes nothing.
+        Raises SimError if the host runs a daemon already. Without `engine`, the daemon finds no
+        torch and computes nothing.
         """
         if self._process is not None:
             raise SimError(f"{self.name} already runs a daemon")
@@ -288,7 +287,7 @@ class KernelWorld:
         self.internet.change(self._port(name), link)
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut the directions of an internet link that are True, and restore those that are False."""
+        """Cut the directions of an internet link that are True, and restore the other ones."""
         self.internet.cut(self._port(name), up=up, down=down)
 
     def _port(self, name: str) -> str:

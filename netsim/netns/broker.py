@@ -72,9 +72,8 @@ def sysctls(settings: dict[str, int]) -> None:
 def perform(request: Request) -> int | None:
     """Perform a request in the current namespace.
 
-    Return the descriptor that it has created, if any.
-
-    Raises OSError if the kernel refuses, or the request is unknown.
+    Return the descriptor that it has created, if any. Raises OSError if the kernel refuses, or the
+    request is unknown.
     """
     match request:
         case {"op": "new"}:

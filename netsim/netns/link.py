@@ -235,9 +235,7 @@ def too_big(packet: bytes, mtu: int) -> bytes:
 def _summed(data: bytes, place: int) -> bytes:
     """Write the internet checksum (RFC 1071) of `data` into its two bytes at `place`.
 
-    Return the result.
-
-    These bytes have to be zero before.
+    Return the result. These bytes have to be zero before.
     """
     padded = data + b"\0" * (len(data) % 2)
     total = sum(padded[i] << 8 | padded[i + 1] for i in range(0, len(padded), 2))

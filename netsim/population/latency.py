@@ -51,7 +51,7 @@ class Site:
 class Matrix:
     """One-way latencies between sites, in seconds. A site is known by its row.
 
-    Each is half of the mean of the two measured round trips.
+    The latency between two sites is half of the mean of the two measured round trips.
     """
 
     def __init__(self, sites: Sequence[Site], round_trips_ms: Sequence[Sequence[float]]) -> None:

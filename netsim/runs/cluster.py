@@ -49,10 +49,9 @@ def on_ray(
 ) -> Iterator[SeedLine]:
     """Run these seeds on the Ray cluster at `address`.
 
-    Yield the result line of each run when it ends.
-
-    `hosts` is the value of `--hosts`. Raises CannotSimulate if no cluster answers, or if versions
-    on a node of the cluster differ from those here.
+    Yield the result line of each run when it ends. `hosts` is the value of `--hosts`. Raises
+    CannotSimulate if no cluster answers, or if versions on a node of the cluster differ from those
+    here.
     """
     ray = _cluster(address)
     try:

@@ -31,9 +31,8 @@ class Display(Protocol):
     def progress(self, seconds: float, what: str) -> AbstractContextManager[Progress]:
         """Return a context in which progress is shown.
 
-        Its value is the function to call at each sample.
-
-        `seconds` is the length of the run, and `what` its kind of time, `virtual` or `real`.
+        Its value is the function to call at each sample. `seconds` is the length of the run, and
+        `what` its kind of time, `virtual` or `real`.
         """
 
 

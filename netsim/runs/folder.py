@@ -1,10 +1,8 @@
 """Folder of a run, with its scenario, figures, trace and report.
 
-Decides which run may replace another.
-
-A new run may replace the run in a folder if it has the same inputs or is started with `--force`.
-The new run is written to a hidden folder next to the earlier one, and moved into place when it
-ends. An interrupted run therefore loses nothing.
+Decides which run may replace another. A new run may replace the run in a folder if it has the same
+inputs or is started with `--force`. The new run is written to a hidden folder next to the earlier
+one, and moved into place when it ends. An interrupted run therefore loses nothing.
 """
 
 import errno

@@ -67,9 +67,7 @@ def run(options: RunOptions, display: Display) -> Ran:
 def _keep(folder: RunFolder, result: Result, options: RunOptions, display: Display) -> None:
     """Write the result to the folder, with a report and CSV files if wanted.
 
-    Move the run into place.
-
-    Shows notes about a replaced run, or about a run that ended early.
+    Move the run into place. Shows notes about a replaced run, or about a run that ended early.
     """
     folder.write(result, Origin(options.hosts, options.backend))
     if options.report:

@@ -93,9 +93,8 @@ def _drops(metrics: Metrics) -> Mapping[str, float]:
 def flat(metrics: Metrics, reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yield (name, value) of each figure.
 
-    Of distributions, yield the median and the 95th percentile.
-
-    Yields the drops for each of `reasons`, even if there were none, so that all seeds have them.
+    Of distributions, yield the median and the 95th percentile. Yields the drops for each of
+    `reasons`, even if there were none, so that all seeds have them.
     """
     for name, value in metrics.items():
         if name == "drops":

@@ -1,7 +1,6 @@
 """Scenarios: simulated experiments that TOML files describe.
 
-Files are validated strictly, then run.
-
-`format/` reads the file, `programs/` has the programs that hosts run, and the neighbouring package
-`runs/` stores what runs have measured. Public: `Run` (`run.py`), `Result` (`result.py`).
+Files are validated strictly, then run. `format/` reads the file, `programs/` has the programs that
+hosts run, and the neighbouring package `runs/` stores what runs have measured. Public: `Run`
+(`run.py`), `Result` (`result.py`).
 """

@@ -154,9 +154,8 @@ def latency(name: str) -> matrices.Matrix:
 def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
     """Parse a file of latencies.
 
-    Raises BadScenario, with the line in that file, if it is malformed.
-
-    `form` is the format, and `unit` the unit of the numbers, for formats that need one.
+    Raises BadScenario, with the line in that file, if it is malformed. `form` is the format, and
+    `unit` the unit of the numbers, for formats that need one.
     """
     units = (unit,) if form in matrices.WITH_UNIT else ()
     return matrices.FORMATS[form](text.splitlines(), *units)
