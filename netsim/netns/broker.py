@@ -106,8 +106,8 @@ def answer(request: Request, inside: int | None) -> tuple[dict[str, object], lis
 def come_back(home: int) -> None:
     """Return to the initial namespace, whose descriptor is `home`.
 
-    Does nothing if the process has not left it, because setns can need a permission that is
-    missing.
+    Does nothing if the process has not left it, because setns would need a permission that this
+    process may lack.
     """
     if os.stat(HERE).st_ino != os.fstat(home).st_ino:
         _checked(libc.setns(home, CLONE_NEWNET))

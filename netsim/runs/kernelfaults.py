@@ -45,7 +45,7 @@ def why_not(step: Step, scenario: Scenario) -> str:
 
 
 def members(words: tuple[str, ...], scenario: Scenario) -> list[str]:
-    """Return the hosts and gateways that the words of a step mean, each once."""
+    """Return the hosts and gateways to which the words of a step refer, each once."""
     groups = {table.name: table.names() for table in scenario.hosts}
     groups["all"] = [name for names in groups.values() for name in names]
     return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))

@@ -19,7 +19,11 @@ Generate = Callable[[Member, actions.Generate], Awaitable[None]]  # generates te
 
 
 class Steps:
-    """Executor of a scenario's steps. `happenings` records the steps that have been executed."""
+    """Executor of a scenario's steps. `happenings` records the steps that have been executed.
+
+    A word is a text by which a step refers to hosts or gateways: the name of one of them, of a
+    group, or `all`.
+    """
 
     def __init__(self, topology: Topology, faults: Faults, generate: Generate) -> None:
         self.topology = topology
@@ -59,11 +63,11 @@ class Steps:
         await self._undo(step.action, rules)
 
     def _names(self, words: tuple[str, ...]) -> list[str]:
-        """Return the names of the hosts that the words mean."""
+        """Return the names of the hosts to which the words refer."""
         return [member.host.name for member in self.topology.hosts_of(words)]
 
     def _plugs(self, words: tuple[str, ...]) -> list[str | Gateway]:
-        """Return the hosts and gateways that the words mean, as targets for faults of links.
+        """Return the hosts and gateways to which the words refer, as targets for faults of links.
 
         If a host has its own gateway, its name is returned and also stands for that gateway.
         """
@@ -77,10 +81,10 @@ class Steps:
         return found
 
     def _gateways(self, words: tuple[str, ...]) -> list[Gateway]:
-        """Return the gateways that the words mean. A host's name means the host's own gateway.
+        """Return the gateways to which the words refer.
 
-        In groups, hosts without a gateway of their own are ignored. Raises SimError if a word means
-        no gateway at all.
+        A host's name refers to the host's own gateway. In groups, hosts without a gateway of their
+        own are ignored. Raises SimError if a word refers to no gateway at all.
         """
         gateways, groups = self.topology.gateways, self.topology.groups
         found: dict[str, Gateway] = {}
@@ -157,7 +161,8 @@ class Steps:
                 self._spoil_disks(action, False)
 
     def _cut(self, words: tuple[str, ...], way: str, cut: bool) -> None:
-        """Cut one direction of the links that the words mean, or repair it if `cut` is False."""
+        """Cut one direction of the links to which the words refer, or repair it if `cut` is False.
+        """
         for item in self._plugs(words):
             self.faults.cut(item, way, cut=cut)
 

@@ -39,8 +39,8 @@ class Member:
 class Topology:
     """All hosts and gateways of a scenario. The constructor builds them in the world.
 
-    `groups` maps each word for several hosts to their names. `gateways` has the [[nat]]s by id, and
-    the gateways of hosts with a gateway of their own by the host's name.
+    `groups` maps each word that refers to several hosts to their names. `gateways` has the [[nat]]s
+    by id, and each host's own gateway by the host's name.
     """
 
     def __init__(self, scenario: Scenario, world: World) -> None:
@@ -66,7 +66,7 @@ class Topology:
         return [item for item in self.members.values() if item.program_name == program]
 
     def hosts_of(self, words: tuple[str, ...]) -> list[Member]:
-        """Return the hosts that the words of a step mean, each host once."""
+        """Return the hosts to which the words of a step refer, each host once."""
         names = {name: None for word in words for name in self.groups.get(word, [word])}
         return [self.members[name] for name in names]
 

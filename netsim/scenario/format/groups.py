@@ -135,14 +135,14 @@ def draw(
 ) -> dict[str, list[str]]:
     """Draw the hosts of each group. Return the names of the hosts, by group.
 
-    `known` maps the other words for several hosts (such as `all`) to their hosts. `kinds` maps each
-    host to the words that a group's `kind` can match: the kinds of its gateways, and its class in
-    the population. Raises BadScenario if too few hosts match a group.
+    `known` maps the other words that refer to several hosts (such as `all`) to these hosts. `kinds`
+    maps each host to the words that a group's `kind` can match: the kinds of its gateways, and its
+    class in the population. Raises BadScenario if too few hosts match a group.
     """
     found: dict[str, list[str]] = {}
 
     def hosts(words: Iterable[str]) -> dict[str, None]:
-        """Return the hosts that the words mean, each once, as the keys of a dictionary."""
+        """Return the hosts to which the words refer, each once, as the keys of a dictionary."""
         both = {**known, **found}
         return {name: None for word in words for name in both.get(word, [word])}
 
@@ -183,8 +183,8 @@ def _some(table: Group, names: list[str], streams: Streams) -> list[str]:
 def check_partitions(scenario: Scenario, known: Mapping[str, list[str]]) -> None:
     """Check that the drawn groups put no host on two sides of a partition.
 
-    `known` maps each word for several hosts to its hosts. Raises BadScenario if a host is on two
-    sides.
+    `known` maps each word that refers to several hosts to these hosts. Raises BadScenario if a host
+    is on two sides.
     """
     for step in scenario.steps:
         if not isinstance(step.action, actions.Partition):

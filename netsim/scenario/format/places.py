@@ -323,7 +323,10 @@ class Places:
         return self.source.read(SETTINGS[program], (*path, "settings"), inner, what)
 
     def members_of(self, word: str) -> list[str]:
-        """Return the names of the hosts that a word means. A population counts as one host."""
+        """Return the names of the hosts to which a word refers: a host, a group or `all`.
+
+        A population counts as one host.
+        """
         if word == "all":
             population = ["population"] if "population" in self.groups else []
             return [*self.names, *population]
