@@ -161,8 +161,7 @@ class Steps:
                 self._spoil_disks(action, False)
 
     def _cut(self, words: tuple[str, ...], way: str, cut: bool) -> None:
-        """Cut one direction of the links to which the words refer, or repair it if `cut` is False.
-        """
+        """Cut one direction of the links that the words refer to; repair it if `cut` is False."""
         for item in self._plugs(words):
             self.faults.cut(item, way, cut=cut)
 
