@@ -1,5 +1,5 @@
-"""The unmodified daemon on simulated hosts: its interface to the world, an engine, a text child.
+"""Unmodified shoal daemons on simulated hosts, with a simulated disk, engine and text child.
 
-The only part of `netsim/` that imports other packages of ours. Public: `Daemon`, `DaemonHandle`
-(`daemon.py`), `SimulatedHost` (`host.py`).
+This is the only part of `netsim/` that imports the other packages of shoal. Public: `Daemon`,
+`DaemonHandle` (`daemon.py`), `SimulatedHost` (`host.py`).
 """

@@ -1,9 +1,11 @@
-"""The computation of a simulated engine: numbers instead of weights, and the time it would take.
+"""Computation of a simulated engine: it uses numbers instead of weights, and models the time
+needed.
 
-A token's number passes up through the layers. Each layer mixes it with the numbers that earlier
-positions left there, using constants of the model and of the layer's index. The head's token
-therefore depends on every token so far and on every layer in order: a layer that is wrong, missing
-or applied twice gives another token. Any split of the layers into shards gives the same result.
+The number of a token passes up through the layers. Each layer mixes it with the numbers that
+earlier positions have left in that layer, using constants that depend on the model and on the
+layer's index. The token that the head chooses therefore depends on every token so far, and on every
+layer in order. If a layer is wrong, missing or applied twice, the result is another token. The
+result does not depend on how the layers are split into shards.
 """
 
 import hashlib
@@ -36,23 +38,27 @@ from ...transport.errors import Undecodable
 from ...transport.host.seam import Files
 from .profile import Profile
 
-_PRIME = (1 << 61) - 1
-_PIECES = 8  # bytes of a number; each is the low byte of a hidden value
+_PRIME = (1 << 61) - 1  # all numbers are computed modulo this prime
+_PIECES = 8  # bytes of a number; each replaces the low byte of a hidden value
+# The value 1.0. It stays finite whatever its low byte is.
 _ONE: Mapping[DType, bytes] = {"float32": b"\0\0\x80\x3f", "bfloat16": b"\x80\x3f"}
-_CHUNK_LIMIT = 16 << 20  # bytes of a chunk file
+_CHUNK_LIMIT = 16 << 20  # maximum size of a chunk file, in bytes
 
 Constants = tuple[int, int, int, int]
 
 
 def _constants(root: str, layer: int) -> Constants:
-    """Return a layer's four constants, each below the prime."""
+    """Return the four constants of a layer (-1: the embedding), each less than `_PRIME`."""
     digest = hashlib.blake2b(f"{root}/{layer}".encode(), digest_size=32).digest()
     one, two, three, four = struct.unpack("<4Q", digest)
     return one % _PRIME, two % _PRIME, three % _PRIME, four % _PRIME
 
 
 class NumberState:
-    """KV state of a session: a number for every position in each layer."""
+    """KV state of a session: for each layer (`rows`), one number for every position.
+
+    `tokens` is the number of positions for which memory is reserved, and `length` of those in use.
+    """
 
     def __init__(
         self, root: str, arch: Architecture, parts: Parts, dtype: DType, tokens: int, budget: Budget
@@ -71,21 +77,28 @@ class NumberState:
         ]
 
     def free(self) -> None:
+        """Return the reserved memory to the budget, and discard the numbers."""
         self._budget.free(self._bytes)
         self._bytes = 0
         self.rows = []
 
     def truncate(self, length: int) -> None:
+        """Discard the positions from `length` on."""
         self.length = min(self.length, length)
 
     def export(self) -> bytes:
-        """Return the numbers, padded to the size of real keys and values."""
+        """Encode the state, padded to the size that real keys and values would have."""
         header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
         size = self.length * self._token_bytes // max(len(self.rows), 1)
         data = [row[: self.length].tobytes().ljust(size, b"\0") for row in self.rows]
         return b"".join((struct.pack("!I", len(header)), header, *data))
 
     def install(self, state: bytes | memoryview) -> int:
+        """Replace the state by an exported one, and return its number of positions.
+
+        Raises EngineError with code `bad-state` if it is malformed, belongs to another shard, or is
+        too long.
+        """
         fields, data = _split(bytes(state))
         length = fields[6] if len(fields) == len(self._identity) + 1 else None
         if [*fields[:6], *fields[7:]] != self._identity or type(length) is not int:
@@ -102,6 +115,7 @@ class NumberState:
         return length
 
     def copy_from(self, other: "NumberState") -> None:
+        """Replace the state by a copy of another. Raises EngineError if it is too long."""
         if other.length > self.tokens:
             raise EngineError("bad-state", _too_many(other.length, self.tokens))
         self.rows = [row[: other.length] for row in other.rows]
@@ -109,10 +123,15 @@ class NumberState:
 
 
 def _too_many(length: int, tokens: int) -> str:
+    """Return the message for a state that is longer than the reserved memory."""
     return f"the KV copy has {length} positions, {tokens} are reserved"
 
 
 def _split(state: bytes) -> tuple[Sequence[Any], bytes]:
+    """Split an exported state into the fields of its header and the numbers.
+
+    Raises EngineError with code `bad-state` if the header is malformed.
+    """
     end = 4 + int.from_bytes(state[:4])
     try:
         fields = decode(state[4:end], limit=HEADER_BYTES)
@@ -124,10 +143,14 @@ def _split(state: bytes) -> tuple[Sequence[Any], bytes]:
 
 
 class NumberCompute:
-    """`Compute` of the engine core that works on numbers."""
+    """`Compute` of the engine's core that works on numbers instead of tensors."""
 
     def __init__(self, arch: Architecture, shard: LoadShard, files: Files) -> None:
-        """Check the parts and the files of the weights. Raises EngineError."""
+        """Check the shard and read its weights.
+
+        Raises EngineError if the shard or the model is not supported, or a weight file is missing
+        or damaged.
+        """
         check_parts(arch, shard.parts)
         if arch.hidden < _PIECES:
             raise EngineError("unsupported-architecture", f"fewer than {_PIECES} hidden values")
@@ -185,16 +208,22 @@ class NumberCompute:
         return number % self.arch.vocab, -(number % 1000) / 1000
 
     def _embedded(self, token: int) -> int:
+        """Return the number of a token, as it enters the first layer."""
         key, factor, _, share = self._embedding
         return ((token ^ key) * factor + share) % _PRIME
 
     def _hidden(self, number: int) -> bytes:
+        """Encode a number as the hidden state of one position."""
         row = bytearray(self._row)
         row[: _PIECES * self._step : self._step] = number.to_bytes(_PIECES, "little")
         return bytes(row)
 
     def _number(self, row: bytes, position: int) -> int:
-        """Return the number in hidden states; for states of a real engine, an arbitrary number."""
+        """Return the number that a hidden state of one position contains.
+
+        If the state comes from a real engine, returns an arbitrary number derived from it. Raises
+        EngineError with code `not-finite` if such a state has values that are not finite.
+        """
         pieces = row[: _PIECES * self._step : self._step]
         number = int.from_bytes(pieces, "little")
         if self._hidden(number) == row:
@@ -204,12 +233,14 @@ class NumberCompute:
         return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest()) % _PRIME
 
     def _logits(self, number: int) -> bytes:
+        """Return logits of which the highest is that of the token that the number stands for."""
         logits = np.zeros(self.arch.vocab, np.float32)
         logits[number % self.arch.vocab] = 1.0
         return logits.tobytes()
 
 
 def _finite(row: bytes, dtype: DType) -> bool:
+    """Return whether all values of a hidden state are finite."""
     if dtype == "bfloat16":
         wide = np.frombuffer(row, np.uint16).astype(np.uint32) << 16
         return bool(np.isfinite(wide.view(np.float32)).all())
@@ -217,8 +248,10 @@ def _finite(row: bytes, dtype: DType) -> bool:
 
 
 def read_chunks(arch: Architecture, shard: LoadShard, files: Files) -> dict[str, bytes]:
-    """Return a shard's chunk files by path, checked as the worker checks them. Raises
-    EngineError.
+    """Read the chunk files of a shard. Return their contents by path.
+
+    Makes the same checks as a real worker. Raises EngineError if a tensor or file is missing, or a
+    file has the wrong digest.
     """
     given = {role for tensor in shard.tensors for role in tensor.roles}
     for role in tensor_shapes(arch, shard.parts):
@@ -236,27 +269,29 @@ def read_chunks(arch: Architecture, shard: LoadShard, files: Files) -> dict[str,
     return found
 
 
-@lru_cache(maxsize=256)  # all hosts of a world share their chunks
+@lru_cache(maxsize=256)  # the hosts of a world have the same chunks
 def _sha256(data: bytes) -> bytes:
+    """Return the SHA-256 digest. The latest results are cached."""
     return hashlib.sha256(data).digest()
 
 
 class Stopwatch:
-    """Seconds of computing that have not passed yet in virtual time."""
+    """Counter of the seconds of computing that have been counted but not passed in virtual time."""
 
     def __init__(self) -> None:
         self.spent = 0.0
 
     def take(self) -> float:
+        """Return the counted seconds, and reset the counter."""
         spent, self.spent = self.spent, 0.0
         return spent
 
 
 class Timed:
-    """`Compute` wrapper that adds the time that a machine would take.
+    """`Compute` wrapper that counts the time that the computation would take on a machine.
 
-    Roofline model: weights and KV are read once per step, products are counted, and the slower of
-    the two decides.
+    Follows the roofline model: a step reads the weights and the KV once, and computes a number of
+    products. The slower of the two decides how long the step takes.
     """
 
     def __init__(self, inner: Compute, profile: Profile, watch: Stopwatch) -> None:
@@ -269,7 +304,8 @@ class Timed:
         self._layers = _parameters(arch, Parts(False, parts.start, parts.stop, False))
         self._head = arch.vocab * arch.hidden
         self._token_bytes = kv_token_bytes(arch, parts.start, parts.stop, inner.dtype)
-        self._attended = 4 * (parts.stop - parts.start) * arch.heads * arch.head_dim  # flop
+        # Floating point operations of one position's attention to one other position.
+        self._attended = 4 * (parts.stop - parts.start) * arch.heads * arch.head_dim
 
         self.state, self.source = inner.state, inner.source
         self.fed_back, self.joined = inner.fed_back, inner.joined
@@ -292,8 +328,10 @@ class Timed:
         return self._inner.choose(rows, sampling, position)
 
     def _pass(self, flops: float, size: float) -> None:
+        """Count the time for some floating point operations and for reading `size` bytes."""
         self._watch.spent += max(flops / self._speed.flops, size / self._speed.bandwidth)
 
 
 def _parameters(arch: Architecture, parts: Parts) -> int:
+    """Return the number of parameters in the parts of a model."""
     return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, parts).values())

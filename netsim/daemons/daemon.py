@@ -1,4 +1,4 @@
-"""The daemon as a program of a simulated host: `await host.start(...)` runs `run_node`."""
+"""The shoal daemon as a program of a simulated host. `await host.start(Daemon())` starts a node."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -25,11 +25,11 @@ from .profile import Profile, profile_of
 
 Peer: TypeAlias = "Address | str | DaemonHandle"
 Reply = dict[str, Any]
-"""JSON object of the control socket (docs/spec/control.md)."""
+"""A JSON object from the control socket (docs/spec/control.md)."""
 
 
 class DaemonHandle:
-    """Running daemon: its parts, its output, and its control socket."""
+    """A running daemon: its node, its control socket, and the lines that it has printed."""
 
     def __init__(self, host: Host, node: Node, said: list[str]) -> None:
         self.host = host
@@ -38,23 +38,25 @@ class DaemonHandle:
 
     @property
     def peer(self) -> PeerId:
+        """The daemon's peer id."""
         return self.node.identity.peer
 
     @property
     def address(self) -> Address:
-        """Return the address at which others reach it, as far as it knows."""
+        """The address at which peers can reach the daemon, as far as the daemon knows."""
         return self.node.listening.addresses[0]
 
     @property
     def engine(self) -> SimulatedEngine:
-        """Return the simulated engine of a daemon that has one."""
+        """The daemon's simulated engine. The daemon must have one."""
         assert isinstance(self.node.engine, SimulatedEngine)
         return self.node.engine
 
     async def ask(self, op: str, **more: object) -> Reply:
-        """Send one request to the control socket, as a command does.
+        """Send one request to the control socket, as a command does, and return the reply.
 
-        Raises ControlError: the daemon's own, or `not-running`.
+        Raises ControlError with the daemon's own code, or with `not-running` if the daemon does not
+        answer.
         """
         data = bytearray()
         try:
@@ -71,6 +73,7 @@ class DaemonHandle:
         return found
 
     async def _converse(self, request: Mapping[str, object], data: bytearray) -> None:
+        """Send a request and append all that the daemon replies to `data`."""
         path = self.node.config.folder.control_socket
         async with await connect_local(self.host, path) as stream:
             await stream.send_all(json.dumps(request).encode() + b"\n")
@@ -78,11 +81,11 @@ class DaemonHandle:
                 data += piece
 
     async def status(self) -> Reply:
-        """Return what `shoal status` shows."""
+        """Return the status that `shoal status` shows."""
         return await self.ask("status")
 
     async def until(self, true: Callable[[Reply], object], *, every: float = 0.25) -> Reply:
-        """Poll the status every `every` seconds until `true(status)` holds; return that status."""
+        """Poll the status every `every` seconds until `true(status)` holds. Return that status."""
         while True:
             status = await self.status()
             if true(status):
@@ -90,7 +93,7 @@ class DaemonHandle:
             await trio.sleep(every)
 
     async def serving(self) -> Reply:
-        """Wait until it serves; return its shard."""
+        """Wait until the daemon serves a shard. Return the shard's entry in the status."""
         status = await self.until(lambda status: status["serving"]["phase"] == "serving")
         shard: Reply = status["serving"]["shard"]
         return shard
@@ -98,13 +101,14 @@ class DaemonHandle:
     async def generate(
         self, prompt: str, *, model: str = "tiny", max_tokens: int = 16, **more: object
     ) -> Reply:
-        """Return the final reply of `shoal run`: `text`, `tokens`, `nodes`, …. Raises
-        ControlError.
+        """Generate text as `shoal run` does. Return the final reply: `text`, `tokens`, `nodes`, ….
+
+        Raises ControlError if the daemon refuses the request or fails.
         """
         return await self.ask("run", model=model, prompt=prompt, max_tokens=max_tokens, **more)
 
     async def answer_time(self, prompt: str, *, model: str, max_tokens: int) -> float | None:
-        """Return the virtual seconds that generating a whole text takes; None if it fails."""
+        """Generate a text. Return the virtual seconds that this took, or None if it failed."""
         began = trio.current_time()
         try:
             await self.generate(prompt, model=model, max_tokens=max_tokens)
@@ -113,7 +117,7 @@ class DaemonHandle:
         return trio.current_time() - began
 
     async def stop(self) -> None:
-        """Stop the daemon cleanly and wait until it has ended."""
+        """Stop the daemon in an orderly way, and wait until it has ended."""
         self.node.stop()
         await self.host.ended()
 
@@ -121,10 +125,11 @@ class DaemonHandle:
 class Daemon:
     """`Program` that runs one shoal daemon. The host keeps its disk across crashes and restarts.
 
-    `bootstrap`: addresses, their texts, or handles of other daemons. `memory`: bytes, a text like
-    "4GiB", or None for what the profile's owner offers. `engine`: True for a simulated one, False
-    for none, or a factory. `tokens`: computed from numbers or with the real weights. `config`:
-    further fields of `NodeConfig`, by default with a listener on port 4001 of every address.
+    `bootstrap` has the daemons to join: addresses, their texts, or handles of daemons. `memory` is
+    in bytes or a text such as "4GiB"; if it is None, the daemon offers as much as the profile says.
+    `engine` is True for a simulated engine, False for none, or a factory. `tokens` selects how
+    tokens are computed: "numbers", or "model" with the real weights. `config` has further fields of
+    `NodeConfig`. By default, the daemon listens on port 4001 of every address.
     """
 
     def __init__(
@@ -138,10 +143,11 @@ class Daemon:
         loud: bool = True,
         **config: Any,
     ) -> None:
-        """Set up the daemon's configuration.
+        """Create the configuration of the daemon.
 
-        `loud`: an error of this daemon that a peer's message reveals ends the daemon, and with it
-        the simulation, instead of only that peer's connection (transport/guard.py).
+        `loud` decides what happens if a peer's message triggers a bug in this daemon. If True, the
+        error ends the daemon and the simulation; otherwise it only ends the connection to that peer
+        (`transport/guard.py`).
         """
         self.profile = profile_of(profile) if isinstance(profile, str) else profile
         offered = parse_memory(memory) if isinstance(memory, str) else memory
@@ -157,7 +163,7 @@ class Daemon:
         self._lives = 0
 
     async def run(self, host: Host, *, task_status: "trio.TaskStatus[DaemonHandle]") -> None:
-        """Run until it is stopped. Raises what `run_node` raises."""
+        """Run the daemon until it is stopped. Raises what `run_node` raises."""
         said: list[str] = []
         async with trio.open_nursery() as nursery:
             world = SimulatedHost(host, self.profile, nursery, self._lives)
@@ -176,12 +182,13 @@ class Daemon:
             nursery.cancel_scope.cancel()
 
     def _measured(self, world: SimulatedHost) -> None:
-        """Store the profile's speed, as if this machine had measured itself before."""
+        """Store the speed of the profile, as if the daemon had measured this machine before."""
         if world.files.size(self.config.data / PROBE_FILE) is None:
             world.files.make_folder(self.config.data, mode=0o700)
             keep_speed(world, self.config.data, self.profile.speed)
 
     def _make(self, host: Seam, threads: int, memory: int) -> ManagedEngine | None:
+        """Create the daemon's engine; None for a daemon without one."""
         if not isinstance(self._engine, bool):
             return self._engine(host, threads, memory)
         if not self._engine:
@@ -196,15 +203,18 @@ async def _until_it_ends(
     *,
     task_status: "trio.TaskStatus[Node]",
 ) -> None:
+    """Run `start` and set `ended` when it returns."""
     await start(task_status=task_status)
     ended.set()
 
 
 def _not_running(host: Host) -> ControlError:
+    """Return the error for a daemon that does not answer."""
     return ControlError("not-running", f"the daemon on {host.name} does not answer or has ended")
 
 
 def _address(given: Peer) -> Address:
+    """Return the address of a daemon, given in any of the forms of `Peer`."""
     if isinstance(given, DaemonHandle):
         return given.address
     return given if isinstance(given, Address) else Address.parse(given)

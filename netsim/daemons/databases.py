@@ -1,7 +1,8 @@
-"""SQLite on a simulated disk: its system calls go to a `Mount`.
+"""SQLite on a simulated disk: SQLite's system calls go to a `Mount`.
 
-The disk's faults reach SQLite as its own errors, and its syncs take the disk's time. Each file has
-only one connection, so shared memory is not needed and a lock of any level locks it completely.
+Faults of the disk become SQLite's own errors, and syncs take as long as the disk needs. Because
+each file has only one connection, shared memory is not needed, and any lock can lock the whole
+file.
 """
 
 import errno
@@ -14,21 +15,27 @@ import apsw
 from ...transport.host.database import Database, connect
 from ..disk.mount import BlockHandle, Mount
 
-_MAKES: Final = apsw.SQLITE_OPEN_CREATE
+_MAKES: Final = apsw.SQLITE_OPEN_CREATE  # flag: create the file if it does not exist
 _SYNCS_FOLDER: Final = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
-_JULIAN_MS: Final = 210866760000000  # 1970 by SQLite's clock
-_LOG: Final = 128 * 2**10  # bytes, an eighth of the usual size: hundreds of hosts share one memory
-_numbers = count(1)
+_JULIAN_MS: Final = 210866760000000  # the start of 1970 by SQLite's clock, in milliseconds
+# Size of the write-ahead log at which it is copied, in bytes. It is an eighth of the usual size,
+# because the logs of hundreds of hosts share one machine's memory.
+_LOG: Final = 128 * 2**10
+_numbers = count(1)  # for unique names of SQLite's VFS
 
 
 def open_database(mount: Mount, path: Path) -> Database:
-    """Open one program's database. Raises OSError, DatabaseDamaged, AlreadyLocked."""
+    """Open a database file of one program.
+
+    Raises OSError if the disk fails, DatabaseDamaged if the file is not a valid database, and
+    AlreadyLocked if another program has opened it.
+    """
     calls = DiskCalls(mount, f"disk-{next(_numbers)}")
     return connect(path, calls.name, calls.unregister, _LOG)
 
 
 class DiskCalls(apsw.VFS):
-    """SQLite's system calls on one mount."""
+    """SQLite's system calls (VFS) on one mount. Their names and semantics are those of SQLite."""
 
     def __init__(self, mount: Mount, name: str) -> None:
         self.name = name
@@ -67,11 +74,11 @@ class DiskCalls(apsw.VFS):
         return name
 
     def xRandomness(self, numbytes: int) -> bytes:
-        """Return zeros: SQLite only needs randomness to tell its logs apart."""
+        """Return zeros. SQLite needs randomness only to distinguish its logs."""
         return bytes(numbytes)
 
     def xSleep(self, microseconds: int) -> int:
-        """Return at once: no other program of this computer runs in the meantime."""
+        """Return at once, because no other program of this computer could run in the meantime."""
         return microseconds
 
     def xCurrentTimeInt64(self) -> int:
@@ -81,17 +88,17 @@ class DiskCalls(apsw.VFS):
         return 0, ""
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot report, for example when it closes a file."""
+        """Ignore errors that SQLite cannot return, for example from closing a file."""
         return True
 
 
 class DiskFile:
-    """One file of a database."""
+    """SQLite's system calls on one file. Their names and semantics are those of SQLite."""
 
     def __init__(self, mount: Mount, handle: BlockHandle, *, sync_folder: bool) -> None:
         self._mount = mount
         self._handle = handle
-        self._sync_folder = sync_folder  # at the first sync: the file's name is new
+        self._sync_folder = sync_folder  # the file is new, so the first sync includes its folder
         self._locked = False
 
     def xRead(self, amount: int, offset: int) -> bytes:
@@ -150,19 +157,19 @@ class DiskFile:
         return 4096
 
     def xDeviceCharacteristics(self) -> int:
-        """Return no characteristics: writes may be torn and reordered."""
+        """Return no characteristics: a crash may tear writes and reorder them."""
         return 0
 
     def xFileControl(self, op: int, ptr: int) -> bool:
         return False
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot report."""
+        """Ignore errors that SQLite cannot return."""
         return True
 
 
 def _refused(error: OSError, otherwise: int) -> Exception:
-    """Return SQLite's error for an error of the disk."""
+    """Convert an error of the disk to SQLite's error. `otherwise` is the code for most errors."""
     if error.errno == errno.ENOSPC:
         return apsw.FullError(str(error))
     if error.errno == errno.EROFS:

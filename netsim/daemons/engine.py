@@ -1,8 +1,9 @@
-"""The engine of a simulated daemon: the daemon's own code, with a worker in this process.
+"""Engine of a simulated daemon: the daemon's own code, with a worker in the same process.
 
-`EngineProcess` starts, calls and restarts its worker as usual. The worker is the real engine core,
-with the same frames, on a simulated machine. It computes on numbers (`compute.py`) or with torch on
-the real weights, and takes the time of its profile either way.
+`EngineProcess` starts, calls and restarts its worker as in a real daemon. The worker runs the real
+core of the engine, and exchanges the same frames, but on a simulated machine. It computes on
+numbers (`compute.py`), or with torch on the real weights. In both cases, it takes the virtual time
+that the machine's profile implies.
 """
 
 from collections import deque
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 
 Tokens = Literal["numbers", "model"]
 Frame = tuple[Header, memoryview]
-_KILLED = -9
+_KILLED = -9  # exit status of a process that was ended by SIGKILL
 
 
 def _copied(header: Header, payload: Buffer) -> Frame:
-    """Return a frame as it arrives at the other end."""
+    """Encode and decode a frame, so that the receiver gets a copy of it."""
     return decode(msgpack.packb(header), limit=HEADER_BYTES, tuples=True), memoryview(
         bytearray(payload)
     )
 
 
 class SimulatedCore(Core):
-    """Engine core of a worker on a simulated machine."""
+    """Core of the engine in a worker on a simulated machine."""
 
     def __init__(
         self,
@@ -54,28 +55,32 @@ class SimulatedCore(Core):
         self._watch = watch
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        """Load the weights, and add the time that reading them takes."""
+        """Load the weights of a shard, and count the time that reading them takes."""
         compute = self.weights(arch, shard)
         self._watch.spent += self._host.disk_seconds()
         return Timed(compute, self._host.profile, self._watch)
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
-        """Return the weights read from the disk and checked."""
+        """Read the weights of a shard from the disk, and check them."""
         return NumberCompute(arch, shard, self._host.files)
 
     def clock(self) -> float:
+        """Return the virtual time in seconds, including the time counted since the step began."""
         return self._host.now() + self._watch.spent
 
     def available_bytes(self) -> int:
+        """Return the available memory of the simulated machine."""
         return self._host.machine().memory_available
 
     def resident_bytes(self) -> int:
+        """Return the memory that a real worker would use for weights and KV."""
         return self._weight_bytes + self._budget.reserved
 
 
 class TorchCore(SimulatedCore):
-    """Simulated core with the real weights: a simulated swarm generates the same text as a real
-    one.
+    """Simulated core with the real weights.
+
+    A simulated swarm generates the same text as a real one.
     """
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
@@ -99,7 +104,7 @@ class TorchCore(SimulatedCore):
 
 
 def _at(shard: LoadShard, real: Mapping[str, str]) -> LoadShard:
-    """Return the shard with the paths of its chunks replaced by real ones."""
+    """Return the shard with the paths of its chunks replaced by the paths of real files."""
     tensors = [
         replace(tensor, chunks=tuple(real[path] for path in tensor.chunks))
         for tensor in shard.tensors
@@ -108,16 +113,16 @@ def _at(shard: LoadShard, real: Mapping[str, str]) -> LoadShard:
 
 
 class SimulatedWorker:
-    """One run of a worker, and the daemon's connection to it."""
+    """One run of a worker, and the daemon's connection to the worker."""
 
     def __init__(self, host: "SimulatedHost", memory_bytes: int, tokens: Tokens) -> None:
         self.pid = host.next_pid()
         self._watch = Stopwatch()
         kind = TorchCore if tokens == "model" else SimulatedCore
         self._core = kind(self._emit, host, self._watch, memory_bytes)
-        self._queued: list[Frame] = []  # frames from the daemon that are not flushed yet
+        self._queued: list[Frame] = []  # frames from the daemon that it has not flushed yet
         self._inbox: deque[Frame] = deque()
-        self._made: list[Frame] = []  # frames that the current step has made
+        self._made: list[Frame] = []  # frames of the current step, sent when the step ends
         self._outbox: list[Frame] = [_copied(("ready", 1, "simulated"), b"")]
         self._status: int | None = None
         self._ended = trio.Event()
@@ -127,9 +132,14 @@ class SimulatedWorker:
     # The daemon's end.
 
     def put(self, header: Header, payload: Buffer = b"") -> None:
+        """Queue a frame to the worker."""
         self._queued.append(_copied(header, payload))
 
     def flush(self) -> bool:
+        """Send the queued frames. Return True, because none is left.
+
+        Raises WireClosed if the worker has ended.
+        """
         if self._status is not None:
             raise WireClosed("the worker has ended")
         self._inbox.extend(self._queued)
@@ -138,6 +148,10 @@ class SimulatedWorker:
         return True
 
     def receive(self) -> list[Frame]:
+        """Return the frames that have arrived from the worker.
+
+        Raises WireClosed if the worker has ended.
+        """
         if self._outbox:
             frames, self._outbox = self._outbox, []
             return frames
@@ -146,32 +160,36 @@ class SimulatedWorker:
         return []
 
     async def wait_readable(self) -> None:
+        """Wait until frames have arrived or the worker has ended."""
         while not self._outbox and self._status is None:
             self._to_daemon = trio.Event()
             await self._to_daemon.wait()
         await trio.lowlevel.checkpoint()
 
     async def wait_writable(self) -> None:
+        """Return at once, because sending never blocks."""
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close the connection to the worker, which ends the worker."""
+        """Close the connection, which ends the worker."""
         self.end(0)
 
     # The worker's run.
 
     async def wait(self) -> int:
+        """Wait until the worker has ended. Return its exit status."""
         await self._ended.wait()
         assert self._status is not None
         return self._status
 
     async def stop(self, grace: float) -> None:
+        """Kill the worker, and wait until it has ended."""
         self.end(_KILLED)
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
     def end(self, status: int) -> None:
-        """End the worker now; frames that it has not sent are lost."""
+        """End the worker now. Frames that it has not sent are lost."""
         if self._status is None:
             self._status = status
             self._made.clear()
@@ -180,7 +198,7 @@ class SimulatedWorker:
             self._ended.set()
 
     async def run(self) -> None:
-        """Take frames and compute, one step at a time."""
+        """Process frames and compute, one step at a time, until the worker is ended."""
         while self._status is None:
             if not self._inbox and not self._core.busy:
                 self._to_worker = trio.Event()
@@ -198,13 +216,16 @@ class SimulatedWorker:
             self._deliver()
 
     async def _pass(self, seconds: float) -> None:
+        """Let `seconds` of virtual time pass for a step, unless the worker is ended before."""
         with trio.move_on_after(seconds):
             await self._ended.wait()
 
     def _emit(self, header: Header, payload: Buffer) -> None:
+        """Queue a frame to the daemon until the current step ends."""
         self._made.append(_copied(header, payload))
 
     def _deliver(self) -> None:
+        """Send the queued frames to the daemon."""
         if self._made and self._status is None:
             self._outbox += self._made
             self._made = []
@@ -212,7 +233,7 @@ class SimulatedWorker:
 
 
 class SimulatedEngine(EngineProcess):
-    """Engine of a daemon; `crash` kills its worker."""
+    """Engine of a simulated daemon. Its worker can be killed with `crash`."""
 
     def __init__(
         self,
@@ -228,13 +249,14 @@ class SimulatedEngine(EngineProcess):
         self._worker: SimulatedWorker | None = None
 
     def crash(self) -> None:
-        """Kill the worker process now; the engine starts another one, as in a real daemon."""
+        """Kill the worker process now. The engine starts another one, as in a real daemon."""
         if self._worker is not None:
             self._worker.end(_KILLED)
 
     async def _begin(
         self, host: Host, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> tuple[SimulatedWorker, SimulatedWorker]:
+        """Start a worker. Return it twice: as the child process and as the connection to it."""
         worker = SimulatedWorker(self._simulated, self._memory_bytes, self._tokens)
         self._simulated.start_soon(worker.run)
         self._worker = worker

@@ -1,4 +1,4 @@
-"""A host's disk as the daemon sees it: `Files` of `transport/host/seam.py`."""
+"""The daemon's access to its host's simulated disk: `Files` of `transport/host/seam.py`."""
 
 import errno
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -18,24 +18,28 @@ if TYPE_CHECKING:
 
 
 class _Lock:
+    """Lock on a file."""
+
     def __init__(self, mount: Mount, file: File) -> None:
         self._mount = mount
         self._file = file
 
     def release(self) -> None:
+        """Release the lock."""
         self._mount.unlock(self._file)
 
 
 class DiskFiles:
-    """One program's view of a disk. A write takes the same steps as on a real disk."""
+    """`Files` of one program on a simulated disk. A write takes the same steps as on real disks."""
 
     def __init__(self, mount: Mount, sockets: MutableMapping[str, Any] | None = None) -> None:
-        """Use `mount`, and `sockets`, the host's Unix sockets by path: `remove` drops their
-        names.
+        """Use the disk through `mount`.
+
+        `sockets` has the host's Unix sockets by path; `remove` removes them from it.
         """
         self._mount = mount
         self._sockets = {} if sockets is None else sockets
-        self._made = count(1)  # numbers of temporary files
+        self._made = count(1)  # numbers for the names of temporary files
 
     def read(self, path: Path, *, limit: int) -> bytes:
         data = self._mount.open(str(path)).read(0, limit + 1)
@@ -54,7 +58,7 @@ class DiskFiles:
     ) -> None:
         mount = self._mount
         temporary = str(path.with_name(f".{path.name}.{next(self._made)}.tmp"))
-        with suppress(FileNotFoundError):  # left by a run that was interrupted
+        with suppress(FileNotFoundError):  # an interrupted run may have left the file behind
             mount.remove(temporary)
         handle = mount.create(temporary, mode=mode)
         try:
@@ -92,16 +96,21 @@ class DiskFiles:
             self._sync_folder(folder)
 
     def identity(self, path: Path) -> tuple[int, int, int] | None:
-        """Return an identity of a file: its own, and changed by every write."""
+        """Return a value that changes whenever the file is written.
+
+        Return None if there is no such file.
+        """
         found = self._mount.find(str(path))
         if not isinstance(found, File):
             return None
         return id(found), found.size, 0
 
     def _sync(self, path: str) -> None:
+        """Make the content of a file durable."""
         self._mount.open(path).sync()
 
     def _sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
         self._mount.sync_folder(str(path))
 
     def remove(self, path: Path) -> None:
@@ -125,7 +134,7 @@ class DiskFiles:
         return None if found is None else _entry("", found).size
 
     def real(self, path: Path) -> Path:
-        """Return the path itself: this disk has no symbolic links."""
+        """Return the path unchanged, because this disk has no symbolic links."""
         return path
 
     def mode(self, path: Path) -> int:
@@ -157,5 +166,6 @@ class DiskFiles:
 
 
 def _entry(name: str, node: File | Folder) -> Entry:
+    """Describe a file or folder with its name. The size of a folder is 0."""
     folder = isinstance(node, Folder)
     return Entry(name, folder, 0 if isinstance(node, Folder) else node.size)

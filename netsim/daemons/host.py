@@ -1,4 +1,4 @@
-"""`Host` (`transport/host/seam.py`) on a simulated computer: the daemon's way to the world."""
+"""The daemon's interface to a simulated computer: `Host` of `transport/host/seam.py`."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,16 +21,16 @@ from .profile import Profile
 from .realfiles import packaged
 from .text import serve_text
 
-OFFLOAD_S: Final = 50e-6  # to a thread and back
-FIRST_PID: Final = 1000
+OFFLOAD_S: Final = 50e-6  # time to reach a thread and return
+FIRST_PID: Final = 1000  # process id of a daemon's first run
 
 Program = Callable[[LocalSocket], Awaitable[None]]
 PROGRAMS: Final[Mapping[str, Program]] = {"shoal.tasks.text.child": serve_text}
-"""Programs that `spawn` can start, by the name of their module."""
+"""Child programs that `spawn` can start, by the name of their module."""
 
 
 class SimulatedChild:
-    """`Child` that runs as a task of the same host."""
+    """Child process that is simulated by a task of the same host. `socket` is the parent's end."""
 
     def __init__(self, pid: int, socket: LocalSocket) -> None:
         self._pid = pid
@@ -48,7 +48,9 @@ class SimulatedChild:
         return self._socket
 
     async def run(self, program: Program, socket: LocalSocket) -> None:
-        """Run the program with its end of the socket pair."""
+        """Run the program with `socket`, its end of the socket pair, until it returns or is
+        stopped.
+        """
         try:
             with self._scope, socket:
                 await program(socket)
@@ -72,18 +74,19 @@ class SimulatedChild:
 
 
 class SimulatedHost(TrioHost):
-    """Environment of one run of a daemon: a simulated computer, its disk, its hardware."""
+    """Environment of one run of a daemon: a simulated computer with its disk and hardware."""
 
     def __init__(self, host: Host, profile: Profile, nursery: trio.Nursery, life: int = 0) -> None:
-        """Give the program in `nursery` its environment; `life` counts the starts of the
-        computer.
+        """Create the environment. `nursery` runs tasks besides the daemon's own.
+
+        `life` is the number of earlier runs of the daemon on this computer.
         """
         if host.disk is None:
             host.disk = new_disk(host, profile)
         self.host = host
         self.profile = profile
         self._disk = host.disk
-        self._at_work: dict[trio.CancelScope, None] = {}
+        self._at_work: dict[trio.CancelScope, None] = {}  # `offload` calls under way
         self._files = DiskFiles(Mount(host.disk, self._let_go), host.local.names)
         self._nursery = nursery
         self._entropy = host.streams.get(host.name, "entropy")
@@ -103,7 +106,7 @@ class SimulatedHost(TrioHost):
         return self._pid
 
     def next_pid(self) -> int:
-        """Return the number of another process on this computer."""
+        """Return the process id for a new process on this computer."""
         self._last_pid += 1
         return self._last_pid
 
@@ -135,18 +138,21 @@ class SimulatedHost(TrioHost):
         return nullcontext()
 
     def keep_memory(self) -> None:
-        """Do nothing: memory that the run allocates is freed when it ends."""
+        """Do nothing: memory that the run allocates is freed when the run ends."""
 
     async def give_back_memory(self) -> None:
-        """Do nothing: the simulator's memory is not this computer's."""
+        """Do nothing: the memory of the simulator is not that of this computer."""
         await trio.lowlevel.checkpoint()
 
     async def offload(self, work: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run `work` inline; return after the time that the disk and a thread need for it."""
+        """Run `work` at once. Return after the time that a thread and the disk would need.
+
+        Like a real thread, the work cannot be cancelled, unless the computer is switched off.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         result = work(*args)
         if not self.host.up:
-            return result  # it is off: the rest of its work ends at once
+            return result  # the computer is off, so nothing on it can wait
         done = max(self.now() + OFFLOAD_S, self._disk.busy_until)
         with trio.CancelScope(shield=self.host.up) as scope:
             self._at_work[scope] = None
@@ -169,21 +175,24 @@ class SimulatedHost(TrioHost):
         return child
 
     def start_soon(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Start a task of this computer outside the daemon's own tasks."""
+        """Start a task on this computer besides the daemon's own tasks."""
         self.host.start_soon(self._nursery, function, *args)
 
     def disk_seconds(self) -> float:
-        """Return the seconds of work that the disk still has queued."""
+        """Return the seconds that the disk needs for the work in its queue."""
         return max(self._disk.busy_until - self.now(), 0.0)
 
     def _let_go(self) -> None:
-        """Cut the power: do not wait for the work of threads."""
+        """End the `offload` calls under way, because the power is off."""
         for scope in self._at_work:
             scope.shield = False
 
 
 async def connect_local(host: Host, path: Path) -> trio.SocketStream:
-    """Connect to a Unix socket of a host, as a command on it does. Raises OSError."""
+    """Connect to a Unix socket of a host, as a command on that host does.
+
+    Raises OSError if nothing listens at `path`.
+    """
     socket = LocalSocket(host)
     try:
         await socket.connect(str(path))
@@ -194,7 +203,7 @@ async def connect_local(host: Host, path: Path) -> trio.SocketStream:
 
 
 def new_disk(host: Host, profile: Profile) -> Disk:
-    """Return an empty disk with shoal installed."""
+    """Create a disk on which shoal is installed. It has no other files."""
     stream = host.streams.get(host.name, "disk")
     disk = Disk(host.events, stream, profile.disk, contents=host.network.contents)
     where = resources.files("shoal") / "models"
@@ -204,7 +213,7 @@ def new_disk(host: Host, profile: Profile) -> Disk:
 
 @lru_cache(maxsize=1)
 def _models(folder: Path) -> Folder:
-    """Return the folder of the models in the package; all hosts share its files."""
+    """Return a folder with the models of the package. All hosts share its files."""
     models = Folder(fixed=True)
     for name, files in packaged(folder).items():
         models.names[name] = installed(files)

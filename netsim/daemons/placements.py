@@ -1,8 +1,9 @@
-"""Swarms that place the layers of a model: the daemons' own decisions over a modelled gossip.
+"""Swarms that place the layers of a model: real decisions of the daemons, with modelled gossip.
 
-Each node decides with the real `Placing`. Records reach other nodes after a delay, a new node is
-known after another, and each node notices a death at another time. Whole daemons do the same in
-`tests/netsim/daemons/test_placement.py`; here a swarm takes milliseconds.
+Each node decides with the real `Placing`. The rest is modelled with random delays: when a node's
+record reaches each other node, when nodes meet, and when each node notices a death. The tests in
+`tests/netsim/daemons/test_placement.py` do the same with whole daemons, but one swarm takes only
+milliseconds here.
 """
 
 import heapq
@@ -18,36 +19,43 @@ from ...tasks.placement.placing import Placing
 from ...tasks.placement.plan import Place, has_chain
 from ...transport.identity import PeerId
 
-GOSSIP: Final = (0.02, 1.5)  # seconds until what a node says has reached another
-MEETING: Final = (0.2, 2.0)  # seconds until nodes know each other, and a new one begins to choose
-DEATH: Final = (1.0, 6.0)  # seconds until it is noticed
-LOADING: Final = (0.5, 5.0)  # seconds
-PAUSE: Final = (0.0, 60.0)  # seconds between two starts, restarts or deaths
-QUIET: Final = 120.0  # seconds after the last one
+# Ranges of random delays, in seconds.
+GOSSIP: Final = (0.02, 1.5)  # until a node's record has reached another node
+MEETING: Final = (0.2, 2.0)  # until a new node and another know each other
+DEATH: Final = (1.0, 6.0)  # until a node notices another one's death
+LOADING: Final = (0.5, 5.0)  # until a node has loaded its layers
+PAUSE: Final = (0.0, 60.0)  # between two starts, restarts or deaths
+
+QUIET: Final = 120.0  # seconds from the last start, restart or death to the end
 LAYER: Final = 1000  # bytes of one layer
 
 
 @dataclass(slots=True)
 class Node:
-    """One life after the other of a node."""
+    """A node. Each start begins a new life, and `life` is the number of starts."""
 
     peer: PeerId
     memory: int
     jitter: float
     life: int = 0
     up: bool = False
-    moves: int = 0
+    moves: int = 0  # how often it has given up the layers that it served, to load others
     placing: Placing | None = None
-    said: Place | None = None
-    serves: Span | None = None
+    said: Place | None = None  # its latest record
+    serves: Span | None = None  # the layers that it serves now
     loading: bool = False
     wake: float = inf
-    known: dict[PeerId, Place] = field(default_factory=dict)
+    known: dict[PeerId, Place] = field(default_factory=dict)  # records of others that it has
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The longest hole of one swarm, in seconds, and the most moves of one node."""
+    """Outcome of one swarm.
+
+    `hole_s` is the longest time, in seconds, for which some layers were not served although the
+    memory of the nodes would have sufficed. `moves` is the highest number of moves of a node.
+    `events` is the number of starts and ends of nodes.
+    """
 
     hole_s: float
     moves: int
@@ -55,8 +63,11 @@ class Outcome:
 
 
 def suffices(sizes: Sizes, memories: Sequence[int]) -> bool:
-    """Whether memories, in bytes, cover all layers: one alone, or one with the embedding and one
-    with the head, and all others between them. Not the way in which a plan is made."""
+    """Return whether nodes with these memories (in bytes) can hold all layers in some assignment.
+
+    Either one node holds everything, or one holds the embedding, another the head, and all nodes
+    together the layers. This is computed in another way than the plans that it checks.
+    """
     if any(sizes.everything <= memory for memory in memories):
         return True
     numbers = range(len(memories))
@@ -74,7 +85,10 @@ def suffices(sizes: Sizes, memories: Sequence[int]) -> bool:
 
 
 class Placements:
-    """One swarm of a seed. Without `standing`, a node that holds layers never looks again."""
+    """Simulation of one swarm, all of whose properties are drawn from `seed`.
+
+    If `standing` is False, a node that serves layers never reconsiders its choice.
+    """
 
     def __init__(self, seed: int, *, standing: bool = True) -> None:
         self._standing = standing
@@ -93,15 +107,15 @@ class Placements:
             for number in range(count)
         ]
         self.now = 0.0
-        self.hole_since: float | None = None
-        self.worst = 0.0
+        self.hole_since: float | None = None  # when the present hole began; None: no hole
+        self.worst = 0.0  # length of the longest hole so far, in seconds
         self.events = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._enough: dict[tuple[int, ...], bool] = {}
+        self._enough: dict[tuple[int, ...], bool] = {}  # cached results of `suffices`
 
     def run(self) -> Outcome:
-        """Start all, then restart or kill some, then let it settle."""
+        """Start all nodes, then restart or kill some, then wait until the swarm has settled."""
         due = 0.0
         for node in self.nodes:
             due += self._pause()
@@ -119,14 +133,16 @@ class Placements:
         return Outcome(self.worst, max(node.moves for node in self.nodes), self.events)
 
     def _pause(self) -> float:
-        """Many at once, some far apart."""
+        """Draw a pause in seconds. Many are short, so that several events come at once."""
         return self.luck.choice((0.0, 1.0, 3.0, self.luck.uniform(*PAUSE)))
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
+        """Schedule an action at a virtual time in seconds."""
         self._count += 1
         heapq.heappush(self._queue, (when, self._count, action))
 
     def _look_for_hole(self) -> None:
+        """Measure how long some layers are not served although the memory would suffice."""
         if self.hole_since is not None:
             self.worst = max(self.worst, self.now - self.hole_since)
         served = [node.serves for node in self.nodes if node.serves is not None]
@@ -136,16 +152,16 @@ class Placements:
             self.hole_since = self.now
 
     def _suffices(self) -> bool:
-        """Whether the memory of those that are up covers all layers in some assignment."""
+        """Return whether the nodes that are up have enough memory for all layers."""
         up = tuple(node.memory for node in self.nodes if node.up)
         if up not in self._enough:
             self._enough[up] = suffices(self.sizes, up)
         return self._enough[up]
 
-    # What happens to nodes.
+    # Starts, restarts and deaths of nodes.
 
     def _trouble(self) -> None:
-        """One or all of those that are up restart, or one dies."""
+        """Kill one node, restart one node, or restart all nodes, among those that are up."""
         up = [node for node in self.nodes if node.up]
         kind = self.luck.choice(("death", "restart", "all"))
         for node in up if kind == "all" else up and [self.luck.choice(up)]:
@@ -155,6 +171,10 @@ class Placements:
                 self._at(back, lambda node=node: self._start(node))  # type: ignore[misc]
 
     def _start(self, node: Node) -> None:
+        """Begin a new life of a node.
+
+        It meets the others and chooses its layers after random delays.
+        """
         self.events += 1
         node.life += 1
         node.up, node.loading, node.serves = True, False, None
@@ -166,6 +186,10 @@ class Placements:
         self._later(node, (MEETING[1], MEETING[1] + 0.5), lambda: self._look(node))
 
     def _stop(self, node: Node) -> None:
+        """End the life of a node.
+
+        Each other node notices this, and forgets the node, after a delay.
+        """
         self.events += 1
         node.up, node.serves, life = False, None, node.life
         node.said = None
@@ -173,24 +197,31 @@ class Placements:
             if other is not node:
 
                 def forget(other: Node = other) -> None:
+                    """Remove the dead node's record from `other`, unless the node has started
+                    again.
+                    """
                     if node.life == life and other.known.pop(node.peer, None) is not None:
                         self._look(other)
 
                 self._later(other, DEATH, forget)
 
     def _later(self, node: Node, span: tuple[float, float], action: Callable[[], None]) -> None:
-        """In some seconds, where the node still has this life."""
+        """Run `action` after a random delay in the range `span`, unless the life of `node` has
+        ended.
+        """
         life = node.life
 
         def act() -> None:
+            """Run the action if the node still has the same life."""
             if node.up and node.life == life:
                 action()
 
         self._at(self.now + self.luck.uniform(*span), act)
 
-    # What they say and do.
+    # Records and decisions of nodes.
 
     def _say(self, node: Node, span: Span | None, rank: Rank) -> None:
+        """Publish a node's record if it has changed. It reaches each other node after a delay."""
         place = Place(node.peer, node.memory, span, rank)
         if place == node.said:
             return
@@ -200,12 +231,19 @@ class Placements:
                 self._later(other, GOSSIP, lambda other=other: self._hear(other, node))  # type: ignore[misc]
 
     def _hear(self, node: Node, other: Node) -> None:
-        """The latest that the other says; a record that is older never comes after."""
+        """Store the latest record of `other` at `node`.
+
+        Older records cannot overwrite it, because only the latest record is ever delivered.
+        """
         if other.up and other.said is not None and node.known.get(other.peer) != other.said:
             node.known[other.peer] = other.said
             self._look(node)
 
     def _look(self, node: Node) -> None:
+        """Let a node decide what to do, publish its new record, and load layers if it decides so.
+
+        Does nothing while the node is loading.
+        """
         if node.loading or not node.up or node.said is None or node.placing is None:
             return
         if node.serves is not None and not self._standing:
@@ -220,14 +258,17 @@ class Placements:
             self._wake(node, step.wake)
 
     def _wake(self, node: Node, when: float) -> None:
+        """Let a node decide again at time `when`, unless its life has ended."""
         life = node.life
         self._at(when, lambda: self._look(node) if node.life == life else None)
 
     def _load(self, node: Node, span: Span) -> None:
+        """Let a node drop its layers, if it has any, and load the layers of `span`."""
         node.moves += node.serves is not None
         node.loading, node.serves = True, None
 
         def loaded() -> None:
+            """Serve the loaded layers."""
             node.loading, node.serves = False, span
             self._look(node)
 

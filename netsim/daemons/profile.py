@@ -1,7 +1,8 @@
 """Hardware profiles: the machines that volunteers have.
 
-Rates are peaks of the makers' data sheets times what a float32 matrix product (0.7) and a large
-copy (0.75) reach of them; the disks' are what their classes are sold with.
+The table has peak rates from the makers' data sheets. A float32 matrix product is assumed to reach
+0.7 of the peak flop/s, and a large copy 0.75 of the peak bytes/s. The rates of the disks are those
+with which disks of their class are sold.
 
 | profile | machine | peak flop/s | peak bytes/s |
 |---|---|---|---|
@@ -23,7 +24,7 @@ from ..disk.disk import DiskSpec
 from ..errors import BadScenario
 
 _GIB = 1 << 30
-_PRODUCT, _COPY = 0.7, 0.75  # of the peak
+_PRODUCT, _COPY = 0.7, 0.75  # shares of the peak rates that programs reach
 
 _SD_CARD = DiskSpec(64 * 10**9, 90e6, 30e6, seek_s=400e-6, sync_s=15e-3)
 _SATA = DiskSpec(256 * 10**9, 500e6, 450e6, seek_s=80e-6, sync_s=2e-3)
@@ -32,8 +33,10 @@ _NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One kind of machine. `offered` is the memory that its owner gives to shoal, in bytes;
-    `step_s` is the time of an engine's step besides computing, in seconds.
+    """A kind of machine.
+
+    `offered` is the memory, in bytes, that its owner lets shoal use. `step_s` is the time, in
+    seconds, that a step of the engine takes in addition to the computation.
     """
 
     name: str
@@ -47,12 +50,12 @@ class Profile:
 def _machine(
     cores: int, memory: int, *, system: str = "Linux", architecture: str = "x86_64"
 ) -> Machine:
-    """Return a machine with this memory in GiB, of which a quarter is used by others."""
+    """Return a machine with `memory` GiB, of which a quarter is used by other programs."""
     return Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
 
 
 def _speed(flops: float, bandwidth: float) -> Speed:
-    """Return what a program gets of these peak rates, which are as in the table."""
+    """Return the rates that programs reach, given the peak rates of the table above."""
     return Speed(flops * _PRODUCT, bandwidth * _COPY)
 
 
@@ -87,7 +90,7 @@ PROFILES: Final = {
 
 
 def profile_of(name: str) -> Profile:
-    """Return a profile by name. Raises BadScenario."""
+    """Return a profile by its name. Raises BadScenario if there is none."""
     found = PROFILES.get(name)
     if found is None:
         raise BadScenario(

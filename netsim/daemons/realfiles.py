@@ -1,5 +1,6 @@
-"""The two places where a simulated daemon uses real files: the models in the package, and the
-weights that torch loads from a folder.
+"""Access of simulated daemons to real files.
+
+There are only two cases: the models in the package, and weights that torch loads from a folder.
 """
 
 import shutil
@@ -15,7 +16,7 @@ from ..disk.file import File, InstalledFile
 
 @lru_cache(maxsize=1)
 def packaged(folder: Path) -> dict[str, dict[str, File]]:
-    """Return the files of each model in the package, by name."""
+    """Return the files of each model in the package, by the model's name and the file's name."""
     return {
         model.name: {path.name: _as_installed(path) for path in sorted(model.iterdir())}
         for model in sorted(folder.iterdir())
@@ -24,17 +25,20 @@ def packaged(folder: Path) -> dict[str, dict[str, File]]:
 
 
 def _as_installed(path: Path) -> File:
-    # outside every host: a host's tasks see no real disk
+    """Return a simulated file with the content of a real file, which is read on first use."""
+    # An empty context belongs to no host. The tasks of a host cannot access the real disk.
     read = partial(Context().run, path.read_bytes)
     return InstalledFile(path.stat().st_size, read, 0o644)
 
 
 @contextmanager
 def beside(contents: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
-    """Write `contents` to real files while the context lasts; yield the real path of each simulated
-    one.
+    """Write `contents`, by simulated path, to real files while the context lasts.
+
+    Yields a dictionary from each simulated path to the real path.
     """
-    folder = Context().run(tempfile.mkdtemp)  # outside every host: a host's tasks see no real disk
+    # An empty context belongs to no host. The tasks of a host cannot access the real disk.
+    folder = Context().run(tempfile.mkdtemp)
     try:
         yield Context().run(_written, Path(folder), contents)
     finally:
@@ -42,6 +46,7 @@ def beside(contents: Mapping[str, bytes]) -> Iterator[dict[str, str]]:
 
 
 def _written(folder: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
+    """Write the files into `folder`. Return the real path of each simulated path."""
     real = {path: folder / str(number) for number, path in enumerate(contents)}
     for path, data in contents.items():
         real[path].write_bytes(data)

@@ -1,4 +1,4 @@
-"""The text child in this process: the same code as the real one, without its limits."""
+"""Simulated text child: the code of the real child, run in this process without its limits."""
 
 from typing import Final
 
@@ -9,14 +9,15 @@ from ...tasks.text.frames import FrameReader
 from ..sockets.local import LocalSocket
 
 ANSWER_S: Final = 100e-6
-"""Seconds per reply: two passes through a socket, and 12 µs to encode or decode a line."""
+"""Seconds per reply: two transfers through a socket, and 12 µs to encode or decode a line."""
 LOAD_S: Final = 0.1
-"""Seconds until a new child has loaded a model: Python and its libraries, then 2 ms."""
+"""Seconds to load a model in a new child: Python and its libraries, and 2 ms for the model."""
 
 
 async def serve_text(socket: LocalSocket) -> None:
-    """Answer requests until the daemon closes the socket."""
-    from ...tasks.text.child import Server  # late: only requests to a model need the libraries
+    """Reply to requests until the daemon closes the socket."""
+    # Imported late, because only requests to a model need its libraries.
+    from ...tasks.text.child import Server
 
     server = Server()
     reader = FrameReader(TEXT_REQUEST_BYTES)

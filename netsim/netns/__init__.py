@@ -1,4 +1,4 @@
-"""Kernel backend: the simulated internet built from namespaces, nftables and TUN devices.
+"""Kernel backend: an internet of network namespaces, nftables rules and TUN devices.
 
-It runs in real time and needs root; the simulator is checked against it.
+It runs in real time and needs root. The simulator is checked against it.
 """

@@ -1,4 +1,5 @@
-"""A small world of real daemons: namespaces, nftables gateways, user-space links.
+"""A small world of real daemons in network namespaces, with nftables gateways and links in user
+space.
 
     with KernelWorld() as world:
         world.host("public", link=fibre)
@@ -8,7 +9,7 @@
         world.start("alice", "--bootstrap", world.where("public"))
         world.wait(lambda: world.peers("alice"))
 
-The methods are those of the simulator's `World`; time is real.
+The methods are those of the simulator's `World`, but time is real.
 """
 
 import json
@@ -36,18 +37,21 @@ PORT: Final = 4001
 STOP_S: Final = 12.0
 """Seconds that a daemon may take to stop before it is killed."""
 ANSWER_S: Final = 10.0
+"""Seconds to wait for a reply on the control socket."""
 POLL_S: Final = 0.05
+"""Seconds between two calls of a condition that `wait` waits for."""
 
 Reply = dict[str, Any]
-"""JSON object of a daemon's control socket (docs/spec/control.md)."""
+"""A JSON object from a daemon's control socket (docs/spec/control.md)."""
 
 COMMAND: Final = ["-P", "-m", "shoal.cli.main", "node"]
 COMMAND_WITHOUT_TORCH: Final = [
     "-P", "-c",
     "import sys; sys.modules['torch'] = None; from shoal.cli.main import main; main()", "node",
 ]  # fmt: skip
-"""Daemon that starts at once because it finds no engine."""
+"""Command of a daemon without an engine, which starts faster because it does not import torch."""
 
+# nftables rules that drop every packet that a namespace sends.
 MUTE: Final = """table ip mute {
 chain output {
 type filter hook output priority filter; policy drop;
@@ -57,7 +61,7 @@ type filter hook output priority filter; policy drop;
 
 
 class KernelHost:
-    """One computer, its address, and its daemon once it has been started."""
+    """One computer: its namespace, its address, and its daemon, if one has been started."""
 
     def __init__(self, name: str, space: Namespace, address: str, folder: Path) -> None:
         self.name = name
@@ -66,11 +70,15 @@ class KernelHost:
         self.data = folder / name
         self.log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe = -1  # its other end tells the daemon that this process is alive
-        self._mute = False
+        self._pipe = -1  # closing it makes the daemon stop
+        self._mute = False  # whether the rules `MUTE` are loaded
 
     def start(self, args: tuple[str, ...], *, engine: bool) -> None:
-        """Run `shoal node`. Raises SimError if a daemon runs already."""
+        """Start `shoal node` with more arguments.
+
+        Raises SimError if the host runs a daemon already. Without `engine`, the daemon finds no
+        torch and computes nothing.
+        """
         if self._process is not None:
             raise SimError(f"{self.name} already runs a daemon")
         if self._mute:
@@ -90,14 +98,17 @@ class KernelHost:
             os.close(theirs)
 
     def check_running(self) -> None:
-        """Check that the daemon runs. Raises KernelRefused with its output if it does not."""
+        """Raise KernelRefused, with the daemon's output, unless the daemon is running."""
         if self._process is None or self._process.poll() is not None:
             said = self.log.read_text(errors="replace").strip() if self.log.exists() else "nothing"
             raise KernelRefused(f"the daemon on {self.name} has ended; it said: {said[-1000:]}")
 
     def ask(self, op: str, **more: object) -> Reply | None:
-        """Send a request to the daemon's control socket (docs/spec/control.md); return None while
-        it has none.
+        """Send a request to the daemon's control socket (docs/spec/control.md), and return the
+        reply.
+
+        Returns None while the daemon has no control socket yet. Raises KernelRefused if the daemon
+        has ended or refuses the request.
         """
         self.check_running()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -115,8 +126,9 @@ class KernelHost:
                 raise KernelRefused(f"`{op}` on {self.name}: {error}") from None
 
     def _connect(self, channel: socket.socket) -> None:
-        """Connect through the folder's descriptor: its path may be too long for a socket's
-        address.
+        """Connect to the control socket through a descriptor of its folder.
+
+        The full path may be too long for the address of a Unix socket.
         """
         folder = os.open(self.data, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -125,6 +137,10 @@ class KernelHost:
             os.close(folder)
 
     def _answer(self, op: str, lines: Iterable[bytes]) -> Reply:
+        """Return the final reply to a request.
+
+        Raises KernelRefused if there is an error or no reply.
+        """
         for line in lines:
             message = json.loads(line)
             if "error" in message:
@@ -135,23 +151,25 @@ class KernelHost:
         raise KernelRefused(f"`{op}` on {self.name}: the daemon ended before it had answered")
 
     def tell_to_stop(self) -> None:
+        """Make the daemon stop in an orderly way, without waiting for it."""
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
 
     def crash(self) -> None:
-        """Cut the power: the daemon and its children end without sending anything. It may be
-        started again.
+        """Cut the power: end the daemon and its children without letting them send anything.
+
+        The daemon can be started again later.
         """
         if self._process is not None:
-            # otherwise the kernel would close the daemon's connections properly
+            # Without this, the kernel would close the daemon's TCP connections with FIN or RST.
             self.space.nft(MUTE)
             self._mute = True
             os.killpg(self._process.pid, signal.SIGKILL)
         self.stop(STOP_S)
 
     def stop(self, patience: float = STOP_S) -> None:
-        """Ask the daemon to stop; kill it and its children if it does not."""
+        """Stop the daemon. If it still runs after `patience` seconds, kill it and its children."""
         self.tell_to_stop()
         if self._process is None:
             return
@@ -164,9 +182,10 @@ class KernelHost:
 
 
 class KernelWorld:
-    """Hosts and gateways of one run; a context manager that leaves nothing behind.
+    """Hosts and gateways of one run: a context manager, which removes everything at its end.
 
-    `latency` is the seconds between any two attachments to the internet, access links excluded.
+    `latency` is the one-way latency, in seconds, between any two attachments to the internet,
+    without access links. Raises KernelRefused if this machine does not support the backend.
     """
 
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
@@ -190,7 +209,7 @@ class KernelWorld:
         self.close()
 
     def close(self) -> None:
-        """Stop all daemons, then remove everything."""
+        """Stop all daemons, then remove the processes, namespaces and files."""
         try:
             for host in self.hosts.values():
                 host.tell_to_stop()
@@ -199,7 +218,7 @@ class KernelWorld:
                 host.stop(max(0.0, deadline - time.monotonic()))
         finally:
             for host in self.hosts.values():
-                host.stop(0.0)  # in case the waiting was interrupted
+                host.stop(0.0)  # for daemons that still run because the waiting was interrupted
             self._parts.close()
 
     # Building.
@@ -208,13 +227,16 @@ class KernelWorld:
         self, name: str, kind: str = "linux-drop", *, behind: str | None = None,
         link: LinkSpec | None = None, timers: dict[str, float] | None = None,
     ) -> KernelGateway:  # fmt: skip
-        """Add a NAT (`nft.KINDS`) on the internet, or behind another gateway, whose link it
-        shares.
+        """Add a gateway whose `kind` is one of `nft.KINDS`, on the internet or behind another
+        gateway.
+
+        A gateway that is `behind` another shares the other's link. `timers` are those of the NAT's
+        connection tracking, in seconds.
         """
         self._new(name)
         address = self._address(behind)
         depth = 1 if behind is None else self.gateways[behind].depth + 1
-        inside = f"192.168.{depth}.0/24"  # different from the network that it is in
+        inside = f"192.168.{depth}.0/24"  # differs from that of the gateway outside
         gate = KernelGateway(self._spaces, name, kind, address, inside, depth)
         self.gateways[name] = gate
         self._connect(gate.space, "wan", address, behind, link)
@@ -224,7 +246,7 @@ class KernelWorld:
     def host(
         self, name: str, *, behind: str | None = None, link: LinkSpec | None = None
     ) -> KernelHost:
-        """Add a computer on the internet, or behind a gateway, whose link it shares."""
+        """Add a computer on the internet, or behind a gateway, whose link it then shares."""
         self._new(name)
         address = self._address(behind)
         space = self._spaces.add(name)
@@ -234,19 +256,25 @@ class KernelWorld:
         return host
 
     def _new(self, name: str) -> None:
+        """Raise SimError if the name is already used."""
         if name in self.hosts or name in self.gateways:
             raise SimError(f"`{name}` already exists")
 
     def _address(self, behind: str | None) -> str:
+        """Return a new address on the internet or in the network behind a gateway."""
         if behind is not None:
             return self.gateways[behind].free_address()
-        self._addresses += 1  # numbered as by the simulator's World
+        self._addresses += 1  # the same numbering as in the simulator's `World`
         number = self._addresses
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
     def _connect(
         self, space: Namespace, device: str, address: str, behind: str | None, link: LinkSpec | None
     ) -> None:
+        """Connect a namespace to the internet or to a gateway.
+
+        Raises SimError if it is behind a gateway and yet has a link.
+        """
         if behind is None:
             self.internet.plug(space, device, address, link or LinkSpec())
         elif link is not None:
@@ -255,43 +283,46 @@ class KernelWorld:
             self.gateways[behind].join(space, device, address)
 
     def change(self, name: str, link: LinkSpec) -> None:
-        """Replace the link of a host or gateway on the internet from now on."""
+        """Replace the link of a host or gateway that is directly on the internet."""
         self.internet.change(self._port(name), link)
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut these directions of an internet link; False restores a direction."""
+        """Cut the directions of an internet link that are True, and restore the other ones."""
         self.internet.cut(self._port(name), up=up, down=down)
 
     def _port(self, name: str) -> str:
+        """Return the name of the switch port to which a host or gateway is connected."""
         return f"{name}/wan" if name in self.gateways else f"{name}/eth0"
 
     # Running.
 
     def start(self, name: str, *args: str, engine: bool = False) -> None:
-        """Start a host's daemon with these arguments of `shoal node`.
+        """Start a host's daemon with more arguments for `shoal node`.
 
-        Without `engine` it finds no torch, and is a member that computes nothing.
+        Without `engine`, the daemon finds no torch: it is a member that computes nothing.
         """
         self.hosts[name].start(args, engine=engine)
 
     def where(self, name: str) -> str:
-        """Return the address of a host's daemon, as `--bootstrap` takes it."""
+        """Return the address of a host's daemon, in the form that `--bootstrap` expects."""
         return f"{self.hosts[name].address}:{PORT}"
 
     def status(self, name: str) -> Reply | None:
-        """Return the status of a host's daemon; None while it does not reply yet."""
+        """Return the status of a host's daemon, or None while the daemon does not reply yet."""
         return self.hosts[name].ask("status")
 
     def peers(self, name: str) -> list[Reply]:
-        """Return the members that a host's daemon knows."""
+        """Return the members that a host's daemon knows. None are known while it does not reply."""
         answer = self.hosts[name].ask("peers")
         return [] if answer is None else list(answer["peers"])
 
     def wait(
         self, true: Callable[[], object], seconds: float = 30.0, what: str = "what was awaited"
     ) -> float:
-        """Wait until `true()` holds; return the seconds that it took. Raises KernelRefused after
-        `seconds`.
+        """Wait until `true()` holds. Return the seconds that this took.
+
+        Raises KernelRefused if it does not hold within `seconds`. `what` describes it in the
+        message.
         """
         began = time.monotonic()
         while not true():

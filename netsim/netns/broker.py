@@ -1,9 +1,10 @@
 """A process that enters network namespaces, so that no other process has to.
 
-It imports nothing of shoal: it is started by its path, isolated, in 30 ms. It keeps no state and
-serves requests from the Unix socket whose descriptor is its argument. A message carries one
-request: JSON and the namespace's descriptor. A reply is JSON, with a new descriptor if one was
-made. The process ends when the other end of that socket is closed.
+The process is started by the path of this file, in isolated mode, and imports nothing of shoal.
+Starting it therefore takes only 30 ms. The process keeps no state. Its argument is the descriptor
+of a Unix socket, from which it serves requests. A request is one message of JSON, usually with the
+descriptor of the namespace to enter. A reply is one message of JSON, with a new descriptor if the
+request has created one. The process ends when the other end of the socket is closed.
 """
 
 import ctypes
@@ -17,36 +18,43 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# Constants of Linux: sched.h and if_tun.h.
 CLONE_NEWNET = 0x40000000
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
-MESSAGE = 65536  # bytes
-Request = dict[str, Any]  # JSON object, by namespaces.py
-HERE = "/proc/thread-self/ns/net"
+MESSAGE = 65536  # maximum size of a request, in bytes
+Request = dict[str, Any]  # a JSON object, made by namespaces.py
+HERE = "/proc/thread-self/ns/net"  # the current namespace
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _checked(result: int) -> None:
+    """Raise OSError if a C function has returned an error."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def new() -> int:
-    """Return a descriptor of a new, empty namespace, which lives while a descriptor is open or a
-    process is in it.
+    """Create an empty namespace, enter it, and return a descriptor of it.
+
+    The namespace exists as long as a descriptor of it is open or a process is in it.
     """
     _checked(libc.unshare(CLONE_NEWNET))
     return os.open(HERE, os.O_RDONLY)
 
 
 def open_socket(family: int, kind: int, proto: int) -> int:
+    """Open a socket in the current namespace, and return its descriptor."""
     return socket.socket(family, kind, proto).detach()
 
 
 def open_tun(name: str) -> int:
-    """Open a TUN device of that name in this namespace: whole IP packets, without a header."""
+    """Create a TUN device in the current namespace, and return its non-blocking descriptor.
+
+    Each read or write transfers one IP packet, without an additional header.
+    """
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     request = struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI)
     fcntl.ioctl(descriptor, TUNSETIFF, request)
@@ -54,13 +62,19 @@ def open_tun(name: str) -> int:
 
 
 def sysctls(settings: dict[str, int]) -> None:
-    """Write settings by their names (`net.ipv4.ip_forward`), as this namespace has them."""
+    """Write kernel settings, given by their dotted names (`net.ipv4.ip_forward`), in this
+    namespace.
+    """
     for name, value in settings.items():
         Path("/proc/sys", *name.split(".")).write_text(str(value))
 
 
 def perform(request: Request) -> int | None:
-    """Perform a request in the current namespace; return the descriptor that it made, if any."""
+    """Perform a request in the current namespace.
+
+    Return the descriptor that it has created, if any. Raises OSError if the kernel refuses, or the
+    request is unknown.
+    """
     match request:
         case {"op": "new"}:
             return new()
@@ -76,7 +90,10 @@ def perform(request: Request) -> int | None:
 
 
 def answer(request: Request, inside: int | None) -> tuple[dict[str, object], list[int]]:
-    """Enter the namespace, perform the request, and return the reply and its descriptors."""
+    """Enter the namespace `inside`, if given, and perform the request.
+
+    Return the reply and the descriptors to send with it. A failure is reported in the reply.
+    """
     try:
         if inside is not None:
             _checked(libc.setns(inside, CLONE_NEWNET))
@@ -87,14 +104,17 @@ def answer(request: Request, inside: int | None) -> tuple[dict[str, object], lis
 
 
 def come_back(home: int) -> None:
-    """Return to the initial namespace; without the permission to leave it, the process is still
-    there.
+    """Return to the initial namespace, whose descriptor is `home`.
+
+    Does nothing if the process has not left it, because setns would need a permission that this
+    process may lack.
     """
     if os.stat(HERE).st_ino != os.fstat(home).st_ino:
         _checked(libc.setns(home, CLONE_NEWNET))
 
 
 def main() -> None:
+    """Serve requests until the other end closes the socket."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     home = os.open(HERE, os.O_RDONLY)
     while True:

@@ -28,15 +28,15 @@ GOLDEN: Final = Path(__file__).parents[1] / "nat" / "probes" / "golden" / "linux
 COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
 
 Table = dict[str, probes.Found]
-"""By kind of gateway: results by probe."""
+"""For each kind of gateway, its results by probe."""
 
 SLOW: Final = ("timers",)
-"""Probes that mostly wait: each has a lab of its own in parallel to the others' lab."""
+"""Probes that mostly wait. Each runs in a lab of its own, in parallel with the other probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One probe of one kind for which the simulator and the kernel differ."""
+    """A probe that has different results in two tables, for one kind of gateway."""
 
     kind: str
     probe: str
@@ -48,13 +48,13 @@ class Mismatch:
 
 
 ABSENT: Final = "absent"
-"""Stands for a result that one side does not have."""
+"""Result of a probe that is missing in one of two tables that are compared."""
 
 
 def compare(
     simulated: Mapping[str, probes.Found], golden: Mapping[str, probes.Found]
 ) -> list[Mismatch]:
-    """Return where two tables differ, for the kinds that `simulated` has."""
+    """Return the differences between two tables, for the kinds that `simulated` has."""
     found = []
     for kind, answers in simulated.items():
         real = golden.get(kind, {})
@@ -66,22 +66,23 @@ def compare(
 
 
 def golden(path: Path = GOLDEN) -> Table:
-    """Return the stored table."""
+    """Load the stored table."""
     table: Table = json.loads(path.read_text())["kinds"]
     return table
 
 
 def simulate(kinds: Iterable[str] = tuple(nft.KINDS)) -> Table:
-    """Return the results of the simulated NATs for the same probes."""
+    """Return a table of the results that simulated NATs give for the same probes."""
     return {kind: SimLab(kind).run() for kind in kinds}
 
 
 def calibrate(
     kinds: Iterable[str] = tuple(nft.KINDS), *, say: Callable[[str], None] = lambda _: None
 ) -> Table:
-    """Probe this kernel, all kinds at once, in half a minute of real time.
+    """Probe NATs in this machine's kernel, and return their results. Takes half a minute.
 
-    Raises KernelRefused if this machine does not support it.
+    All kinds are probed at the same time. `say` receives messages about the progress. Raises
+    KernelRefused if this machine does not support the kernel backend.
     """
     reason = available()
     if reason is not None:
@@ -102,18 +103,23 @@ def calibrate(
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Kinds of gateway that were compared, how many answers, and a line for each that differs."""
+    """Outcome of a comparison.
+
+    `kinds` are the kinds of gateway that were compared, and `probes` is the number of results.
+    `differences` has a line of text for each result that differs.
+    """
 
     kinds: list[str]
     probes: int
     differences: list[str]
-    kernel: str  # "probed", or "not asked for"
+    kernel: str  # "probed" if this kernel was probed, otherwise "not asked for"
 
 
 def calibration(kernel: bool, say: Callable[[str], None]) -> Calibration:
-    """Compare the simulated NATs with the stored answers and, with `kernel`, this kernel as well.
+    """Compare the simulated NATs with the stored table. With `kernel`, compare this kernel as well.
 
-    Raises CannotSimulate if this machine's kernel cannot be probed.
+    `say` receives messages about the progress. Raises CannotSimulate if this machine's kernel
+    cannot be probed.
     """
     stored = golden()
     simulated = simulate(stored)
@@ -135,6 +141,7 @@ def calibration(kernel: bool, say: Callable[[str], None]) -> Calibration:
 async def _probe_all(
     labs: list[tuple[KernelLab, str, tuple[str, ...]]], table: Table, say: Callable[[str], None]
 ) -> None:
+    """Run the probes of all labs in parallel, and add the results to `table`."""
     async with trio.open_nursery() as nursery:
         for lab, kind, names in labs:
             nursery.start_soon(_probe, lab, kind, names, table, say)
@@ -143,12 +150,16 @@ async def _probe_all(
 async def _probe(
     lab: KernelLab, kind: str, names: tuple[str, ...], table: Table, say: Callable[[str], None]
 ) -> None:
+    """Run some probes in one lab, and add the results to `table`."""
     table[kind] |= await probes.run(lab, names)
     say(f"{kind}: {', '.join(names)}")
 
 
 def write(table: Table, path: Path = GOLDEN) -> None:
-    """Store these kinds' results with their source; keep those of other kinds."""
+    """Store results, with the versions of the kernel and of nftables.
+
+    Results of kinds that are not in `table` are kept.
+    """
     nftables = subprocess.run(["nft", "--version"], text=True, capture_output=True, check=True)
     document = {
         "command": COMMAND,
@@ -162,6 +173,7 @@ def write(table: Table, path: Path = GOLDEN) -> None:
 
 
 def main() -> None:
+    """Execute the command line that the module's docstring describes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="store this kernel's results")
     parser.add_argument("kinds", nargs="*", default=list(nft.KINDS), help="only these kinds")

@@ -1,4 +1,4 @@
-"""A Linux gateway in a namespace, and the LAN behind it."""
+"""A Linux gateway in a network namespace, with the LAN behind it."""
 
 import os
 import socket
@@ -18,19 +18,20 @@ QUIET: Final = {
     "net.ipv4.conf.default.send_redirects": 0,
     "net.ipv6.conf.all.disable_ipv6": 1,
 }
-ROUTER: Final = {"net.ipv4.ip_forward": 1}
+ROUTER: Final = {"net.ipv4.ip_forward": 1}  # additional settings of a gateway
 SWITCH: Final = {"net.bridge.bridge-nf-call-iptables": 0}
-"""Bridged packets do not pass the rules for IP."""
+"""Settings of a switch: nftables rules for IP do not apply to bridged packets."""
 
+# Constants of Linux: netlink.h, nfnetlink.h and nfnetlink_conntrack.h.
 NETLINK_NETFILTER, CTNETLINK, CT_DELETE = 12, 1, 2
 NLM_F_REQUEST, NLM_F_ACK = 1, 4
 
 
 def conntrack_timers(timers: Mapping[str, float]) -> dict[str, int]:
-    """Return the kernel's settings for timers by the simulator's names (`udp_new`, …; whole
-    seconds).
+    """Convert timers to kernel settings.
 
-    Raises ValueError for a timer that the kernel does not have.
+    `timers` are in seconds, by the simulator's names (`udp_new`, …), and are rounded to whole
+    seconds. Raises ValueError if the kernel does not have a timer.
     """
     names = {"udp_new": "udp_timeout", "udp_stream": "udp_timeout_stream"}
     unknown = sorted(timers.keys() - names.keys())
@@ -43,7 +44,7 @@ def forget_connections(space: Namespace) -> None:
     """Empty a namespace's conntrack table through ctnetlink
     (linux/netfilter/nfnetlink_conntrack.h).
 
-    Raises OSError.
+    Raises OSError if the kernel refuses.
     """
     request = struct.pack(
         "=IHHIIBBH", 20, CTNETLINK << 8 | CT_DELETE, NLM_F_REQUEST | NLM_F_ACK, 1, 0,
@@ -58,7 +59,10 @@ def forget_connections(space: Namespace) -> None:
 
 
 class KernelGateway:
-    """A router: `wan`, which the caller connects, `lan`, and a switch that hosts join."""
+    """A router with two devices, `wan` and `lan`, and a switch that connects hosts to `lan`.
+
+    The caller connects `wan`. `inside` is the network of the LAN.
+    """
 
     def __init__(
         self, spaces: Namespaces, name: str, kind: str, address: str,
@@ -67,7 +71,7 @@ class KernelGateway:
         network = ip_network(inside)
         self.name = name
         self.address = address
-        self.depth = depth  # gateways between its hosts and the internet
+        self.depth = depth  # number of gateways between its hosts and the internet
         self._spaces = spaces
         self._site = nft.RecipeInputs(address, inside)
         self._rules = nft.rules(kind, self._site)
@@ -84,23 +88,24 @@ class KernelGateway:
         self.space.ip(f"addr add {self.inner}/{self._bits} dev lan")
 
     def free_address(self) -> str:
-        """Return an unused inside address."""
+        """Return an unused address in the LAN."""
         return str(next(self._free))
 
     def guard(self, timers: Mapping[str, float] | None = None) -> None:
-        """Load the rules and set conntrack's timers (seconds; missing ones keep the kernel's
-        default).
+        """Load the nftables rules and set the timers of conntrack.
+
+        `timers` are in seconds. Timers that are not given keep the kernel's default.
         """
         self.space.nft(self._rules)
         self.space.sysctl(conntrack_timers(timers or {}))
 
     def reboot(self) -> None:
-        """Switch off and on again: forget every connection and mapping."""
+        """Simulate a reboot: forget every connection and mapping, and load the rules again."""
         self.space.nft("flush ruleset\n" + self._rules)
         forget_connections(self.space)
 
     def join(self, space: Namespace, device: str, address: str) -> None:
-        """Connect a host, or the `wan` of a gateway behind this one."""
+        """Connect a host, or the `wan` device of a gateway behind this one, to the LAN."""
         self._cable(space, device)
         space.ip(
             f"addr add {address}/{self._bits} dev {device}",
@@ -108,6 +113,7 @@ class KernelGateway:
         )
 
     def _cable(self, space: Namespace, device: str) -> None:
+        """Connect a new device of a namespace to the switch."""
         self._joined += 1
         port = f"port{self._joined}"
         self._spaces.connect(space, device, self._switch, port)

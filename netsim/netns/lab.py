@@ -1,4 +1,4 @@
-"""The lab of `netsim/nat/probes/catalogue.py`, made of real namespaces.
+"""The lab that `netsim/nat/probes/catalogue.py` describes, built from real network namespaces.
 
 a1 a2      b1
 gate_a     gate_b
@@ -22,12 +22,16 @@ ADDRESSES: Final[Mapping[str, str]] = MappingProxyType({
     "gate_a": "198.51.100.1", "gate_b": "198.51.100.2",
     "server": "198.51.100.10", "server2": "198.51.100.11",
 })  # fmt: skip
+# The network behind each gateway, and the gateway of each host.
 INSIDE: Final = {"gate_a": "192.168.1.0/24", "gate_b": "192.168.2.0/24"}
 BEHIND: Final = {"a1": "gate_a", "a2": "gate_a", "b1": "gate_b"}
 
 
 class KernelLab:
-    """Kernel `probes.Lab` whose gateways are of one kind; a context manager."""
+    """`probes.Lab` in the kernel, with two gateways of the kind `kind`.
+
+    This class is a context manager, which removes everything at its end.
+    """
 
     addresses = ADDRESSES
 
@@ -47,17 +51,19 @@ class KernelLab:
         self.close()
 
     def close(self) -> None:
+        """Close the sockets and remove the namespaces."""
         for sock in self._sockets:
             sock.close()
         self._spaces.close()
 
     def socket(self, host: str, kind: int) -> trio.socket.SocketType:
-        """Return a new socket on a host, to be used inside trio."""
+        """Return a new socket on a host, for use inside trio."""
         sock = self._hosts[host].socket(socket.AF_INET, kind)
         self._sockets.append(sock)
         return trio.socket.from_stdlib_socket(sock)
 
     def _build(self, kind: str, timers: Mapping[str, float]) -> None:
+        """Create the server, the gateways and the hosts."""
         server = self._spaces.add("server")
         server.sysctl(QUIET | SWITCH)
         server.ip(
@@ -81,5 +87,5 @@ class KernelLab:
 
 
 def kernel() -> str:
-    """Return the kernel's version, as a golden table names it."""
+    """Return the name and version of the kernel, as stored in the golden table."""
     return f"{os.uname().sysname} {os.uname().release}"

@@ -1,8 +1,9 @@
-"""The internet between TUN devices: real packets, delayed and dropped by the simulator's pipes.
+"""Switch that connects TUN devices. The simulator's pipes delay and drop the real packets.
 
 A packet takes the same steps as in `netsim/network/network.py`: the up pipe of its port, the
-latency between ports, the down pipe of the port that has its destination. Time is the machine's
-own here. A packet leaves when it is due, or later if the machine is slow (`Counts.late`).
+latency between ports, and the down pipe of the port with its destination. Time is that of the
+machine. A packet is sent when it is due, or later if the machine is slow (see `Counts.late_ms` in
+`switch.py`).
 """
 
 import ctypes
@@ -21,20 +22,22 @@ from ..network.link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
 from ..streams import Streams
 
 TURN: Final = 32
-"""Packets read from one port before packets that are due are sent."""
+"""Maximum number of packets that are read from one port before other ports get their turn."""
 KEPT: Final = 4096
-"""Number of packets whose lateness is kept."""
+"""Number of latest packets whose lateness is recorded."""
 SLACK_NS: Final = 1
-"""Nanoseconds of timer slack that the kernel may use, instead of 50 µs."""
+"""Nanoseconds by which the kernel may wake this process late. The default is 50 µs."""
 IDLE: Final = 3600.0
+"""Seconds to wait for a packet if none is due."""
 HEADROOM: Final = 64
+"""Bytes by which the buffer for a packet exceeds the MTU."""
 NAMELESS: Final = bytes((192, 0, 2, 1))
-"""Source address of the router that reports a packet as too big."""
+"""Source address of ICMP errors about packets that are too big (192.0.2.1, RFC 5737)."""
 PR_SET_TIMERSLACK: Final = 29
 
 
 class Port:
-    """One TUN device and its access link."""
+    """A TUN device and its access link. `size` is the maximum number of bytes of a read."""
 
     __slots__ = ("descriptor", "down", "dropped", "name", "size", "up")
 
@@ -44,7 +47,7 @@ class Port:
         self.up = Pipe(link.up, luck(link.up, streams, name, "up"))
         self.down = Pipe(link.down, luck(link.down, streams, name, "down"))
         self.size = max(link.up.mtu, link.down.mtu, 1500) + HEADROOM
-        self.dropped: dict[str, int] = {}  # by reason
+        self.dropped: dict[str, int] = {}  # number of dropped packets, by reason
 
     def change(self, link: LinkSpec, streams: Streams) -> None:
         """Replace the link from now on."""
@@ -52,12 +55,14 @@ class Port:
         self.down.change(link.down, luck(link.down, streams, self.name, "down"))
 
     def drop(self, why: str) -> None:
+        """Count a dropped packet. `why` is the reason."""
         self.dropped[why] = self.dropped.get(why, 0) + 1
 
 
 def luck(spec: PipeSpec, streams: Streams, name: str, way: str) -> Random | None:
-    """Return the stream that a pipe draws from, named as in the simulator; None if nothing is
-    drawn.
+    """Return the random generator of a pipe, named as in the simulator.
+
+    Returns None if nothing about the pipe is random. `way` is "up" or "down".
     """
     return streams.get(name, way) if spec.by_chance else None
 
@@ -71,16 +76,18 @@ class Switch:
         self.streams = Streams(seed)
         self._latency = latency
         self._routes: dict[bytes, Port] = {}  # by destination address
-        self._readers: dict[int, Port] = {}
+        self._readers: dict[int, Port] = {}  # by descriptor
+        # Packets under way: (time when due, serial number, port of the destination, port of the
+        # sender, packet, whether it has passed the down pipe).
         self._heap: list[tuple[float, int, Port, Port, bytes, bool]] = []
         self._serial = 0
-        self._late = [0.0] * KEPT
+        self._late = [0.0] * KEPT  # lateness of the latest packets in seconds, as a ring buffer
         self._began = time.monotonic()
         self._epoll = select.epoll()
-        self._watched: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, Callable[[], None]] = {}  # actions by descriptor
 
     def attach(self, name: str, descriptor: int, addresses: list[str], link: LinkSpec) -> None:
-        """Add a device from now on; `addresses` are reached through it."""
+        """Add a port for the TUN device `descriptor`. Packets to `addresses` go to this port."""
         port = Port(name, descriptor, link, self.streams)
         self.ports[name] = port
         self._readers[descriptor] = port
@@ -95,19 +102,22 @@ class Switch:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def close(self) -> None:
-        """Stop watching; the devices belong to their opener."""
+        """Stop watching. Does not close the descriptors of the devices, which the callers own."""
         self._epoll.close()
 
     def lateness(self) -> list[float]:
-        """Return the seconds by which the latest packets left too late, sorted."""
+        """Return by how many seconds each of the latest packets was sent too late, in ascending
+        order.
+        """
         return sorted(self._late[: min(self.forwarded, KEPT)])
 
     def turn(self, patience: float = IDLE) -> None:
-        """Wait until a packet has arrived or is due, at most `patience` seconds; process what there
-        is.
+        """Wait until a packet arrives or is due, but at most `patience` seconds.
+
+        Process such packets.
         """
         due = self._heap[0][0] - self._now() if self._heap else IDLE
-        # `select` on the epoll descriptor has a resolution of microseconds.
+        # `epoll` itself can only wait for whole milliseconds, `select` for microseconds.
         wait = min(due, patience)
         if wait > 0:
             select.select([self._epoll], [], [], wait)
@@ -120,9 +130,11 @@ class Switch:
         self._leave()
 
     def _now(self) -> float:
+        """Return the seconds since the switch was created."""
         return time.monotonic() - self._began
 
     def _read(self, port: Port) -> None:
+        """Read up to `TURN` packets from a port."""
         descriptor, size = port.descriptor, port.size
         for turn in range(TURN):
             try:
@@ -139,7 +151,7 @@ class Switch:
                 self._leave()
 
     def _take(self, port: Port, packet: bytes, now: float) -> None:
-        """Take a packet that a device sends: schedule it, or drop it."""
+        """Process a packet that a device has sent: schedule it, or drop it."""
         up = port.up
         when = up.offer(now, len(packet))
         if when < 0:
@@ -157,7 +169,9 @@ class Switch:
             heappush(self._heap, (when, self._serial, to, port, packet, False))
 
     def _leave(self) -> None:
-        """Pass packets that are due through the down pipe, and send those that are due after it."""
+        """Process the packets that are due: offer them to a down pipe, or send them if they have
+        passed it.
+        """
         heap = self._heap
         now = self._now()
         while heap and heap[0][0] <= now:
@@ -166,8 +180,9 @@ class Switch:
                 now = self._write(to, packet, when)
 
     def _passes(self, when: float, now: float, to: Port, port: Port, packet: bytes) -> bool:
-        """Offer a packet to the down pipe. Return True if it leaves at once; otherwise
-        schedule it.
+        """Offer a packet to the down pipe of port `to`. Return True if it is to be sent at once.
+
+        Otherwise the packet is scheduled for later, or dropped.
         """
         down = to.down
         out = down.offer(when, len(packet))
@@ -183,6 +198,7 @@ class Switch:
         return False
 
     def _write(self, to: Port, packet: bytes, when: float) -> float:
+        """Send a packet that was due at `when`. Return the time after that, in seconds."""
         try:
             os.write(to.descriptor, packet)
         except OSError:
@@ -194,6 +210,7 @@ class Switch:
         return now
 
     def _lost(self, where: Port, why: float, packet: bytes, mtu: int, sender: Port) -> None:
+        """Count a lost packet, and send an ICMP error to the sender if the packet was too big."""
         where.drop(REASONS[why])
         if why == TOO_BIG and (told := too_big(packet, mtu)):
             with suppress(OSError):
@@ -201,8 +218,10 @@ class Switch:
 
 
 def too_big(packet: bytes, mtu: int) -> bytes:
-    """Return the ICMP message about a packet too big for the next link (RFC 1191); empty for
-    packets that get none (ICMP itself, and all but IPv4).
+    """Return the ICMP message about a packet that is too big for the next link (RFC 1191, section
+    4).
+
+    Returns an empty message if none is to be sent: about ICMP packets and about IPv6.
     """
     if packet[0] >> 4 != 4 or packet[9] == socket.IPPROTO_ICMP:
         return b""
@@ -214,7 +233,10 @@ def too_big(packet: bytes, mtu: int) -> bytes:
 
 
 def _summed(data: bytes, place: int) -> bytes:
-    """Return `data` with its internet checksum (RFC 1071) in the two bytes at `place`."""
+    """Write the internet checksum (RFC 1071) of `data` into its two bytes at `place`.
+
+    Return the result. These bytes have to be zero before.
+    """
     padded = data + b"\0" * (len(data) % 2)
     total = sum(padded[i] << 8 | padded[i + 1] for i in range(0, len(padded), 2))
     while total >> 16:
@@ -223,12 +245,12 @@ def _summed(data: bytes, place: int) -> bytes:
 
 
 def hurry() -> None:
-    """Let this process wake on time, as far as the machine allows it."""
+    """Give this process the best timing that the machine permits."""
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
 def quantile(values: list[float], part: float) -> float:
-    """Return the value below which a `part` of the sorted values lie; NaN if there are none."""
+    """Return the value below which a `part` (0 to 1) of the sorted values lies. No values: NaN."""
     return values[min(len(values) - 1, math.floor(part * len(values)))] if values else math.nan

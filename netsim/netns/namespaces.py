@@ -1,9 +1,9 @@
-"""Network namespaces without names, so that nothing can be left behind.
+"""Network namespaces without names, of which nothing can be left behind.
 
-A namespace lives as long as this process has its descriptor or a process runs in it. When this
-process ends, by any signal, the kernel ends the processes inside and removes the namespace with its
-devices, addresses, rules and conntrack tables. The caller's own namespace is never changed; another
-process (`broker.py`) does the work inside.
+A namespace exists as long as this process has its descriptor open or a process runs in it. When
+this process ends, by whatever signal, the kernel ends the processes inside and removes the
+namespace with its devices, addresses, rules and conntrack tables. This process never changes its
+own namespace. Another process (`broker.py`) does the work inside.
 
     with Namespaces() as spaces:
         router = spaces.add("router")
@@ -25,26 +25,27 @@ from typing import Any, Self
 from ..errors import SimError
 
 TOOLS = {"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
-"""Programs that are needed, and the Debian packages that contain them."""
+"""Programs that are needed, with the Debian packages that contain them."""
 BROKER = Path(__file__).with_name("broker.py")
 MESSAGE = 65536
-"""Bytes of the broker's longest reply."""
+"""Maximum size of a reply of the broker, in bytes."""
+# nftables rules that are loaded to test whether the kernel permits it.
 TRIAL = "table ip trial {\nchain post {\ntype nat hook postrouting priority 100\n}\n}\n"
 
 
 class KernelRefused(SimError):
-    """The kernel, or a tool that talks to it, did not do what was asked."""
+    """Error: the kernel, or a tool that controls it, did not do what was requested."""
 
 
 def hint_of(error: KernelRefused) -> str:
-    """Return what a person can do about it."""
+    """Return what the user can do about the error."""
     if "needs root" in error.message or "not permitted" in error.message:
         return "run it as root, or in a container with NET_ADMIN and SYS_ADMIN"
     return "the simulated backend (`--backend sim`) works without the kernel"
 
 
 class Namespace:
-    """One namespace: a computer, a router or a switch. `path` opens it, from any process."""
+    """One namespace: a computer, a router or a switch."""
 
     def __init__(self, spaces: "Namespaces", name: str, descriptor: int) -> None:
         self.name = name
@@ -53,17 +54,25 @@ class Namespace:
 
     @property
     def path(self) -> str:
+        """Path with which any process can open the namespace."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
     def ip(self, *lines: str) -> None:
-        """Run commands of `ip`, all in one batch. Raises KernelRefused."""
+        """Execute commands of `ip` in one batch. Raises KernelRefused if one fails."""
         self._feed(["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
     def nft(self, rules: str) -> None:
-        """Load a file of nftables rules, all or none of it. Raises KernelRefused."""
+        """Load a file of nftables rules, either completely or not at all.
+
+        Raises KernelRefused if the file is refused.
+        """
         self._feed(["nft", "-f", "-"], rules)
 
     def _feed(self, command: Sequence[str], text: str) -> None:
+        """Run a command in the namespace with `text` as its input.
+
+        Raises KernelRefused if it fails.
+        """
         done = subprocess.run(
             self.entering(command), input=text, text=True, capture_output=True, check=False
         )
@@ -72,22 +81,26 @@ class Namespace:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {said}\n{text}")
 
     def entering(self, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs a command in the namespace. The kernel kills the
-        command when the thread that started it ends.
+        """Return a command line that runs a command in the namespace.
+
+        If the thread that has started the command ends, the kernel kills the command.
         """
         return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *command]
 
     def read(self, command: Sequence[str]) -> str:
-        """Return what a command prints in this namespace. Raises KernelRefused."""
+        """Return the output of a command that runs in the namespace.
+
+        Raises KernelRefused if the command fails.
+        """
         done = subprocess.run(self.entering(command), text=True, capture_output=True, check=False)
         if done.returncode:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {done.stderr.strip()}")
         return done.stdout
 
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-        """Start a process in the namespace. The caller has to end it.
+        """Start a process in the namespace. The caller has to end the process.
 
-        If the caller ends first, the kernel ends the process.
+        If the caller ends first, the kernel kills the process.
         """
         return subprocess.Popen(self.entering(command), **options)
 
@@ -97,27 +110,34 @@ class Namespace:
         kind: int = socket.SOCK_DGRAM,
         proto: int = 0,
     ) -> socket.socket:
-        """Return a socket of this namespace, for use in this process."""
+        """Open a socket in this namespace, for use in this process."""
         made = self._ask(op="socket", family=int(family), kind=int(kind), proto=proto)
         assert made is not None
         return socket.socket(fileno=made)
 
     def tun(self, name: str) -> int:
-        """Create a TUN device; return its non-blocking descriptor."""
+        """Create a TUN device in this namespace. Return its non-blocking descriptor."""
         made = self._ask(op="tun", name=name)
         assert made is not None
         return made
 
     def sysctl(self, settings: Mapping[str, int]) -> None:
-        """Set kernel settings of this namespace, by their dotted names."""
+        """Set kernel settings of this namespace, given by their dotted names."""
         self._ask(op="sysctl", settings=dict(settings))
 
     def _ask(self, **request: object) -> int | None:
+        """Send the broker a request for this namespace.
+
+        Return the descriptor that it has created, if any.
+        """
         return self._spaces.ask(request, self)
 
 
 class Namespaces:
-    """All namespaces of one run, and the broker; a context manager."""
+    """All namespaces of one run, and the broker process.
+
+    This class is a context manager, which removes them at its end.
+    """
 
     def __init__(self) -> None:
         self._all: list[Namespace] = []
@@ -135,7 +155,7 @@ class Namespaces:
         self.close()
 
     def add(self, name: str) -> Namespace:
-        """Create a namespace with only its loopback; `name` is for messages only."""
+        """Create a namespace that has only a loopback device. `name` is used in messages only."""
         made = self.ask({"op": "new"})
         assert made is not None
         space = Namespace(self, name, made)
@@ -144,14 +164,20 @@ class Namespaces:
         return space
 
     def connect(self, a: Namespace, device: str, b: Namespace, other: str) -> None:
-        """Connect `device` in `a` and `other` in `b` with a cable (veth); both are up."""
+        """Connect `device` in `a` and `other` in `b` with a virtual cable (veth), and bring both
+        up.
+        """
         a.ip(
             f"link add {device} type veth peer name {other} netns {b.path}", f"link set {device} up"
         )
         b.ip(f"link set {other} up")
 
     def ask(self, request: Mapping[str, object], inside: Namespace | None = None) -> int | None:
-        """Send the broker a request; return the descriptor that it made. Raises KernelRefused."""
+        """Send the broker a request for the namespace `inside`.
+
+        Return the descriptor that the broker has created, if any. Raises KernelRefused if the
+        request fails.
+        """
         carried = [] if inside is None else [inside.descriptor]
         data, made = b"", list[int]()
         with suppress(ConnectionError):
@@ -166,9 +192,10 @@ class Namespaces:
         return made[0] if made else None
 
     def close(self) -> None:
-        """Release everything. Processes inside must have been ended before."""
+        """End the broker and close all namespaces. All processes inside must have ended before."""
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # even if a fork has the socket too
+            # A forked process may have the socket open, too; closing it here is then not enough.
+            self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         self._broker.wait()
         for space in self._all:
@@ -178,7 +205,7 @@ class Namespaces:
 
 @cache
 def available() -> str | None:
-    """Return why this machine cannot run the kernel backend; None if it can."""
+    """Return why this machine does not support the kernel backend; None if it does."""
     if not sys.platform.startswith("linux"):
         return "the kernel backend needs Linux"
     if os.geteuid() != 0:
@@ -190,6 +217,7 @@ def available() -> str | None:
 
 
 def _tried() -> str | None:
+    """Test whether the kernel permits what the backend needs. Return the reason if it does not."""
     try:
         with Namespaces() as spaces:
             space = spaces.add("trial")

@@ -1,10 +1,11 @@
-"""Linux gateways as files of nftables rules, by the names of `netsim/nat/kinds.py`.
+"""nftables rules of Linux gateways, by the names of kinds in `netsim/nat/kinds.py`.
 
-A gateway's devices are `wan` and `lan`. The first six kinds only use conntrack. The others admit
-new flows from outside with a map from an outside port to an inside endpoint; the first outgoing
-packet of every flow updates it. (`netsim/nat/probes/catalogue.py` describes the recipes in words.)
+The devices of a gateway are `wan` and `lan`. The first six kinds use conntrack alone. The other
+kinds admit new flows from outside. For this they have a map from an outer port to an inner
+endpoint, which is updated by the first outgoing packet of every flow.
+(`netsim/nat/probes/catalogue.py` describes the recipes in words.)
 
-Each statement is on a line of its own, because nft parses one-line forms unreliably. Words like
+Each statement is on a line of its own, because nft does not parse all one-line forms. Words such as
 `fwd` cannot name a chain.
 """
 
@@ -15,8 +16,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class RecipeInputs:
-    """Parameters of a recipe: the outer address, the inside network (`192.168.1.0/24`), and how
-    long the maps keep unused elements (seconds).
+    """Parameters of a recipe.
+
+    `wan` is the outer address, and `lan` the network inside (`192.168.1.0/24`). `lifetime` is the
+    time, in seconds, after which the maps forget an unused element.
     """
 
     wan: str
@@ -25,6 +28,7 @@ class RecipeInputs:
 
     @property
     def keep(self) -> str:
+        """The lifetime in the notation of nftables."""
         return f"{round(self.lifetime * 1000)}ms"
 
 
@@ -35,15 +39,20 @@ iifname "wan" drop
 }
 """
 
+# Rules for unsolicited packets to the gateway itself.
 ACCEPT: Final = ""
 DROP: Final = 'iifname "wan" drop\n'
 REJECT: Final = """iifname "wan" meta l4proto tcp reject with tcp reset
 iifname "wan" reject
 """
-"""As in OpenWrt: a reset for TCP, port unreachable for the rest."""
+"""As in OpenWrt: a reset for TCP, and "port unreachable" for other protocols."""
 
 
 def _filters(unsolicited: str, forward: str = _FORWARD) -> str:
+    """Return the table that filters packets to the gateway itself, and those that it forwards.
+
+    `unsolicited` has the rules for the former, and `forward` the chain for the latter.
+    """
     return f"""table ip filter {{
 {forward}chain input {{
 type filter hook input priority filter; policy accept;
@@ -54,17 +63,18 @@ iifname "wan" ct state established,related accept
 
 
 Recipe = Callable[[RecipeInputs], str]
-"""Returns the rules of a gateway."""
+"""Returns the nftables rules of a gateway."""
 
 
 def conntrack(source: str, unsolicited: str = DROP) -> Recipe:
-    """Return a recipe for a gateway that translates by conntrack alone.
+    """Return a recipe for a gateway that uses conntrack alone.
 
-    `source` is the statement that translates; `unsolicited` is the treatment of packets to the
-    gateway itself.
+    `source` is the statement that translates addresses. `unsolicited` has the rules for unsolicited
+    packets to the gateway itself.
     """
 
     def recipe(site: RecipeInputs) -> str:
+        """Return the rules."""
         return f"""table ip nat {{
 chain prerouting {{
 type nat hook prerouting priority dstnat; policy accept;
@@ -79,6 +89,8 @@ oifname "wan" {source.format(wan=site.wan)}
     return recipe
 
 
+# `inner` maps an outer port to the inner endpoint. `spoken` has the remote addresses to which each
+# port has sent.
 _MAPS: Final = """map inner {
 type inet_service : ipv4_addr . inet_service
 flags dynamic,timeout
@@ -98,13 +110,15 @@ _OUTWARD: Final = 'oifname "wan" meta l4proto udp update'
 
 
 def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Recipe:
-    """Return a recipe for a gateway that also admits remotes other than the one spoken to.
+    """Return a recipe for a gateway that also admits packets from remote endpoints without a flow.
 
-    Beside the mapping, `allowed` is the condition for them and `forward` the chain that filters
-    them.
+    A packet needs a mapping of its port. It also needs to meet the condition `allowed` and to pass
+    the chain `forward`, unless these are empty. With `hairpin`, hosts inside can reach each other
+    through the outer address.
     """
 
     def recipe(site: RecipeInputs) -> str:
+        """Return the rules."""
         back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
         turned = f'oifname "lan" ip saddr {site.lan} ip daddr {site.lan} snat to {site.wan}\n'
         return f"""table ip nat {{
@@ -139,7 +153,10 @@ KINDS: Final[dict[str, Recipe]] = {
 
 
 def rules(kind: str, site: RecipeInputs) -> str:
-    """Return the rules of a gateway of that kind. Raises ValueError for an unknown kind."""
+    """Return the nftables rules of a gateway of this kind.
+
+    Raises ValueError if the kind is unknown.
+    """
     if kind not in KINDS:
         known = ", ".join(KINDS)
         raise ValueError(f"the kernel backend has no gateway of kind `{kind}` (it has {known})")

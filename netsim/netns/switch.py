@@ -1,7 +1,7 @@
-"""The process that is the internet of a kernel world, and its remote control.
+"""The process that acts as the internet of a kernel world, and the interface that controls it.
 
-The process runs only `link.Switch`, and ends when its control socket is closed. A message carries
-one request: JSON, with a device's descriptor to attach a port.
+The process runs only `link.Switch`. It ends when its control socket is closed. A request is one
+message of JSON. A request to attach a port also carries the descriptor of the device.
 """
 
 import gc
@@ -20,14 +20,17 @@ from .link import Switch, hurry, quantile
 from .namespaces import KernelRefused, Namespace
 
 MESSAGE = 65536
-"""Bytes of the longest request and reply."""
+"""Maximum size of a request or reply, in bytes."""
 Request = Mapping[str, Any]
-"""JSON object, by `SwitchProcess`."""
+"""A JSON object, made by `SwitchProcess`."""
 
 
 class Counts(TypedDict):
-    """Packets forwarded, milliseconds of lateness (quantiles of the latest packets), and packets
-    dropped by port and reason.
+    """Counters of the switch.
+
+    `forwarded` is the number of packets sent. `late_ms` has quantiles of the time, in milliseconds,
+    by which the latest packets were sent too late. `dropped` has the number of dropped packets by
+    port and reason.
     """
 
     forwarded: int
@@ -36,7 +39,7 @@ class Counts(TypedDict):
 
 
 def pipe_spec(fields: Request) -> PipeSpec:
-    """Return the PipeSpec from which `asdict` made `fields`."""
+    """Convert a dictionary, made from a PipeSpec by `asdict`, back to the PipeSpec."""
     known = dict(fields)
     if known["burst"] is not None:
         known["burst"] = Burst(**known["burst"])
@@ -47,12 +50,12 @@ def pipe_spec(fields: Request) -> PipeSpec:
 
 
 def link_spec(fields: Request) -> LinkSpec:
-    """Return the LinkSpec from which `asdict` made `fields`."""
+    """Convert a dictionary, made from a LinkSpec by `asdict`, back to the LinkSpec."""
     return LinkSpec(pipe_spec(fields["up"]), pipe_spec(fields["down"]))
 
 
 class RequestServer:
-    """The process's end: requests to a switch."""
+    """The server in the process: performs requests on the switch."""
 
     def __init__(self, channel: socket.socket, switch: Switch) -> None:
         self.open = True
@@ -60,7 +63,7 @@ class RequestServer:
         self._switch = switch
 
     def serve(self) -> None:
-        """Serve one request."""
+        """Receive and perform one request, and send the reply. Clears `open` at EOF."""
         data, descriptors, _, _ = socket.recv_fds(self._channel, MESSAGE, 1)
         if not data:
             self.open = False
@@ -72,6 +75,7 @@ class RequestServer:
         self._channel.send(json.dumps(answer).encode())
 
     def _perform(self, request: Request, descriptors: list[int]) -> Mapping[str, object]:
+        """Perform a request, and return the reply. Raises KeyError if there is no such port."""
         switch = self._switch
         match request:
             case {"op": "attach", "name": name, "addresses": addresses, "link": link}:
@@ -87,6 +91,7 @@ class RequestServer:
         return {}
 
     def _counts(self) -> Counts:
+        """Return the counters so far."""
         late = self._switch.lateness()
         return {
             "forwarded": self._switch.forwarded,
@@ -96,7 +101,10 @@ class RequestServer:
 
 
 class SwitchProcess:
-    """The caller's end; a context manager that ends the process."""
+    """Controller of the process of a switch: a context manager, which ends the process at its end.
+
+    `latency` is the seconds from any port to any other.
+    """
 
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -115,11 +123,13 @@ class SwitchProcess:
 
     @property
     def pid(self) -> int:
+        """The id of the process."""
         return self._process.pid
 
     def plug(self, space: Namespace, device: str, address: str, link: LinkSpec) -> None:
-        """Give a namespace a device on this internet: an IPv4 address, the default route, an access
-        link.
+        """Create a device in a namespace, and connect it to the switch through an access link.
+
+        The device gets an IPv4 address and the default route.
         """
         descriptor = space.tun(device)
         mtu = max(1500, link.up.mtu, link.down.mtu)
@@ -140,15 +150,19 @@ class SwitchProcess:
         self._ask({"op": "change", "name": name, "link": asdict(link)})
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut these directions of a port; False restores a direction."""
+        """Cut the directions of a port that are True, and restore those that are False."""
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
     def counts(self) -> Counts:
-        """Return what has passed so far."""
+        """Return the counters so far."""
         counts: Counts = self._ask({"op": "counts"})
         return counts
 
     def _ask(self, request: Mapping[str, object], descriptors: list[int] | None = None) -> Any:
+        """Send a request with descriptors, and return the reply.
+
+        Raises KernelRefused if the process has ended or refuses the request.
+        """
         try:
             socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors or [])
             data = self._channel.recv(MESSAGE)
@@ -162,18 +176,20 @@ class SwitchProcess:
         return answer
 
     def kill(self) -> None:
-        """End the process at once: the internet fails."""
+        """Kill the process, as if the internet had failed."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process, and its devices with it."""
+        """End the process. Its devices disappear with it."""
         with suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)  # also if a forked process has the socket too
+            # A forked process may have the socket open, too; closing it here is then not enough.
+            self._channel.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         self._process.wait()
 
 
 def main() -> None:
+    """Run the switch until the control socket is closed."""
     number, latency, seed = sys.argv[1:]
     channel = socket.socket(fileno=int(number))
     switch = Switch(latency=float(latency), seed=int(seed))
@@ -181,7 +197,7 @@ def main() -> None:
     switch.watch(channel.fileno(), control.serve)
     hurry()
     gc.freeze()
-    gc.disable()  # no code here makes reference cycles
+    gc.disable()  # not needed, because no code here makes reference cycles; it would cost time
     while control.open:
         switch.turn()
 

@@ -1,4 +1,4 @@
-"""Volunteers: their links, NATs, places and habits, and the published data behind them.
+"""Populations of volunteers: their links, NATs, locations and habits, with data from publications.
 
 Public: `draw` and `build` (`mix.py`), `churn` (`churn.py`), `link` (`profiles.py`), `matrix`
 (`latency.py`).

@@ -1,6 +1,6 @@
-"""Churn of volunteers: sessions, departures, re-dials; and a driver that carries them out.
+"""Churn of volunteers: a model of their sessions, departures and re-dials, and its execution.
 
-Every draw of a volunteer comes from its own stream. The figures and their sources: `churn.toml`.
+Each volunteer has random generators of its own. The figures and their sources are in `churn.toml`.
 """
 
 import math
@@ -19,16 +19,19 @@ from .data import table, unknown
 from .mix import Volunteer
 
 _FILE: Final = "churn.toml"
-DAY_H: Final = 24.0
-LEAST_S: Final = 1.0  # minimum of a session or an absence
+DAY_H: Final = 24.0  # hours
+LEAST_S: Final = 1.0  # minimum length of a session or an absence
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """Habits of one class of volunteers; times are in hours.
+    """Habits of one class of volunteers. Times are in hours.
 
-    A `daily` volunteer starts at `start` (mean, deviation) of its local day, with probability
-    `chance`. Others alternate between sessions and absences (median, sigma of the log-normal).
+    `share` is the class's share of the volunteers. `session` has the shape and the scale of a
+    Weibull distribution if `weibull` is True; otherwise the least and the greatest length. A
+    `daily` volunteer comes online on each day with probability `chance`, at the hour `start` (mean,
+    standard deviation) of its local day. The other volunteers alternate between sessions and
+    absences; `absence` has the median and sigma of a log-normal distribution.
     """
 
     name: str
@@ -43,7 +46,11 @@ class Habit:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of churn; it runs `speed` times as fast as real life."""
+    """A model of churn. Its time passes `speed` times as fast as in real life.
+
+    `departures` maps each kind of departure to its share. `redial_share` is the share of gateways
+    that get a new public address from time to time, every `redial_every` hours.
+    """
 
     name: str
     habits: tuple[Habit, ...]
@@ -55,7 +62,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Time online, in seconds of the simulation, and how it ends: "clean", "crash" or "sleep"."""
+    """One session of a volunteer, in virtual seconds.
+
+    `departure` says how it ends: "clean", "crash" or "sleep".
+    """
 
     start: float
     end: float
@@ -63,7 +73,11 @@ class Session:
 
 
 class StayEntry(TypedDict, total=False):
-    """Lengths of sessions in hours: a Weibull distribution, or any between two lengths."""
+    """Length of sessions in the data file, in hours.
+
+    Either a Weibull distribution (`weibull_shape`, `scale_h`), or a uniform distribution between
+    two lengths (`least_h`, `most_h`).
+    """
 
     weibull_shape: float
     scale_h: float
@@ -72,7 +86,10 @@ class StayEntry(TypedDict, total=False):
 
 
 class HabitEntry(TypedDict):
-    """A class of volunteers in the data file: absences between sessions, or one start a day."""
+    """A class of volunteers in the data file.
+
+    It has either `absence`, the time between sessions, or `start` and `chance`, for daily sessions.
+    """
 
     percent: float
     session: StayEntry
@@ -82,13 +99,16 @@ class HabitEntry(TypedDict):
 
 
 def names() -> list[str]:
-    """Return the models of the package."""
+    """Return the names of the built-in models."""
     return list(table(_FILE))
 
 
 @cache
 def load(name: str = "volunteer-mix") -> Model:
-    """Return a model of the package. Raises BadScenario with the nearest name."""
+    """Return a built-in model by its name.
+
+    Raises BadScenario, with a hint at the nearest name, if there is none.
+    """
     if name not in names():
         raise unknown("model of churn", name, names())
     entry = table(_FILE)[name]
@@ -108,6 +128,7 @@ def load(name: str = "volunteer-mix") -> Model:
 
 
 def _habit(name: str, item: HabitEntry) -> Habit:
+    """Convert the entry of a class in the data file."""
     session, share = item["session"], item["percent"] / 100
     weibull = "weibull_shape" in session
     stay = (
@@ -130,10 +151,11 @@ def habit_of(model: Model, random: Random) -> Habit:
 def sessions(
     model: Model, habit: Habit, random: Random, utc_hours: float = 0.0
 ) -> Iterator[Session]:
-    """Yield the sessions of one volunteer, without end, in seconds from the start of the
-    simulation.
+    """Yield the sessions of one volunteer, without end.
 
-    The simulation starts at midnight UTC, at a random moment of each volunteer's cycle.
+    Times are in seconds since the start of the simulation, which is at midnight UTC. `utc_hours` is
+    the difference of the volunteer's local time from UTC. A volunteer with sessions and absences
+    starts at a random point of its cycle.
     """
     stays = _daily(habit, random, utc_hours) if habit.daily else _alternating(habit, random)
     for start, end in stays:
@@ -143,20 +165,23 @@ def sessions(
 
 
 def _stay(habit: Habit, random: Random) -> float:
-    """Return the length of a session in hours."""
+    """Draw the length of a session, in hours."""
     a, b = habit.session
     return random.weibullvariate(b, a) if habit.weibull else random.uniform(a, b)
 
 
 def _away(habit: Habit, random: Random) -> float:
-    """Return the length of an absence in hours."""
+    """Draw the length of an absence, in hours."""
     median, sigma = habit.absence
     return max(random.lognormvariate(math.log(median), sigma), LEAST_S / 3600)
 
 
 def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
-    """Alternate sessions and absences. A volunteer that is online at the beginning is in the middle
-    of a session, drawn in proportion to its length.
+    """Yield (start, end) of sessions that alternate with absences, in hours.
+
+    Time 0 is at a random point of the first session and the absence after it. This point is more
+    likely to lie in a long cycle than in a short one. The lengths of the first cycle are therefore
+    drawn with a probability in proportion to their sum.
     """
     lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
     stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]
@@ -169,6 +194,7 @@ def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
 
 
 def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[float, float]]:
+    """Yield (start, end) of the sessions of a daily volunteer, in hours."""
     day, last = -1, 0.0
     while True:
         start = day * DAY_H + random.gauss(*habit.start) - utc_hours
@@ -180,14 +206,14 @@ def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[flo
         day += 1
 
 
-# The driver.
+# Execution of the model.
 
 Stop = Callable[[Host], Awaitable[None]]
-"""Ends a host's program in order."""
+"""Ends the program of a host in an orderly way."""
 
 
 async def power_off(host: Host) -> None:
-    """Cut the power: for programs without a goodbye."""
+    """Cut the power of a host. Used for programs that need no orderly end."""
     await host.crash()
 
 
@@ -199,9 +225,10 @@ async def churn(
     model: str | Model = "volunteer-mix",
     stop: Stop = power_off,
 ) -> None:
-    """Start, stop, crash and suspend the volunteers' programs by the model, until cancelled.
+    """Start, stop, crash and suspend the programs of volunteers by a model, until cancelled.
 
-    Light hosts are switched on and off, and keep their cores.
+    `program` returns the program of a volunteer, and `stop` ends it in an orderly way. Light hosts
+    are switched on and off instead, and keep the state of their protocols.
     """
     chosen = load(model) if isinstance(model, str) else model
     async with trio.open_nursery() as nursery:
@@ -212,6 +239,7 @@ async def churn(
 
 
 async def _redial(faults: Faults, one: Volunteer, model: Model) -> None:
+    """Give a volunteer's gateway a new public address from time to time, if the model says so."""
     random = faults.world.streams.get(one.name, "redial")
     every = model.redial_every * 3600 / model.speed
     first = random.random() * every
@@ -224,7 +252,7 @@ async def _redial(faults: Faults, one: Volunteer, model: Model) -> None:
 
 
 class _Life:
-    """One volunteer's sessions."""
+    """Execution of one volunteer's sessions."""
 
     def __init__(
         self,
@@ -241,6 +269,7 @@ class _Life:
         self._stop = stop
 
     async def run(self) -> None:
+        """Start and end the volunteer's sessions, until cancelled."""
         random = self._faults.world.streams.get(self._one.name, "churn")
         habit = habit_of(self._model, random)
         hours = self._one.drawn.region.utc_hours
@@ -254,6 +283,7 @@ class _Life:
             await self._leave(session.departure)
 
     async def _arrive(self) -> None:
+        """Start a session: wake the host, switch it on, or start its program."""
         host = self._one.host
         if self._faults.asleep(host):
             self._faults.resume(host)
@@ -267,6 +297,7 @@ class _Life:
             self._faults.note("start", (host.name,))
 
     async def _leave(self, how: str) -> None:
+        """End a session. `how` is "clean", "crash" or "sleep"."""
         host = self._one.host
         if how == "sleep":
             self._faults.sleep(host)

@@ -1,4 +1,4 @@
-"""The data files in this folder. Each names its sources and its units."""
+"""Loads the data files of this package. Each data file names its sources and units."""
 
 import tomllib
 from collections.abc import Collection
@@ -17,10 +17,10 @@ def text(name: str) -> str:
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """Return a TOML file of this package."""
+    """Parse a TOML file of this package."""
     return tomllib.loads(text(name))
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> BadScenario:
-    """Return the error for an unknown name, with the nearest known one."""
+    """Return the error about an unknown name, with a hint at the nearest known one."""
     return BadScenario(f"there is no {what} `{name}`", hint=nearest(name, known))

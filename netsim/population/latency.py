@@ -1,13 +1,15 @@
-"""Latency between two places: matrices of round trips, measured or computed.
+"""Latency between two sites: matrices of round trips, measured or computed.
 
-Two published formats are read: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT), and the
-pings of WonderNetwork as ConsenSys/wittgenstein publishes them (Apache-2.0). `core`, part of
-the package, is computed: great circles between cities, at the speed of light in fibre, times a
-detour factor, plus a constant for both ends. Compared with the pings between the same cities
-(2018), its quantiles differ by 3 % at the median and by up to 12 % from the 5th to the 95th. A
-single pair differs by 20 % at the median and by 47 % at the 90th percentile, because real routes
-follow cables and contracts (most of all in Africa and South America). Its median is 23 % above that
-of PlanetLab, whose sites are universities; from the 75th percentile up they are within 8 %.
+This module reads two published formats: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT),
+and the pings of WonderNetwork as published by ConsenSys/wittgenstein (Apache-2.0). The built-in
+matrix `core` is computed: the great circle between two cities, at the speed of light in fibre,
+times a detour factor, plus a constant for both ends.
+
+The quantiles of `core` differ from those of the pings between the same cities (2018) by 3 % at the
+median, and by up to 12 % from the 5th to the 95th percentile. The round trip of a single pair
+differs by 20 % at the median and by 47 % at the 90th percentile, because real routes follow cables
+and contracts (most of all in Africa and South America). The median of `core` is 23 % above that of
+PlanetLab, whose sites are universities. From the 75th percentile up, the two are within 8 %.
 """
 
 import csv
@@ -21,35 +23,39 @@ from ..errors import BadScenario
 from .data import text, unknown
 
 FIBRE_KM_PER_S: Final = 200_000.0
-"""Speed of light in glass, whose refractive index is about 1.5."""
+"""Speed of light in glass, which has a refractive index of about 1.5."""
 DETOUR: Final = 1.9
-"""Ratio of the length of a route to the great circle."""
+"""Ratio of a route's length to the great circle between its ends."""
 ENDS_MS: Final = 8.0
-"""Part of a round trip at any distance: routers, and the way into and out of the city."""
+"""Part of a round trip that does not depend on the distance: routers and the routes in cities."""
 EARTH_KM: Final = 6371.0  # mean radius
 SAME_SITE_S: Final = 0.001
-"""Seconds in one direction between two hosts at one place; the access links come on top."""
+"""One-way latency, in seconds, between two hosts at one site. Access links are not included."""
 MAX_SITES: Final = 2000
 MAX_RTT_MS: Final = 10_000.0
 UNITS_MS: Final = {"ms": 1.0, "s": 1000.0}
-"""Units of the round trips in a file, in milliseconds."""
+"""Units that the round trips in a file can have, in milliseconds."""
 UNSURE_BELOW: Final = 10.0
-"""If all values are smaller, they may be milliseconds within one city, or seconds."""
+"""If all values are smaller, their unit is unclear: milliseconds within one city, or seconds."""
 _WONDER: Final = ["from", "to", "avg_ms", "pct_sol", "min_ms", "max_ms", "mdev_ms"]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place and its region ("" if the data gives none)."""
+    """A site, with the name of its region, which is empty if the data has no regions."""
 
     name: str
     region: str = ""
 
 
 class Matrix:
-    """Seconds in one direction between sites, by row: half of the mean of both round trips."""
+    """One-way latencies between sites, in seconds. A site is known by its row.
+
+    The latency between two sites is half of the mean of the two measured round trips.
+    """
 
     def __init__(self, sites: Sequence[Site], round_trips_ms: Sequence[Sequence[float]]) -> None:
+        """Create the matrix. `round_trips_ms` has a row of milliseconds for each site."""
         self.sites = tuple(sites)
         self._rows = [
             [
@@ -63,30 +69,34 @@ class Matrix:
         return len(self.sites)
 
     def __call__(self, a: int, b: int) -> float:
-        """Return the seconds from site `a` to site `b`; the form that `World(latency=…)` takes."""
+        """Return the latency from site `a` to site `b` in seconds. `World` calls this."""
         return self._rows[a][b]
 
     def regions(self) -> list[str]:
-        """Return the names of the regions, in order of appearance."""
+        """Return the names of the regions, in the order of their first sites."""
         return list(dict.fromkeys(site.region for site in self.sites))
 
     def of_region(self, region: str) -> list[int]:
-        """Return the rows of a region's sites."""
+        """Return the rows of the sites in a region."""
         return [row for row, site in enumerate(self.sites) if site.region == region]
 
     def row(self, name: str) -> int:
-        """Return the row of a site. Raises BadScenario."""
+        """Return the row of a site by its name. Raises BadScenario if there is none."""
         for row, site in enumerate(self.sites):
             if site.name == name:
                 return row
         raise unknown("site", name, [site.name for site in self.sites])
 
     def one_way(self) -> list[float]:
-        """Return the seconds of every pair, sorted, for quantiles."""
+        """Return the latencies of all pairs of different sites, in seconds, sorted."""
         return sorted(s for a, row in enumerate(self._rows) for b, s in enumerate(row) if a != b)
 
 
 def _milliseconds(item: str, line: int, unit: str = "ms") -> float:
+    """Convert a text to a round trip in milliseconds. `unit` is the unit of the text.
+
+    Raises BadScenario if it is not a number or is out of range.
+    """
     try:
         value = float(item) * UNITS_MS[unit]
     except ValueError:
@@ -98,16 +108,17 @@ def _milliseconds(item: str, line: int, unit: str = "ms") -> float:
 
 
 def _bounded(count: int, line: int) -> None:
+    """Raise BadScenario if `count` sites are too many."""
     if count > MAX_SITES:
         raise BadScenario(f"the matrix has more than {MAX_SITES} sites", line=line)
 
 
 def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
-    """Read the PlanetLab format: a square of round trips between white space, one line for each
-    site.
+    """Parse the PlanetLab format: a square of round trips, separated by white space.
 
-    `unit` is "ms", "s", or empty for milliseconds, which is refused if the values may also be
-    seconds. Raises BadScenario with the line.
+    Each line has the round trips of one site. `unit` is "ms", "s" or empty. If it is empty, the
+    values are in milliseconds, but values that could also be seconds are refused. Raises
+    BadScenario, with the line, if the file is malformed.
     """
     rows: list[list[float]] = []
     for number, line in enumerate(lines, 1):
@@ -133,6 +144,7 @@ def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
 
 
 def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, row) of a CSV file. Raises BadScenario if it is not valid CSV."""
     reader = csv.reader(lines, strict=True)
     try:
         for row in reader:
@@ -143,12 +155,13 @@ def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def wondernetwork(lines: Iterable[str]) -> Matrix:
-    """Read the WonderNetwork format: `from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms`, one line per
-    pair.
+    """Parse the WonderNetwork format, which is CSV with one line for each pair of cities.
 
-    `from` is a city, `+` for a space; `to` is "City Country, Continent". A site is a city that
-    sends pings. A pair measured in one direction counts for both; a pair never measured gets the
-    median of all. The region is the continent. Raises BadScenario with the line.
+    The columns are `from,to,avg_ms,pct_sol,min_ms,max_ms,mdev_ms`. `from` is a city, with `+` in
+    place of spaces; `to` is "City Country, Continent". Each city that sends pings is a site, and
+    its region is the continent. If a pair was measured in one direction only, this value counts for
+    both directions. A pair without a measurement gets the median of all. Raises BadScenario, with
+    the line, if the file is malformed.
     """
     rows = _rows_of(lines)
     first, header = next(rows, (1, []))
@@ -166,6 +179,11 @@ def wondernetwork(lines: Iterable[str]) -> Matrix:
 
 
 def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Matrix:
+    """Build a matrix from pings.
+
+    `pings` maps each sending city to its round trips by destination. `places` are all destinations,
+    in the form "City Country, Continent".
+    """
     full: dict[str, str] = {}
     for place in places:
         words = place.split(",")[0].split(" ")
@@ -186,10 +204,10 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
 
 
 def cities(lines: Iterable[str]) -> Matrix:
-    """Compute latencies between cities from `name,region,latitude,longitude`, in degrees, one per
-    line.
+    """Compute the latencies between cities, given as CSV: `name,region,latitude,longitude`.
 
-    Lines that begin with `#` are comments. Raises BadScenario with the line.
+    Latitude and longitude are in degrees. Lines that begin with `#` are comments. Raises
+    BadScenario, with the line, if the file is malformed.
     """
     sites: list[Site] = []
     places: list[tuple[float, float]] = []
@@ -203,6 +221,10 @@ def cities(lines: Iterable[str]) -> Matrix:
 
 
 def _degrees(item: str, most: int, line: int) -> float:
+    """Convert a text to a number of degrees from -`most` to `most`.
+
+    Raises BadScenario if it is not.
+    """
     try:
         value = float(item)
     except ValueError:
@@ -215,11 +237,12 @@ def _degrees(item: str, most: int, line: int) -> float:
 
 
 def round_trip_ms(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Return the round trip in milliseconds between two places, in degrees of latitude and
-    longitude.
+    """Compute the round trip between two sites, in milliseconds.
+
+    `a` and `b` are (latitude, longitude) in degrees.
     """
     (north_a, east_a), (north_b, east_b) = (map(math.radians, place) for place in (a, b))
-    # The haversine formula is exact for near places as well.
+    # The haversine formula stays accurate for sites that are near each other.
     chord = math.sin((north_a - north_b) / 2) ** 2
     chord += math.cos(north_a) * math.cos(north_b) * math.sin((east_a - east_b) / 2) ** 2
     km = 2 * EARTH_KM * math.asin(math.sqrt(min(chord, 1.0)))
@@ -231,8 +254,8 @@ FORMATS: Final[dict[str, Callable[..., Matrix]]] = {
     "planetlab": planetlab,
     "wondernetwork": wondernetwork,
 }
-"""Formats of a user's file. `WITH_UNIT` names those that also take the unit of their values."""
-WITH_UNIT: Final = ("planetlab",)
+"""Parsers of the formats that a user's file can have."""
+WITH_UNIT: Final = ("planetlab",)  # formats whose parser also takes the unit of the values
 
 
 def names() -> list[str]:
@@ -242,12 +265,12 @@ def names() -> list[str]:
 
 @cache
 def matrix(name: str = "core") -> Matrix:
-    """Return a built-in matrix by its name. Raises BadScenario."""
+    """Return a built-in matrix by its name. Raises BadScenario if there is none."""
     if name not in names():
         raise unknown("latency matrix", name, names())
     return cities(text("cities.csv").splitlines())
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of the sorted `values` lies."""
+    """Return the value below which this share (0 to 1) of the sorted `values` lies."""
     return values[min(len(values) - 1, math.floor(share * len(values)))]

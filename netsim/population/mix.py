@@ -1,6 +1,6 @@
-"""Volunteers drawn from classes of NATs and links, and built into a world.
+"""Draws volunteers from classes with NATs and links, and builds them in a world.
 
-Each volunteer is drawn from its own stream, so that adding one changes no other.
+Each volunteer is drawn with a random generator of its own. Adding one therefore changes no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +19,15 @@ from . import latency, profiles
 from .data import table, unknown
 
 DEFAULT: Final = "home-volunteers-2026"
-PUNCH: Final = ("open", "port", "late", "symmetric", "blocked")
+PUNCH: Final = ("open", "port", "late", "symmetric", "blocked")  # see the population's TOML file
 Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region: its share of the volunteers, and its clock against UTC in hours."""
+    """A region, its share of the volunteers, and the difference of its local time from UTC in
+    hours.
+    """
 
     name: str
     share: float
@@ -36,8 +38,11 @@ class Region:
 class Kind:
     """A class of volunteers.
 
-    `nat` and `carrier` are kinds of gateway, "" for none; `links` are profiles by share; `punch` is
-    the class's ability to punch holes in theory (explained in the data file).
+    `nat` is the kind of gateway at home, and `carrier` that of the carrier's gateway in front of
+    it; either is empty if there is none. `knobs` and `carrier_knobs` are the settings of these
+    gateways. `links` has the share of each link profile. `punch` is the ability of the class to
+    punch holes in theory, as explained in the data file. `forward`: the host can open a port of its
+    gateway.
     """
 
     name: str
@@ -52,7 +57,7 @@ class Kind:
 
 
 class ClassEntry(TypedDict):
-    """A class of volunteers in a data file; shares are in percent."""
+    """A class of volunteers in a data file. Shares are in percent."""
 
     name: str
     percent: float
@@ -67,7 +72,10 @@ class ClassEntry(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """A mix of classes and regions. Shares are fractions of 1."""
+    """A mix of classes and regions. Shares are from 0 to 1.
+
+    `ipv6` is the share of volunteers with IPv6, and `bad_wifi` that of hosts with bad Wi-Fi.
+    """
 
     name: str
     regions: tuple[Region, ...]
@@ -78,7 +86,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Drawn properties of one volunteer; `site` is a row of the latency matrix."""
+    """Properties that were drawn for one volunteer. `site` is a row of the latency matrix."""
 
     kind: Kind
     region: Region
@@ -90,7 +98,7 @@ class Draw:
 
 @dataclass(slots=True)
 class Volunteer:
-    """A volunteer in a world. `gateways` are those in front of its host, the nearest first."""
+    """A volunteer in a world. `gateways` are those in front of its host, with the nearest first."""
 
     drawn: Draw
     host: Host | LightHost
@@ -98,11 +106,12 @@ class Volunteer:
 
     @property
     def name(self) -> str:
+        """The name of the volunteer's host."""
         return self.host.name
 
     @property
     def kind(self) -> str:
-        """The name of its class."""
+        """The name of the volunteer's class."""
         return self.drawn.kind.name
 
     def __repr__(self) -> str:
@@ -111,20 +120,26 @@ class Volunteer:
 
 
 def names() -> list[str]:
-    """Return the populations of the package."""
+    """Return the names of the built-in populations."""
     return [DEFAULT]
 
 
 @cache
 def load(name: str = DEFAULT) -> Population:
-    """Return a population of the package. Raises BadScenario with the nearest name."""
+    """Return a built-in population by its name.
+
+    Raises BadScenario, with a hint at the nearest name, if there is none.
+    """
     if name not in names():
         raise unknown("population", name, names())
     return read(table(f"{name}.toml"))
 
 
 def read(entry: Mapping[str, Any]) -> Population:
-    """Read a population from its table. Raises BadScenario if shares or names do not fit."""
+    """Build a population from the content of a data file.
+
+    Raises BadScenario if shares do not add up to 100 %, or a name is unknown.
+    """
     regions = tuple(
         Region(name, item["percent"] / 100, item["utc_hours"])
         for name, item in entry["regions"].items()
@@ -146,6 +161,7 @@ def read(entry: Mapping[str, Any]) -> Population:
 
 
 def _kind(item: ClassEntry) -> Kind:
+    """Build a class from its entry. Raises BadScenario if shares or names are wrong."""
     name = item["name"]
     if item["punch"] not in PUNCH:
         raise unknown(f"`punch` of class {name}", item["punch"], PUNCH)
@@ -167,7 +183,10 @@ def _kind(item: ClassEntry) -> Kind:
 
 
 def draw(population: Population, random: Random, places: latency.Matrix) -> Draw:
-    """Draw a volunteer; every one takes the same number of draws, whatever the result."""
+    """Draw the properties of one volunteer. `places` is the latency matrix.
+
+    Always uses the same number of random values, whatever the result.
+    """
     kind = _choose(random, ((item, item.share) for item in population.kinds))
     region = _choose(random, ((item, item.share) for item in population.regions))
     link = _choose(random, kind.links.items())
@@ -179,6 +198,7 @@ def draw(population: Population, random: Random, places: latency.Matrix) -> Draw
 
 
 def _choose(random: Random, shares: Iterable[tuple[Choice, float]]) -> Choice:
+    """Choose one of several items. `shares` has each item with its weight."""
     items, weights = zip(*shares, strict=True)
     found: Choice = random.choices(items, weights)[0]
     return found
@@ -193,10 +213,12 @@ def populate(
     prefix: str = "v",
     core: Callable[[str], Core] | None = None,
 ) -> list[Volunteer]:
-    """Draw volunteers and build them; with `core` (from a name to a core) they are light hosts.
+    """Draw `count` volunteers and build them in a world.
 
-    Their sites are rows of `places`, the package's matrix; `World(latency=latency.matrix())` uses
-    it.
+    Their names are `prefix` and a number. Their sites are rows of `places`, by default the built-in
+    matrix; the world should then have `latency=latency.matrix()`. If `core` is given, the
+    volunteers are light hosts, and `core` returns the core (protocol logic without I/O) of each by
+    its name.
     """
     drawn = draws(world, count, population=population, places=places, prefix=prefix)
     return [
@@ -213,7 +235,10 @@ def draws(
     places: latency.Matrix | None = None,
     prefix: str = "v",
 ) -> dict[str, Draw]:
-    """Draw volunteers by name, as `populate` builds them."""
+    """Draw `count` volunteers.
+
+    Return their properties by name. `populate` builds the same volunteers.
+    """
     drawn_from = load(population) if isinstance(population, str) else population
     places = places or latency.matrix()
     names = [f"{prefix}{index}" for index in range(count)]
@@ -223,9 +248,10 @@ def draws(
 def build(
     world: World, name: str, drawn: Draw, core: Core | None = None, link: LinkSpec | None = None
 ) -> Volunteer:
-    """Build one volunteer: its gateways, with the access link at the outermost, and its host.
+    """Build one volunteer: its gateways and its host.
 
-    `link` replaces the access link that was drawn.
+    The access link belongs to the home's gateway, or to the host if it has none. `link` replaces
+    the access link that was drawn. If `core` is given, the host is a light host with this core.
     """
     kind, access = drawn.kind, link or profiles.link(drawn.link)
     gateways: list[Gateway] = []
@@ -264,8 +290,10 @@ def build(
 
 
 def punch_rate(population: Population) -> float:
-    """Return the share of pairs without a forward, both behind NATs, that can reach each other in
-    theory, once each knows the other's outer endpoint and both probe at the same time.
+    """Compute the share of pairs of volunteers that can punch holes to each other in theory.
+
+    Only volunteers behind a NAT without an open port count. The theory assumes that each of the two
+    knows the other's outer endpoint and that both send probes at the same time.
     """
     kinds = [kind for kind in population.kinds if kind.nat and not kind.forward]
     whole = sum(kind.share for kind in kinds)
@@ -275,8 +303,9 @@ def punch_rate(population: Population) -> float:
 
 
 def can_punch(a: str, b: str) -> bool:
-    """Whether two volunteers can punch: RFC 4787's mappings against its filters, in terms of
-    `Kind.punch`.
+    """Return whether two volunteers can punch holes, given the `punch` of their classes.
+
+    This follows from how their NATs map and filter (RFC 4787, sections 4 and 5).
     """
     if "blocked" in (a, b):
         return False

@@ -1,4 +1,7 @@
-"""Access links by name: `link("cable")`, `link("dsl+bad-wifi")`. The figures: `links.toml`."""
+"""Access links by name, such as `link("cable")` or `link("dsl+bad-wifi")`.
+
+The figures and their sources are in `links.toml`.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -12,7 +15,7 @@ _FILE = "links.toml"
 
 
 class PhaseEntry(TypedDict):
-    """A phase of a link that changes periodically."""
+    """A phase of a link's cycle, in the data file."""
 
     start_s: float
     length_s: float
@@ -22,14 +25,14 @@ class PhaseEntry(TypedDict):
 
 
 class CycleEntry(TypedDict):
-    """A link that changes periodically."""
+    """The cycle of a link that changes periodically, in the data file."""
 
     period_s: float
     phases: list[PhaseEntry]
 
 
 class LinkEntry(TypedDict):
-    """A link in the data file."""
+    """A link profile in the data file."""
 
     latency_ms: float
     jitter_ms: float
@@ -43,18 +46,21 @@ class LinkEntry(TypedDict):
 
 
 def names() -> list[str]:
-    """Return the profiles that can be used alone."""
+    """Return the names of the profiles that can be used alone."""
     return [name for name, entry in table(_FILE).items() if not entry.get("overlay")]
 
 
 def overlays() -> list[str]:
-    """Return the profiles that are added to another one with a `+`."""
+    """Return the names of the overlays, which are added to another profile with a `+`."""
     return [name for name, entry in table(_FILE).items() if entry.get("overlay")]
 
 
 @cache
 def link(name: str) -> LinkSpec:
-    """Return an access link as its host sees it. Raises BadScenario with the nearest name."""
+    """Return an access link by its name.
+
+    Raises BadScenario, with a hint at the nearest name, if a profile or overlay is unknown.
+    """
     base, *above = name.split("+")
     if base not in names():
         raise unknown("link profile", base, names())
@@ -68,10 +74,15 @@ def link(name: str) -> LinkSpec:
 
 
 def _spec(entry: LinkEntry) -> LinkSpec:
+    """Convert an entry of the data file to a specification of both directions."""
     return LinkSpec(up=_pipe(entry, "up_mbit"), down=_pipe(entry, "down_mbit"))
 
 
 def _pipe(entry: LinkEntry, rate: Literal["up_mbit", "down_mbit"]) -> PipeSpec:
+    """Convert one direction of an entry. `rate` is the key of the direction's rate.
+
+    Raises BadScenario if the jitter exceeds the latency.
+    """
     latency, jitter = entry["latency_ms"] / 1000, entry["jitter_ms"] / 1000
     if jitter > latency:
         raise BadScenario(f"a jitter of {jitter:g} s is more than the latency {latency:g} s")
@@ -87,12 +98,14 @@ def _pipe(entry: LinkEntry, rate: Literal["up_mbit", "down_mbit"]) -> PipeSpec:
 
 
 def _burst(entry: dict[str, float] | None) -> Burst | None:
+    """Convert the loss in bursts of an entry, if it has any."""
     if entry is None:
         return None
     return Burst(entry["bad"], entry["good"], entry["loss_percent"] / 100)
 
 
 def _cycle(entry: CycleEntry | None) -> Cycle | None:
+    """Convert the cycle of an entry, if it has one."""
     if entry is None:
         return None
     phases = tuple(
@@ -109,7 +122,10 @@ def _cycle(entry: CycleEntry | None) -> Cycle | None:
 
 
 def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
-    """Combine two links in a row into one: the slower rate and its buffer, the worse bursts."""
+    """Combine two links in series into one. It gets the rate and the buffer of the slower link.
+
+    Of two kinds of loss in bursts, it gets the one that loses more in the bad state.
+    """
     assert base.rate is not None and over.rate is not None
     slower = over if over.rate < base.rate else base
     return replace(
@@ -124,12 +140,16 @@ def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
 
 
 def _weight(burst: Burst) -> float:
+    """Return the share of packets that are lost in the bad state."""
     return burst.loss
 
 
 @cache
 def overlay(name: str) -> LinkSpec:
-    """Return an overlay alone: the Wi-Fi between a host and its gateway."""
+    """Return an overlay alone: the Wi-Fi link between a host and its home gateway.
+
+    Raises BadScenario if the overlay is unknown.
+    """
     if name not in overlays():
         raise unknown("link overlay", name, overlays())
     return _spec(table(_FILE)[name])

@@ -1,4 +1,4 @@
-"""The HTML page of a result."""
+"""HTML page that reports the result of a run."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ from ..scenario.result import HostFigures, Result
 from . import plots
 from .template import PAGE
 
+# Metrics for the top of the page, each with the words that follow its value.
 HEADLINE: Final = {
     "punch.success_rate": "of the pairs heard each other",
     "punch.time.p50": "until a pair does (median)",
@@ -30,6 +31,7 @@ HEADLINE: Final = {
 _ENVIRONMENT: Final = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
 
 
+# Descriptions of the pairs that a matrix counts, by `what` of a `PairMatrix`.
 PAIRS: Final = {
     "linked": "pairs of running daemons that have a link at the end",
     "punched": "attempts of two hosts to reach each other that succeeded",
@@ -38,10 +40,10 @@ PAIRS: Final = {
 
 
 def page(run: Result, scenario: str = "") -> str:
-    """Return the whole HTML file, with the text of its scenario. Names in both are escaped.
+    """Return the whole HTML file. `scenario` is the text of the scenario's file.
 
-    `run` may come from a damaged file: raises KeyError, TypeError, ValueError, AttributeError or
-    IndexError if its fields do not fit together.
+    All texts from the run and the scenario are escaped. If `run` comes from a damaged file, raises
+    KeyError, TypeError, ValueError, AttributeError or IndexError.
     """
     try:
         return _page(run, scenario)
@@ -50,6 +52,7 @@ def page(run: Result, scenario: str = "") -> str:
 
 
 def _page(run: Result, scenario: str) -> str:
+    """Render the template. Raises UndefinedError if a field is missing."""
     metrics = run.metrics
     return _ENVIRONMENT.from_string(PAGE).render(
         run=run,
@@ -72,7 +75,7 @@ def _page(run: Result, scenario: str) -> str:
 
 
 def _headline(metrics: Metrics) -> Iterator[tuple[str, str]]:
-    """Yield the most important figures, each with a label."""
+    """Yield (label, value) for the most important figures that were measured."""
     for metric, words in HEADLINE.items():
         value = value_of(metric, metrics)
         if value is not None:
@@ -80,15 +83,17 @@ def _headline(metrics: Metrics) -> Iterator[tuple[str, str]]:
 
 
 def _statistics(name: str, value: Mapping[str, float]) -> dict[str, str]:
+    """Format each statistic of a distribution with its unit."""
     return {key: shown(f"{name}.{key}", number) for key, number in value.items()}
 
 
 def _times(ratio: float) -> str:
+    """Format the ratio of virtual to real time."""
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _scalars(metrics: Metrics) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value and meaning of each figure that is not a distribution."""
+    """Yield (name, value, meaning) for each figure that is not a distribution."""
     for name, value in sorted(metrics.items()):
         if not isinstance(value, Mapping):
             yield name, shown(name, value), meaning(name)
@@ -98,7 +103,10 @@ def _scalars(metrics: Metrics) -> Iterator[tuple[str, str, str]]:
 
 
 def _kinds(hosts: list[HostFigures]) -> list[dict[str, str | int]]:
-    """Sum hosts and their counters by the kind of their gateway."""
+    """Return a row for each kind of gateway: the number of hosts and the sums of their counters.
+
+    Kinds with the most hosts come first.
+    """
     found: dict[str, Counter[str]] = {}
     for host in hosts:
         sums = found.setdefault(host.kind, Counter())

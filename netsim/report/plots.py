@@ -1,6 +1,6 @@
-"""Plots of a run as SVG for the page of a report. matplotlib is optional and imported late.
+"""Plots of a run as SVG, for the report page. matplotlib is optional and imported on first use.
 
-Legends are beside the axes, and ticks show whole values: no offset, no power of ten.
+Legends are beside the axes. Ticks show full values, without an offset or a power of ten.
 """
 
 import io
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH: Final = 9.0  # inches
-UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # all others: milliseconds
+UNITS: Final = {"throughput": ("Mbit/s", 8e-6)}  # (unit, factor); milliseconds for all others
 BLUE, RED, GREY, PALE = "#2b6cb0", "#b3261e", "#6b7785", "#e3e8ee"
 
 
 class Plots(TypedDict):
-    """The plots of a run, each as SVG; empty without matplotlib, or without data."""
+    """Plots of a run, each as SVG.
+
+    A plot is empty without matplotlib, or if there is no data for it.
+    """
 
     available: bool
     distributions: list[Markup]
@@ -35,7 +38,7 @@ class Plots(TypedDict):
 
 
 def available() -> bool:
-    """Whether plots can be made."""
+    """Return whether matplotlib is installed."""
     try:
         import_module("matplotlib.figure")
     except ImportError:
@@ -44,7 +47,7 @@ def available() -> bool:
 
 
 def of(run: Result) -> Plots:
-    """Return every plot of a run; none without matplotlib."""
+    """Make every plot of a run. Without matplotlib, the plots are empty."""
     if not available():
         return {
             "available": False, "distributions": [], "topology": "", "matrix": "", "timeline": "",
@@ -63,12 +66,14 @@ def of(run: Result) -> Plots:
 
 
 def _figure(height: float, width: float = WIDTH) -> "Figure":
+    """Create a figure. Sizes are in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def _axes(height: float, width: float = WIDTH) -> "tuple[Figure, Axes]":
+    """Create a figure with one pair of axes. Sizes are in inches."""
     figure = _figure(height, width)
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
@@ -76,7 +81,7 @@ def _axes(height: float, width: float = WIDTH) -> "tuple[Figure, Axes]":
 
 
 def _whole_values(*axes: "Axis") -> None:
-    """Use ticks that show the value itself, as `1,500` or `97.5`."""
+    """Make the ticks show full values, such as `1,500` or `97.5`."""
     from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     for axis in axes:
@@ -90,7 +95,7 @@ def _legend(axes: "Axes") -> None:
 
 
 def _svg(figure: "Figure") -> Markup:
-    """Return the figure's SVG element: no date, no random ids, no external resources."""
+    """Return the figure as an SVG element, without a date, random ids or external resources."""
     from matplotlib import rc_context
 
     text = io.StringIO()
@@ -105,8 +110,9 @@ def _plain(name: str) -> str:
 
 
 def distribution(name: str, values: list[float]) -> Markup:
-    """Plot the cumulative distribution of ascending samples, with its median and 95th
-    percentile.
+    """Plot the cumulative distribution of ascending samples.
+
+    Lines mark the median and the 95th percentile.
     """
     unit, factor = UNITS.get(name, ("ms", 1e3))
     figure, axes = _axes(2.6)
@@ -127,7 +133,7 @@ def distribution(name: str, values: list[float]) -> Markup:
 
 
 def topology(hosts: list[HostFigures]) -> Markup | str:
-    """Plot a bar of hosts for each kind of gateway: those that are up, then those that are off."""
+    """Plot a bar for each kind of gateway: its hosts that are up, then those that are off."""
     if not hosts:
         return ""
     from matplotlib.ticker import MaxNLocator
@@ -154,7 +160,10 @@ def topology(hosts: list[HostFigures]) -> Markup | str:
 
 
 def matrix(pairs: PairMatrix) -> Markup | str:
-    """Plot the share of pairs that met, by both kinds; grey if there was no such pair."""
+    """Plot the share of pairs that met, for each two kinds of gateway.
+
+    A cell is grey if no pair has these kinds. Returns an empty text for fewer than two kinds.
+    """
     classes, cells = pairs.get("classes", []), pairs.get("cells", [])
     if len(classes) < 2:
         return ""
@@ -171,7 +180,10 @@ def matrix(pairs: PairMatrix) -> Markup | str:
 
 
 def timeline(run: Result) -> Markup | str:
-    """Plot three rows over virtual time: the steps, packets per second, hosts that are up."""
+    """Plot three rows over virtual time: the steps, packets per second, and the number of hosts up.
+
+    Returns an empty text if there are no samples.
+    """
     series = run.series
     if not series.get("at"):
         return ""
@@ -209,7 +221,7 @@ def timeline(run: Result) -> Markup | str:
 
 
 def _rates(at: list[float], counts: list[float]) -> list[float]:
-    """Return the rates per second between successive samples."""
+    """Convert counters to rates per second. `at` has the times of the samples, after a 0."""
     before = [0.0, *counts]
     return [
         (after - before[number]) / max(at[number + 1] - at[number], 1e-9)
@@ -218,7 +230,7 @@ def _rates(at: list[float], counts: list[float]) -> list[float]:
 
 
 def _steps(axes: "Axes", steps: list[Happening], rows: list[str], end: float) -> None:
-    """Plot a row for each kind of step: a bar for its duration, a diamond for an instant."""
+    """Plot a row for each kind of step: a bar for a step with an end, a diamond for one without."""
     for item in steps:
         row = rows.index(item.what)
         if item.until is None:

@@ -1,4 +1,4 @@
-"""The HTML template of a report. No scripts, no external resources."""
+"""HTML template of a report. It has no scripts and uses no external resources."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Runs the seeds of a sweep on a Ray cluster that has shoal installed."""
+"""Runs the seeds of a sweep on a Ray cluster. Its nodes must have shoal installed."""
 
 import importlib
 import logging
@@ -13,24 +13,24 @@ from .execute import versions
 from .sweepfile import SeedLine, failed_line
 from .worker import run_on_node, task_of
 
-KNOCK_S: Final = 5.0
-CLIENT_PORT: Final = "10001"
+KNOCK_S: Final = 5.0  # timeout of the test whether a cluster listens
+CLIENT_PORT: Final = "10001"  # default port of `ray://` addresses
 
 
 class RemoteFunction(Protocol):
-    """A function of Ray's that runs on a node of the cluster and returns a reference."""
+    """A function registered with Ray. Calling `remote` runs it on a node of the cluster."""
 
     def remote(self, task: object, seed: int) -> object: ...
 
 
 class RayErrors(Protocol):
-    """The module `ray.exceptions`."""
+    """The part of the module `ray.exceptions` that this package uses."""
 
     RayError: type[Exception]
 
 
 class Ray(Protocol):
-    """The functions of the module `ray` that are called here."""
+    """The part of the module `ray` that this package uses."""
 
     exceptions: RayErrors
 
@@ -47,7 +47,12 @@ class Ray(Protocol):
 def on_ray(
     address: str, scenario: Scenario, hosts: int | None, seeds: Sequence[int]
 ) -> Iterator[SeedLine]:
-    """Yield the lines of these seeds as they end, from a Ray cluster that has shoal installed."""
+    """Run these seeds on the Ray cluster at `address`.
+
+    Yield the result line of each run when it ends. `hosts` is the value of `--hosts`. Raises
+    CannotSimulate if no cluster answers, or if versions on a node of the cluster differ from those
+    here.
+    """
     ray = _cluster(address)
     try:
         work = ray.remote(run_on_node)
@@ -61,7 +66,10 @@ def on_ray(
 
 
 def _cluster(address: str) -> Ray:
-    """Return the connected `ray` module. Raises CannotSimulate."""
+    """Connect to a cluster, and return the module `ray`.
+
+    Raises CannotSimulate if Ray is not installed or no cluster answers.
+    """
     try:
         ray = cast("Ray", importlib.import_module("ray"))
     except ImportError:
@@ -79,7 +87,7 @@ def _cluster(address: str) -> Ray:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at an address: Ray itself tries for more than a minute."""
+    """Raise OSError if nothing listens at an address: Ray itself would try for over a minute."""
     scheme, _, rest = address.rpartition("://")
     host, colon, port = rest.rpartition(":")
     if not colon and scheme == "ray":
@@ -89,7 +97,11 @@ def _knock(address: str) -> None:
 
 
 def _answer(ray: Ray, done: object, seed: int) -> SeedLine:
-    """Return a seed's line from a cluster, also if its node dies meanwhile."""
+    """Return the result line of a seed's run on the cluster.
+
+    If the cluster's node died, the line reports the failure. Raises CannotSimulate if versions on
+    the node differ from those here.
+    """
     try:
         line = ray.get(done)
     except ray.exceptions.RayError as error:

@@ -1,4 +1,4 @@
-"""Runs a scenario in this process, and keeps what it measured however it ends."""
+"""Runs a scenario in this process, and hands over the result even if the run fails."""
 
 import sys
 import time
@@ -19,21 +19,28 @@ from ..scenario.run import Progress, Run
 from .folder import Inputs, unwritable
 
 After = Callable[[Result], None]
-"""Called with the result, also with that of a run that was interrupted or failed."""
+"""Called with the result of a run, even if the run was interrupted or has failed."""
 
 
 class Display(Protocol):
-    """Shows what a run does while it is under way."""
+    """Interface to the user while a run is under way."""
 
     def note(self, text: str) -> None:
         """Show a sentence that is not part of the result."""
 
     def progress(self, seconds: float, what: str) -> AbstractContextManager[Progress]:
-        """Show how much of `seconds` has passed; `what` is `virtual` or `real` time."""
+        """Return a context in which progress is shown.
+
+        Its value is the function to call at each sample. `seconds` is the length of the run, and
+        `what` its kind of time, `virtual` or `real`.
+        """
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must agree for a run to be repeatable."""
+    """Return the versions of the software on which a run's packets depend, by name.
+
+    Two runs can be expected to have the same packets only if all versions agree.
+    """
     return {
         "shoal": __version__,
         "python": sys.version.split()[0],
@@ -43,9 +50,10 @@ def versions() -> dict[str, str]:
 
 
 def make_strict(scenario: Scenario) -> None:
-    """Restart this process with a fixed hash seed and addresses, if the scenario asks for it.
+    """If the scenario is `strict`, restart this process with fixed hash seeds and addresses.
 
-    Raises CannotSimulate if the system refuses.
+    Does nothing if this process has been restarted already. Raises CannotSimulate if the system
+    refuses.
     """
     if not scenario.sim.strict:
         return
@@ -63,9 +71,11 @@ def execute(
     until: float | None = None,
     after: After = lambda result: None,
 ) -> Result:
-    """Run in this process. Calls `after` with the result so far, however the run ends.
+    """Run a scenario in this process. However the run ends, pass the result so far to `after`.
 
-    `trace` gets every packet; `until` is a virtual time in seconds. Raises SimError.
+    If `trace` is given, every packet is written to this file. If `until` (virtual seconds) is
+    given, the run stops then. Raises BadScenario if the scenario has an error that appears only
+    when its world is built, and RunFailed if the run fails.
     """
     scenario = inputs.scenario
     file = None if trace is None else TraceFile(trace)
@@ -99,8 +109,10 @@ def execute(
 
 
 class TraceFile:
-    """A trace on disk. Errors are raised between two samples, where a run can end cleanly, and not
-    in the middle of a packet.
+    """Trace on disk, to which a run writes its records.
+
+    A failed write raises no error at once, because the run would end in the middle of a packet.
+    Instead `check`, called between two samples, raises the error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +121,7 @@ class TraceFile:
         self._error: OSError | None = None
 
     def write(self, data: bytes, /) -> None:
-        """Write data. Never raises; after an error, further data is dropped."""
+        """Write data. Never raises an error; after a failed write, discards all further data."""
         if self._error is None:
             try:
                 while data:
@@ -123,37 +135,44 @@ class TraceFile:
             raise unwritable(self._path, self._error)
 
     def checking(self, show: Progress) -> Progress:
-        """Return a progress callback that calls `show` and checks this file."""
+        """Return a progress callback that first checks this file and then calls `show`."""
 
         def look(now: float) -> None:
+            """Check the file and show the progress."""
             self.check()
             show(now)
 
         return look
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
 def _command(inputs: Inputs) -> str:
+    """Return the command that repeats the run with a trace."""
     return f"`shoal sim run {inputs.file} --seed {inputs.seed} --trace`"
 
 
 def _cause(error: BaseException) -> str:
-    """Describe the innermost error of exception groups."""
+    """Describe the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return repr(error)
 
 
 def _is_interrupt(error: BaseException) -> bool:
+    """Return whether the error is a KeyboardInterrupt or a group that contains one."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 
 def _finish(run: Run, ended: str, after: After) -> Result:
-    """Pass the result to `after` and return it; `ended` says why the run ended early."""
+    """Complete the result of a run, pass it to `after` and return it.
+
+    `ended` is the reason if the run ended early, otherwise empty.
+    """
     result = run.result()
     result.versions = versions()
     result.ended = ended or result.ended

@@ -1,4 +1,4 @@
-"""`shoal sim export`: writes the figures of a run or a sweep as CSV files."""
+"""Writes the figures of a run or a sweep as CSV files, for `shoal sim export`."""
 
 import csv
 import io
@@ -17,14 +17,20 @@ Row = Sequence[str | float | None]
 
 
 def export(folder: Path) -> list[Path]:
-    """Write the CSV files of a run or a sweep into its folder. Raises RunFailed."""
+    """Write the CSV files of a run or a sweep into its folder. Return their paths.
+
+    Raises RunFailed if the folder has no readable result, or a file cannot be written.
+    """
     if (folder / LINES).is_file() and not (folder / RESULT).is_file():
         return [_write(folder / SWEEP, _sweep(lines_of(folder / LINES)))]
     return export_run(RunFolder(folder).read()[0], folder)
 
 
 def export_run(result: Result, folder: Path) -> list[Path]:
-    """Write the CSV files of a run: metrics, series, samples and hosts."""
+    """Write the CSV files of a run: metrics, series, samples and hosts. Return their paths.
+
+    Raises RunFailed if a file cannot be written.
+    """
     return [
         _write(folder / METRICS, _metrics(result)),
         _write(folder / SERIES, _series(result)),
@@ -34,6 +40,7 @@ def export_run(result: Result, folder: Path) -> list[Path]:
 
 
 def _write(path: Path, rows: Iterable[Row]) -> Path:
+    """Write rows to a CSV file, and return its path."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
@@ -41,6 +48,7 @@ def _write(path: Path, rows: Iterable[Row]) -> Path:
 
 
 def _metrics(result: Result) -> Iterator[Row]:
+    """Yield a header, then a row for each metric, or for each statistic of a distribution."""
     yield "metric", "unit", "value"
     for name, value in result.metrics.items():
         if isinstance(value, Mapping):
@@ -51,12 +59,14 @@ def _metrics(result: Result) -> Iterator[Row]:
 
 
 def _series(result: Result) -> Iterator[Row]:
+    """Yield a header, then a row for each sample."""
     names = list(result.series)
     yield ["at_s" if name == "at" else name for name in names]
     yield from zip(*(result.series[name] for name in names), strict=True)
 
 
 def _samples(result: Result) -> Iterator[Row]:
+    """Yield a header, then a row for each single measurement behind the distributions."""
     yield "metric", "unit", "value"
     for name, values in result.samples.items():
         unit = unit_of(f"{name}.p50")
@@ -64,6 +74,7 @@ def _samples(result: Result) -> Iterator[Row]:
 
 
 def _hosts(result: Result) -> Iterator[Row]:
+    """Yield a header, then a row for each host."""
     counters = list(result.hosts[0].counters) if result.hosts else []
     yield "host", "gateway", "program", "site", "up", *counters
     for host in result.hosts:
@@ -72,7 +83,7 @@ def _hosts(result: Result) -> Iterator[Row]:
 
 
 def _sweep(lines: Sequence[SeedLine]) -> Iterator[Row]:
-    """Yield a row for each seed, with the figures whose quantiles `sweep` prints."""
+    """Yield a header, then a row for each seed, with the figures that a sweep's summary uses."""
     reasons = reasons_of(lines)
     rows = [dict(flat(line.get("metrics", {}), reasons)) for line in lines]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -1,7 +1,8 @@
-"""The folder of a run: its scenario, figures, trace and report, and which run may replace which.
+"""Folder of a run, with its scenario, figures, trace and report.
 
-A run with the same inputs, or with `--force`, replaces a folder. It is written to a hidden folder
-next to it and moved into place when it ends, so that an interrupted run loses nothing.
+Decides which run may replace another. A new run may replace the run in a folder if it has the same
+inputs or is started with `--force`. The new run is written to a hidden folder next to the earlier
+one, and moved into place when it ends. An interrupted run therefore loses nothing.
 """
 
 import errno
@@ -20,14 +21,15 @@ from ..scenario.result import Result
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"
 PRODUCTS: Final = (RESULT, TRACE, REPORT, METRICS, SERIES, SAMPLES, HOSTS)
-"""Files that a run writes. Other files in a folder belong to the user and are kept."""
+"""Files that a run writes. Other files in the folder belong to the user and are not removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs that determine the packets of a run.
+    """Inputs that determine the packets of a run.
 
-    `file` is the scenario's file, for messages, and `hosts` the value of `--hosts`.
+    `file` is the scenario's file, for messages. `hosts` is the value of `--hosts`, and `backend`
+    that of `--backend`.
     """
 
     scenario: Scenario
@@ -39,28 +41,36 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a stored run was asked for: the value of `--hosts`, and the backend."""
+    """Options with which a stored run was started: the values of `--hosts` and `--backend`."""
 
     hosts_given: int | None
     backend: str | None
 
 
 class RunFolder:
-    """A run folder. Call `claim`, `make`, `write` and `settle` in this order."""
+    """Folder of one run, at `path`. Call `claim`, `make`, `write` and `settle` in this order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = path
-        """Where the run is written: next to an earlier run until `settle`, else `path` itself."""
-        self.kept = True  # False: an earlier run got further, and stays in its place
-        self._same: Result | None = None  # the earlier run, if it had the same inputs
+        """The folder to which the run is written: `path`, or a hidden folder next to it.
+
+        The latter is used until `settle` if there is an earlier run at `path`.
+        """
+
+        self.kept = True  # False if this run was discarded, because an earlier one got further
+        self._same: Result | None = None  # result of an earlier run with the same inputs
 
     @property
     def trace(self) -> Path:
+        """The path of the trace of the run that is being written."""
         return self.place / TRACE
 
     def claim(self, inputs: Inputs, *, force: bool) -> None:
-        """Raise RunFailed if this run would replace another run or other files."""
+        """Check that a run with these inputs may be written to this folder, and choose `place`.
+
+        Raises RunFailed if the run would replace other files, or, without `force`, another run.
+        """
         if not self.path.exists():
             return
         text = _text(self.path)
@@ -73,7 +83,7 @@ class RunFolder:
                 )
             return
         if RESULT not in names and text == inputs.scenario.text:
-            return  # that run was killed
+            return  # an earlier run was killed before it had a result
         other = self._other(inputs)
         if other and not force:
             raise RunFailed(
@@ -86,7 +96,10 @@ class RunFolder:
         self.place = real.with_name(f".{real.name}.{os.getpid()}")
 
     def _other(self, inputs: Inputs) -> str:
-        """Say how the run in this folder differs; empty if it had the same inputs."""
+        """Describe how the run in this folder differs.
+
+        Return an empty text if it had the same inputs.
+        """
         if _text(self.path) != inputs.scenario.text:
             return "its scenario differs"
         for name, text in inputs.scenario.files.items():
@@ -107,7 +120,7 @@ class RunFolder:
         return ""
 
     def make(self, scenario: Scenario) -> None:
-        """Create the folder with the scenario in it."""
+        """Create the folder `place` with the scenario and the files that the scenario names."""
         try:
             self.place.mkdir(parents=True, exist_ok=True)
             for name in PRODUCTS:
@@ -119,9 +132,10 @@ class RunFolder:
         write_text(self.place / SCENARIO, scenario.text)
 
     def settle(self, result: Result) -> str:
-        """Move the run to its final folder, `path`. Return a note if an earlier run was there.
+        """Move the run to its final folder, `path`. Return a note for the user, or an empty text.
 
-        An earlier run with the same inputs stays if it got further or had other packets.
+        If an earlier run had the same inputs but got further, this run is discarded instead. If it
+        had other packets, both are stored, this one in a new folder.
         """
         if self.place == self.path:
             return ""
@@ -148,30 +162,38 @@ class RunFolder:
         return f"replaced another run in `{self.path}`"
 
     def _replace(self, *, keep: bool) -> None:
-        """Move the files into place; `keep`: keep files that the new run did not write."""
+        """Move the files of the new run over those of the earlier run.
+
+        If `keep` is True, files that only the earlier run has written remain; otherwise they are
+        removed.
+        """
         new = {item.name for item in self.place.iterdir()}
         for name in () if keep else set(PRODUCTS) - new:
             (self.path / name).unlink(missing_ok=True)
-        for name in sorted(new, key=lambda name: name == RESULT):  # the result last
+        for name in sorted(new, key=lambda name: name == RESULT):  # moves the result last
             os.replace(self.place / name, self.path / name)
         self.place.rmdir()
         self.place = self.path
 
     def discard(self) -> None:
-        """Remove a run that has not been moved into place."""
+        """Remove the run unless it is already in its final folder."""
         if self.place != self.path:
             with suppress(OSError):
                 shutil.rmtree(self.place)
             self.place = self.path
 
     def write(self, result: Result, origin: Origin) -> None:
-        """Write run.json atomically."""
+        """Write run.json atomically. Raises RunFailed if it cannot be written."""
         fields = asdict(result) | asdict(origin)
         write_text(self.place / RESULT, json.dumps(fields, indent=1) + "\n")
 
     def report(self, result: Result, *, kept: bool = False) -> Path:
-        """Write report.html; `kept`: the result was read from this folder."""
-        from ..report.page import page  # a sweep's processes start faster without jinja2
+        """Write report.html and return its path.
+
+        Set `kept` if the result was loaded from this folder. If it then turns out to be damaged,
+        RunFailed is raised. Also raises RunFailed if the report cannot be written.
+        """
+        from ..report.page import page  # imported late, so that a sweep's processes start faster
 
         try:
             text = page(result, _text(self.place) or "")
@@ -183,7 +205,10 @@ class RunFolder:
         return self.place / REPORT
 
     def read(self) -> tuple[Result, Origin]:
-        """Return the result, and how it was asked for. Raises RunFailed."""
+        """Load the result and the options with which the run was started.
+
+        Raises RunFailed if the folder has no result or a damaged one.
+        """
         path = self.path / RESULT
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -209,7 +234,7 @@ class RunFolder:
             raise self.damaged() from None
 
     def damaged(self) -> RunFailed:
-        """Return the error for a folder that cannot be read."""
+        """Return the error for a folder whose result is damaged."""
         return RunFailed(
             f"`{self.path / RESULT}` is damaged, or of another version",
             hint=f"`shoal sim run {self.path / SCENARIO} --out {self.path} --force` makes it again",
@@ -217,7 +242,7 @@ class RunFolder:
 
 
 def _text(folder: Path) -> str | None:
-    """Return the scenario in a folder, or None."""
+    """Return the text of the scenario in a folder, or None if there is none."""
     try:
         return (folder / SCENARIO).read_bytes().decode(errors="replace")
     except OSError:
@@ -233,7 +258,7 @@ def free(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically. Raises RunFailed."""
+    """Write a file atomically. Raises RunFailed if it cannot be written."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -244,7 +269,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> RunFailed:
-    """Return the error for a file or folder that cannot be written."""
+    """Return the error to raise if a file or folder cannot be written."""
     what = (error.strerror or str(error)).lower()
     hint = "free some space there" if error.errno == errno.ENOSPC else "choose another `--out DIR`"
     return RunFailed(f"`{path}` cannot be written: {what}", hint=hint)

@@ -1,4 +1,4 @@
-"""Runs scenarios with real daemons on this machine's kernel, in real time."""
+"""Runs a scenario with real daemons on this machine's kernel, in real time."""
 
 import time
 from collections.abc import Callable
@@ -23,17 +23,18 @@ from ..scenario.run import Progress
 from .execute import Display, versions
 from .kernelfaults import KernelFaults, why_not
 
-METRICS: Final = ("boot", "links.count", "links.pairs", "hosts.up")
-INVARIANTS: Final = ("connected", "linked")
+METRICS: Final = ("boot", "links.count", "links.pairs", "hosts.up")  # supported here
+INVARIANTS: Final = ("connected", "linked")  # supported here
+# Fields of a [[host]] that this backend supports.
 KEPT: Final = ("name", "count", "nat", "behind", "link", "start", "program", "settings", "line")
-LOOKS_EVERY: Final = 0.5  # seconds
+LOOKS_EVERY: Final = 0.5  # seconds between two samples
 
 
 def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> Result:
     """Run a scenario in real time, with real daemons in network namespaces.
 
-    Raises BadScenario if this backend cannot do a line of the scenario, and CannotSimulate if this
-    machine does not support the backend.
+    `path` is the scenario's file, for messages. Raises BadScenario if this backend does not support
+    a line of the scenario, and CannotSimulate if this machine does not support the backend.
     """
     refuse_unsupported(scenario, path)
 
@@ -48,13 +49,14 @@ def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> Result:
 
 
 Refuse = Callable[[int, str], NoReturn]
-"""Raises the error for a line and a message."""
+"""Raises BadScenario, given a line number and a message."""
 
 
 def refuse_unsupported(scenario: Scenario, path: Path) -> None:
-    """Raise BadScenario for the first line that the kernel backend cannot do."""
+    """Raise BadScenario for the first line that the kernel backend does not support."""
 
     def no(line: int, message: str) -> NoReturn:
+        """Raise BadScenario about a line."""
         hint = "the simulated backend (`--backend sim`) can do it"
         raise BadScenario(message, line=line, hint=hint).of(path)
 
@@ -80,7 +82,7 @@ def refuse_unsupported(scenario: Scenario, path: Path) -> None:
 
 
 def _refuse_host(host: HostTable, no: Refuse) -> None:
-
+    """Refuse a host that the kernel backend does not support."""
     if host.program != "daemon":
         no(host.line, f"the kernel backend runs daemons, not `{host.program}`")
     for item in fields(host):
@@ -93,7 +95,11 @@ def _refuse_host(host: HostTable, no: Refuse) -> None:
 
 
 class _KernelRun:
-    """One run in real time."""
+    """One run in real time.
+
+    `kinds` and `starts` have the kind of gateway and the start time (seconds) of each host. `boots`
+    has the seconds that each started daemon took to start.
+    """
 
     def __init__(self, scenario: Scenario, world: KernelWorld) -> None:
 
@@ -113,10 +119,11 @@ class _KernelRun:
         self.began = time.monotonic()
 
     def _build(self) -> None:
-
+        """Create the gateways and hosts."""
         own = {link.id: link_spec(link) for link in self.scenario.links}
 
         def link(name: str) -> LinkSpec | None:
+            """Return the link with this name, or None for an empty name."""
             return own.get(name) or (vocabulary.profile(name) if name else None)
 
         kinds = {nat.id: nat.kind for nat in self.scenario.nats}
@@ -137,10 +144,11 @@ class _KernelRun:
 
     @property
     def now(self) -> float:
+        """The seconds since the run began."""
         return time.monotonic() - self.began
 
     def go(self, show: Progress) -> Result:
-        """Start each daemon at its time, and sample their links until the end."""
+        """Run to the end: start each daemon and each step at its time, and sample the links."""
         while self.now < self.scenario.sim.duration:
             for name, start in self.starts.items():
                 if start <= self.now and name not in self.boots:
@@ -152,6 +160,10 @@ class _KernelRun:
         return self._result()
 
     def _start(self, name: str) -> None:
+        """Start a host's daemon and wait until it replies.
+
+        The first public host is its bootstrap peer.
+        """
         first = next((name for name, kind in self.kinds.items() if kind == "public"), None)
         told = () if first in (None, name) else ("--bootstrap", self.world.where(str(first)))
         began = time.monotonic()
@@ -161,10 +173,14 @@ class _KernelRun:
 
     @property
     def _running(self) -> list[str]:
+        """The names of the hosts whose daemons have started and have not crashed."""
         return [name for name in self.boots if name not in self.faults.off]
 
     def _links(self) -> dict[str, set[str]]:
-        """Return the linked peers of each daemon that answers, by peer id."""
+        """Map each daemon that replies to the daemons among these to which it is linked.
+
+        Daemons are given by their peer ids.
+        """
         found = {}
         for name in self._running:
             status = self.world.status(name)
@@ -176,7 +192,10 @@ class _KernelRun:
         return {peer: linked & found.keys() for peer, linked in found.items()}
 
     def _look(self) -> None:
+        """Check the invariants, and record those that hold.
 
+        Does nothing while some daemon does not reply yet. Crashed hosts do not count.
+        """
         links = self._links()
         if len(links) < len(self.kinds) - len(self.faults.off):
             return
@@ -187,7 +206,11 @@ class _KernelRun:
                 wait.reached = self.now - wait.since
 
     def _result(self) -> Result:
+        """Return the result of the run.
 
+        It has no digest, records or packet counters, because the kernel backend does not see
+        packets.
+        """
         links = self._links()
         pairs = len(links) * (len(links) - 1)
         ends = sum(map(len, links.values()))
@@ -211,7 +234,7 @@ class _KernelRun:
         )  # fmt: skip
 
     def _verdict(self, expect: Expect, metrics: Metrics) -> Verdict:
-
+        """Return the verdict on one expectation."""
         if expect.metric:
             return compare(expect, metrics)
         mine = [wait.reached for wait in self.waits if wait.expect is expect]

@@ -1,4 +1,4 @@
-"""Carries out a scenario's steps on a real kernel: crashes, link failures and partitions."""
+"""Executes a scenario's steps on a real kernel: crashes, link failures and partitions."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,9 @@ from ..scenario.format.actions import Cut, Partition, targets_of
 from ..scenario.format.tables import Scenario, Step
 from ..scenario.result import Happening
 
+# Actions that the kernel backend supports.
 STEPS: Final = ("crash", "restart", "cut", "link.down", "link.up", "partition", "heal")
+# nftables rules that drop packets from some addresses, before the kernel tracks connections.
 DROP: Final = """table ip {name} {{
 chain prerouting {{
 type filter hook prerouting priority raw; policy accept;
@@ -23,7 +25,7 @@ ip saddr {{ {addresses} }} drop
 
 
 def why_not(step: Step, scenario: Scenario) -> str:
-    """Say why the kernel backend cannot do a step; empty if it can."""
+    """Return why the kernel backend cannot execute a step; an empty text if it can."""
     if step.name not in STEPS:
         return f"the kernel backend has no step `{step.name}`"
     if step.name in ("cut", "link.down", "link.up"):
@@ -43,14 +45,14 @@ def why_not(step: Step, scenario: Scenario) -> str:
 
 
 def members(words: tuple[str, ...], scenario: Scenario) -> list[str]:
-    """Return the hosts and gateways that the words of a step mean, each once."""
+    """Return the hosts and gateways to which the words of a step refer, each once."""
     groups = {table.name: table.names() for table in scenario.hosts}
     groups["all"] = [name for names in groups.values() for name in names]
     return list(dict.fromkeys(name for word in words for name in groups.get(word, [word])))
 
 
 def outer_names(scenario: Scenario) -> dict[str, str]:
-    """Return for each host the name of its outermost gateway, or its own name without one."""
+    """Map each host to its outermost gateway, or to itself if it is not behind a gateway."""
     behind = {nat.id: nat.behind for nat in scenario.nats}
     found = {}
     for table in scenario.hosts:
@@ -64,19 +66,22 @@ def outer_names(scenario: Scenario) -> dict[str, str]:
 
 
 Wall = tuple[Namespace, str]
-"""A table of rules that drops packets: its namespace and name."""
+"""A table of nftables rules that drops packets, given by its namespace and its name."""
 
 
 @dataclass(slots=True)
 class _Done:
-    """Effects of a step, from which it can be undone."""
+    """Effects of a step, which are needed to undo it."""
 
     happening: Happening | None = None
     walls: list[Wall] = field(default_factory=list)
 
 
 class KernelFaults:
-    """Carries out the steps when they are due. `off` contains the crashed hosts."""
+    """Executor of a scenario's steps. `off` has the names of the crashed hosts.
+
+    `start` starts the daemon of a host by the host's name.
+    """
 
     def __init__(
         self, scenario: Scenario, world: KernelWorld, start: Callable[[str], None]
@@ -86,11 +91,12 @@ class KernelFaults:
         self._scenario = scenario
         self._world = world
         self._start = start
-        self._walls: list[Wall] = []
-        self._tables = 0
+        self._walls: list[Wall] = []  # those of partitions that have not healed
+        self._tables = 0  # number of tables made so far, to name them
         self._due = sorted(self._events(), key=lambda event: event[0])
 
     def _events(self) -> Iterator[tuple[float, Callable[[float], None]]]:
+        """Yield (time in seconds, action) for the start and the end of each step."""
         for step in self._scenario.steps:
             done = _Done()
             yield step.at, partial(self._do, step, done)
@@ -99,11 +105,12 @@ class KernelFaults:
                 yield end, partial(self._undo, step, done)
 
     def carry_out(self, now: float) -> None:
-        """Carry out all steps that are due, in order."""
+        """Execute every event that is due at `now`, in the order of their times."""
         while self._due and self._due[0][0] <= now:
             self._due.pop(0)[1](now)
 
     def _do(self, step: Step, done: _Done, now: float) -> None:
+        """Execute a step and record it. Store in `done` what is needed to undo the step."""
         words = targets_of(step.action)
         names = members(words, self._scenario)
         if step.name == "crash":
@@ -122,6 +129,7 @@ class KernelFaults:
         self.happenings.append(done.happening)
 
     def _undo(self, step: Step, done: _Done, now: float) -> None:
+        """End a step that had a `for`."""
         names = members(targets_of(step.action), self._scenario)
         if step.name == "crash":
             self._restart(names)
@@ -133,18 +141,24 @@ class KernelFaults:
         done.happening.until = now
 
     def _crash(self, names: list[str]) -> None:
+        """Kill the daemons of these hosts, unless they have crashed already."""
         for name in names:
             if name not in self.off:
                 self._world.hosts[name].crash()
                 self.off.add(name)
 
     def _restart(self, names: list[str]) -> None:
+        """Start the daemons of those hosts that have crashed."""
         for name in names:
             if name in self.off:
                 self._start(name)
                 self.off.discard(name)
 
     def _cut(self, step: Step, names: list[str], cut: bool) -> None:
+        """Cut the links of hosts or gateways, or repair them if `cut` is False.
+
+        A `cut` step affects one direction, and the other steps both.
+        """
         way = step.action.way if isinstance(step.action, Cut) else "both"
         for name in names:
             self._world.cut(
@@ -154,7 +168,10 @@ class KernelFaults:
             )
 
     def _partition(self, action: Partition) -> list[Wall]:
-        """Drop packets from other groups at each group's outermost gateways and hosts."""
+        """Start to drop packets between the groups of a partition. Return the tables that do so.
+
+        The tables are in the outermost gateways, and in the hosts without a gateway.
+        """
         outer = outer_names(self._scenario)
         sides = [
             list(dict.fromkeys(outer[name] for name in members(group, self._scenario)))
@@ -177,9 +194,11 @@ class KernelFaults:
         return walls
 
     def _place(self, name: str) -> KernelGateway | KernelHost:
+        """Return the gateway or host with this name."""
         return self._world.gateways.get(name) or self._world.hosts[name]
 
     def _heal(self, walls: list[Wall]) -> None:
+        """Delete those of the tables that are still in place."""
         for wall in walls:
             if wall in self._walls:
                 self._walls.remove(wall)

@@ -1,4 +1,4 @@
-"""Runs the seeds of a sweep in processes of this machine."""
+"""Runs the seeds of a sweep in worker processes on this machine."""
 
 import json
 import os
@@ -15,7 +15,10 @@ from .worker import STRICT, task_of
 
 
 class WorkerProcess:
-    """A process that runs one seed after another."""
+    """A process that runs one seed after another. It is started for the first seed.
+
+    Each object is used by one thread; only `close` can be called from another.
+    """
 
     def __init__(self, scenario: Scenario, hosts: int | None) -> None:
         self._task = json.dumps(task_of(scenario, hosts)) + "\n"
@@ -26,21 +29,25 @@ class WorkerProcess:
         ]
         self._process: subprocess.Popen[str] | None = None
         self._closed = False
-        self._lock = threading.Lock()  # serialises starting and ending the process
+        self._lock = threading.Lock()  # so that `close` cannot miss a process that is starting
 
     def _start(self) -> "subprocess.Popen[str]":
+        """Start the process and send it the scenario."""
         process = subprocess.Popen(
             [sys.executable, *self._args],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
             env={**os.environ, "PYTHONHASHSEED": "0"},
-            process_group=0,  # keeps Ctrl-C from them; this process ends them
+            process_group=0,  # Ctrl-C does not reach them; this process ends them instead
         )  # fmt: skip
         assert process.stdin is not None
         process.stdin.write(self._task)
         return process
 
     def run(self, seed: int) -> SeedLine:
-        """Run a seed and return its line, also if the process dies meanwhile."""
+        """Run a seed and return its result line.
+
+        If the process dies, the line reports the failure.
+        """
         with self._lock:
             if self._closed:
                 return failed_line(seed, "interrupted")
@@ -64,14 +71,14 @@ class WorkerProcess:
         return failed_line(seed, f"failed: its process ended with {code}")
 
     def close(self) -> None:
-        """Kill the process, even in the middle of a seed."""
+        """Kill the process, even in the middle of a seed. Later seeds are not run."""
         with self._lock:
             self._closed = True
             if self._process is not None:
-                self._process.kill()  # the thread that reads its reply sees the end of the stream
+                self._process.kill()  # the thread that waits for its reply then reads EOF
 
     def _end(self, process: "subprocess.Popen[str]") -> int:
-        """Close the pipes of an ended process and return its exit code."""
+        """Close the pipes of a process that has ended, and return its exit code."""
         assert process.stdin is not None and process.stdout is not None
         self._process = None
         with suppress(OSError):
@@ -80,7 +87,7 @@ class WorkerProcess:
         return process.wait()
 
     def finish(self) -> None:
-        """End the process after the last seed, and close its pipes."""
+        """Kill the process after the last seed, and close its pipes."""
         if self._process is not None:
             self._process.kill()
             self._end(self._process)
@@ -89,7 +96,10 @@ class WorkerProcess:
 def on_this_machine(
     scenario: Scenario, hosts: int | None, seeds: Sequence[int], jobs: int
 ) -> Iterator[SeedLine]:
-    """Yield the lines of these seeds as they end, from `jobs` processes of this machine."""
+    """Run these seeds in `jobs` processes. Yield the result line of each run when it ends.
+
+    `hosts` is the value of `--hosts`.
+    """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for seed in seeds:
         waiting.put(seed)
@@ -97,6 +107,7 @@ def on_this_machine(
     stopped = threading.Event()
 
     def work(worker: WorkerProcess) -> None:
+        """Run seeds with one worker until none are left."""
         while not stopped.is_set():
             try:
                 seed = waiting.get_nowait()
@@ -107,7 +118,8 @@ def on_this_machine(
                 done.put(line)
 
     def join(thread: threading.Thread) -> None:
-        if thread.ident is not None:  # None: interrupted before the thread started
+        """Wait until a thread ends, if it was started."""
+        if thread.ident is not None:  # it is None if Ctrl-C came before the thread started
             thread.join()
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Reads a scenario's file, and the files that it names in its folder."""
+"""Loads a scenario from its file, with the files that it names in the same folder."""
 
 from pathlib import Path
 from typing import Final
@@ -9,17 +9,18 @@ from ..scenario.format.source import MOST_BYTES
 from ..scenario.format.tables import Scenario
 from .folder import RESULT
 
-MOST_BYTES_BESIDE: Final = 32 << 20  # bytes of a file that a scenario names
+MOST_BYTES_BESIDE: Final = 32 << 20  # maximum size of a file that a scenario names
 
 
 def read_scenario(path: Path, hosts: int | None = None) -> Scenario:
-    """Read and check a scenario's file; `hosts` replaces that of `[world]`.
+    """Load and check a scenario. If `hosts` is given, it replaces `hosts` of `[world]`.
 
-    Raises BadScenario with the file and line in its message.
+    Raises BadScenario, with the file and the line in its message, if anything is wrong.
     """
     text = _read_text(path, MOST_BYTES)
 
     def beside(name: str) -> str:
+        """Return the text of a file in the scenario's folder, by name."""
         file = path.parent / name
         if file.resolve().parent != path.parent.resolve():
             raise BadScenario(
@@ -27,7 +28,7 @@ def read_scenario(path: Path, hosts: int | None = None) -> Scenario:
             )
         try:
             return _read_text(file, MOST_BYTES_BESIDE)
-        except BadScenario as error:  # add the line of the scenario
+        except BadScenario as error:  # raised without a line, so that the parser adds its own
             hint = error.hint if file.exists() else "put it next to the scenario"
             raise BadScenario(error.message, hint=hint) from None
 
@@ -38,7 +39,11 @@ def read_scenario(path: Path, hosts: int | None = None) -> Scenario:
 
 
 def _read_text(path: Path, most: int) -> str:
-    """Read a UTF-8 file of at most `most` bytes. Raises BadScenario; never waits for a pipe."""
+    """Return the text of a UTF-8 file of at most `most` bytes.
+
+    Raises BadScenario if this is not possible. Refuses anything but a regular file, because reading
+    a pipe could block.
+    """
     if path.is_dir():
         hint = "give a file in it"
         if (path / RESULT).is_file():

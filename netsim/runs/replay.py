@@ -1,4 +1,4 @@
-"""Compares two runs and finds where they first differ; one of them may be a repetition."""
+"""Repeats runs, and compares two runs to find where they first differ."""
 
 import tempfile
 from dataclasses import dataclass, field
@@ -15,8 +15,10 @@ from .read import read_scenario
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two traces first differ: the number of the record, the tasks behind it, and lines that
-    show it.
+    """First difference between two traces.
+
+    `record` is the number of the differing record, from 0. `causes` names the tasks that caused the
+    two records. `difference` shows the records around it.
     """
 
     record: int
@@ -26,7 +28,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Whether two runs have the same packets; None if unknown."""
+    """Outcome of a comparison. `same` is whether two runs had the same packets; None if unknown."""
 
     same: bool | None
     message: str
@@ -46,14 +48,18 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A run that was repeated: the digests of both runs, and their comparison."""
+    """A repeated run, and its comparison with the original run.
+
+    `digest` is the digest of the repeated run, and `before` that of the original run.
+    """
 
     digest: str
     before: str
     seed: int
     comparison: Comparison
-    other_versions: dict[str, tuple[str, str]] = field(default_factory=dict)  # then, now
-    metrics: Metrics | None = None  # of a repetition that was not compared
+    # Versions that have changed, by name: (at the original run, now).
+    other_versions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    metrics: Metrics | None = None  # those of the repetition, if it stopped earlier
 
     def as_json(self) -> dict[str, object]:
         """Return the fields as JSON values."""
@@ -66,7 +72,10 @@ class Replay:
 
 
 def trace_of(path: Path) -> Path:
-    """Return the trace that a person means: a file, or a run folder's. Raises RunFailed."""
+    """Return the path of a trace: `path` itself, or the trace in the run folder `path`.
+
+    Raises RunFailed if there is no such file.
+    """
     if path.is_dir():
         path = path / TRACE
     if not path.is_file():
@@ -78,7 +87,10 @@ def trace_of(path: Path) -> Path:
 
 
 def difference(a: Path, b: Path) -> Comparison:
-    """Find the first event that differs between two traces. Raises RunFailed."""
+    """Find the first record that differs between two traces.
+
+    Raises RunFailed if a file is not a trace or is truncated.
+    """
     try:
         with a.open("rb") as one, b.open("rb") as other:
             found = first_difference(one, other, names=(str(a), str(b)))
@@ -92,9 +104,10 @@ def difference(a: Path, b: Path) -> Comparison:
 
 
 def replay(folder: Path, until: float | None, display: Display) -> Replay:
-    """Run a folder's scenario and seed again, to a virtual time, and compare the runs.
+    """Repeat the run in a folder, and compare the two runs.
 
-    Raises SimError.
+    If `until` (virtual seconds) is given, the repetition stops at that time and is not compared.
+    Raises SimError if the run cannot be repeated.
     """
     kept = RunFolder(folder)
     before, origin = kept.read()
@@ -113,7 +126,7 @@ def replay(folder: Path, until: float | None, display: Display) -> Replay:
     if until is not None and until >= scenario.sim.duration:
         until = None
     if until is None and before.ended not in ("done", "stopped"):
-        until = before.virtual or None  # it was interrupted there
+        until = before.virtual or None  # the original was interrupted at this time
     inputs = Inputs(scenario, folder / SCENARIO, before.seed)
     with tempfile.TemporaryDirectory(prefix="shoal-replay-") as scratch:
         trace = Path(scratch) / TRACE if kept.trace.is_file() else None
@@ -131,6 +144,7 @@ def replay(folder: Path, until: float | None, display: Display) -> Replay:
 
 
 def _verdict(before: Result, again: Result, until: float | None, traced: bool) -> Comparison:
+    """Compare two runs by their digests, if the repetition was complete."""
     if until is not None:
         message = f"ran to {again.virtual:g} s of {before.duration:g} s without a comparison"
         return Comparison(None, message)

@@ -1,4 +1,4 @@
-"""Runs a scenario once and keeps the run in its folder."""
+"""Runs a scenario once, and stores the run in a folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,10 @@ from .read import read_scenario
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What to run and what to keep, as the options of `shoal sim run`."""
+    """Options of `shoal sim run`: what to run and what to store."""
 
     file: Path
-    seed: int | None = None  # None: the scenario's first
+    seed: int | None = None  # None: the first seed of the scenario
     out: Path | None = None
     backend: str = "sim"
     hosts: int | None = None
@@ -28,14 +28,17 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A run that has ended, and the folder that keeps it."""
+    """A run that has ended, with the folder in which it is stored."""
 
     folder: Path
     result: Result
 
 
 def run(options: RunOptions, display: Display) -> Ran:
-    """Run a scenario and keep it in a folder, also if it is interrupted. Raises SimError."""
+    """Run a scenario and store the run in a folder, even if the run is interrupted.
+
+    Raises SimError if the run fails, or if the folder has another run or other files.
+    """
     scenario = read_scenario(options.file, options.hosts)
     seed = scenario.sim.seeds[0] if options.seed is None else options.seed
     inputs = Inputs(scenario, options.file, seed, options.hosts, options.backend)
@@ -43,6 +46,7 @@ def run(options: RunOptions, display: Display) -> Ran:
     folder.claim(inputs, force=options.force)
 
     def keep(result: Result) -> None:
+        """Store the result."""
         _keep(folder, result, options, display)
 
     if options.backend == "netns":
@@ -61,6 +65,10 @@ def run(options: RunOptions, display: Display) -> Ran:
 
 
 def _keep(folder: RunFolder, result: Result, options: RunOptions, display: Display) -> None:
+    """Write the result to the folder, with a report and CSV files if wanted.
+
+    Move the run into place. Shows notes about a replaced run, or about a run that ended early.
+    """
     folder.write(result, Origin(options.hosts, options.backend))
     if options.report:
         folder.report(result)
@@ -74,5 +82,5 @@ def _keep(folder: RunFolder, result: Result, options: RunOptions, display: Displ
 
 
 def file_name(name: str) -> str:
-    """Return a scenario's name in a form that suits a folder."""
+    """Convert a scenario's name to a valid name for a folder."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).lstrip(".-")[:64] or "run"

@@ -1,4 +1,4 @@
-"""Summarises a sweep: quantiles of the figures over its seeds, and the failures by seed."""
+"""Summary of a sweep: quantiles of the figures over its seeds, and the failures by seed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,22 +7,27 @@ from typing import Final
 from ..scenario.format.metrics import Metrics, summary
 from .sweepfile import SeedLine
 
+# Statistics over the seeds that a summary has for each figure.
 _STATISTICS: Final = ("count", "min", "p5", "p50", "p95", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """An expectation that seeds did not meet, its line in the file, and what each seed had."""
+    """An expectation that some seeds did not meet.
+
+    `line` is its line in the scenario's file, or 0 if unknown. `found` has the value of each seed
+    in `seeds`.
+    """
 
     expectation: str
-    line: int  # 0: unknown
+    line: int
     seeds: list[int] = field(default_factory=list)
     found: list[str | float | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class EndedEarly:
-    """A seed whose run ended early, and the reason."""
+    """A seed whose run ended early, with the reason."""
 
     seed: int
     why: str
@@ -30,7 +35,7 @@ class EndedEarly:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures over the seeds of a sweep, and its failures; the fields of sweep.json."""
+    """Figures over all seeds of a sweep, and its failures. These are the fields of sweep.json."""
 
     seeds: int
     failed: list[int]
@@ -40,7 +45,7 @@ class Summary:
 
 
 def summarise(lines: Sequence[SeedLine]) -> Summary:
-    """Return quantiles of each figure over the seeds, and the seeds that failed."""
+    """Compute statistics of each figure over the seeds, and list the seeds that failed."""
     lines = sorted(lines, key=lambda line: line["seed"])
     reasons = reasons_of(lines)
     values: dict[str, list[float]] = {}
@@ -62,6 +67,7 @@ def summarise(lines: Sequence[SeedLine]) -> Summary:
 
 
 def _unmet(lines: Sequence[SeedLine]) -> list[Unmet]:
+    """List the expectations that any seed did not meet, in the order of their lines in the file."""
     found: dict[tuple[int, str], Unmet] = {}
     for line in lines:
         for item in line.get("verdicts", ()):
@@ -74,17 +80,22 @@ def _unmet(lines: Sequence[SeedLine]) -> list[Unmet]:
 
 
 def reasons_of(lines: Sequence[SeedLine]) -> list[str]:
-    """Return the reasons for which packets were dropped in any of the seeds."""
+    """Return the reasons for which packets were dropped with any of the seeds, sorted."""
     return sorted({key for line in lines for key in _drops(line.get("metrics", {}))})
 
 
 def _drops(metrics: Metrics) -> Mapping[str, float]:
+    """Return the number of dropped packets by reason; empty if unknown."""
     drops = metrics.get("drops")
     return drops if isinstance(drops, Mapping) else {}
 
 
 def flat(metrics: Metrics, reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield figures by name; of distributions, the median and the 95th percentile."""
+    """Yield (name, value) of each figure.
+
+    Of distributions, yield the median and the 95th percentile. Yields the drops for each of
+    `reasons`, even if there were none, so that all seeds have them.
+    """
     for name, value in metrics.items():
         if name == "drops":
             drops = _drops(metrics)

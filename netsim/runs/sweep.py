@@ -1,4 +1,7 @@
-"""Runs a scenario with many seeds and keeps a line for each; missing seeds run at the next call."""
+"""Runs a scenario with many seeds, and stores a result line for each.
+
+The next call runs only the seeds that are still missing.
+"""
 
 import json
 import os
@@ -21,12 +24,12 @@ SUMMARY: Final = "sweep.json"
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What to run, as the options of `shoal sim sweep`."""
+    """Options of `shoal sim sweep`: what to run and where."""
 
     file: Path
-    seeds: tuple[int, ...] = ()  # none: those of the scenario
-    jobs: int | None = None  # None: one per core
-    ray: str | None = None  # address of a cluster
+    seeds: tuple[int, ...] = ()  # empty: those of the scenario
+    jobs: int | None = None  # number of processes; None: one per core
+    ray: str | None = None  # address of a Ray cluster; None: this machine
     out: Path | None = None
     hosts: int | None = None
     force: bool = False
@@ -34,17 +37,18 @@ class SweepOptions:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep is: seeds done, of how many, and the line of the seed that has just ended."""
+    """Progress of a sweep: the seeds done, their total number, and the latest result line."""
 
     done: int
     total: int
-    line: SeedLine | None  # None: at the start, where seeds of earlier calls count
+    line: SeedLine | None  # None at the start, if earlier calls have run some of the seeds
 
 
 def sweep(options: SweepOptions, show: Callable[[Progress], None]) -> Summary:
-    """Run the seeds that are missing, and summarise all that were asked for. Raises SimError.
+    """Run the seeds that are missing. Return a summary of all seeds that the options ask for.
 
-    `show` is called once at the start if earlier calls did some, and for each seed that ends.
+    `show` is called when each run ends, and once at the start if earlier calls have run some of the
+    seeds. Raises SimError if the sweep cannot run, or its folder has another sweep.
     """
     scenario = read_scenario(options.file, options.hosts)
     if options.ray is not None and scenario.sim.strict:

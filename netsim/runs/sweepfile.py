@@ -1,7 +1,7 @@
-"""The lines of a sweep on disk.
+"""File `sweep.jsonl`, with the result lines of a sweep.
 
-`sweep.jsonl` starts with a line that identifies the sweep and gets a line for each seed that ends.
-An interrupted sweep continues where it stopped.
+Its first line identifies the sweep. A line is appended whenever the run of a seed ends. An
+interrupted sweep continues with the missing seeds.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ LINES: Final = "sweep.jsonl"
 
 
 class Head(TypedDict):
-    """The first line: what has to agree for the lines to belong to one sweep."""
+    """First line of the file. Result lines belong to one sweep only if all its fields agree."""
 
-    scenario: str  # hash of its text and files
+    scenario: str  # hash of the scenario's text and of the files that it names
     hosts: int | None
     versions: dict[str, str]
 
 
 class VerdictLine(TypedDict):
-    """Verdict on an expectation, with the fields of `scenario.result.Verdict`."""
+    """Verdict on an expectation. Its fields are those of `Verdict` in `scenario/result.py`."""
 
     text: str
     met: bool
@@ -38,7 +38,7 @@ class VerdictLine(TypedDict):
 
 
 class SeedLine(TypedDict):
-    """Figures and verdicts of a seed. A run that failed has no figures, only the reason."""
+    """Result of one seed: figures and verdicts. A failed run has only the reason, in `ended`."""
 
     seed: int
     met: bool
@@ -49,21 +49,25 @@ class SeedLine(TypedDict):
     records: NotRequired[int]
     metrics: NotRequired[Metrics]
     verdicts: NotRequired[list[VerdictLine]]
-    versions: NotRequired[dict[str, str]]  # only on the way from another machine
+    versions: NotRequired[dict[str, str]]  # sent by a cluster's node, but not stored
 
 
 def failed_line(seed: int, why: str) -> SeedLine:
-    """Return the line of a seed that has no figures."""
+    """Return the result line of a seed whose run has no figures."""
     return {"seed": seed, "met": False, "ended": why}
 
 
 class SweepFile:
-    """The lines of a sweep on disk."""
+    """The file of one sweep. `lines` has the result line of each seed that has run."""
 
     def __init__(
         self, folder: Path, scenario: Scenario, hosts: int | None, *, force: bool = False
     ) -> None:
-        """Open or create the file; `force` replaces another sweep. Raises RunFailed."""
+        """Open the file and load its lines, or create it.
+
+        Raises RunFailed if the file is damaged or has another sweep. With `force`, replaces the
+        file instead.
+        """
         self.path = folder / LINES
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):
@@ -81,11 +85,15 @@ class SweepFile:
             self.lines = self._begin()
 
     def _begin(self) -> dict[int, SeedLine]:
+        """Create the file with its first line only."""
         write_text(self.path, json.dumps(self._head) + "\n")
         return {}
 
     def _read(self) -> dict[int, SeedLine]:
-        """Return the lines of earlier calls; drop an incomplete last line."""
+        """Load the result lines, and remove an incomplete last line from the file.
+
+        Raises RunFailed if the file is damaged or has another sweep.
+        """
         data = self.path.read_bytes() if self.path.exists() else b""
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and (json.dumps(self._head) + "\n").encode().startswith(data):
@@ -103,7 +111,7 @@ class SweepFile:
             raise RunFailed(f"`{self.path}` is damaged", hint="`--force` replaces it") from None
 
     def _other(self, head: Head) -> str:
-        """Say how the sweep on disk differs; empty if it is this one."""
+        """Describe how the sweep on disk differs. Return an empty text if it is the same sweep."""
         if head["scenario"] != self._head["scenario"]:
             return "its scenario, or a file of that scenario, differs"
         if head["hosts"] != self._head["hosts"]:
@@ -114,7 +122,7 @@ class SweepFile:
         return ""
 
     def add(self, line: SeedLine) -> None:
-        """Store the line of a seed. Raises RunFailed."""
+        """Append the result line of a seed to the file. Raises RunFailed if this is impossible."""
         self.lines[line["seed"]] = line
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -124,7 +132,7 @@ class SweepFile:
 
 
 def lines_of(path: Path) -> list[SeedLine]:
-    """Read the lines of a sweep on disk, sorted by seed. Raises RunFailed."""
+    """Load the result lines of a sweep, sorted by seed. Raises RunFailed if the file is damaged."""
     try:
         data = path.read_bytes()
         _, *lines = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]

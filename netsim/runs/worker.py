@@ -1,6 +1,7 @@
-"""Worker process of a sweep: reads a scenario and then seeds from standard input, one on each line.
+"""Worker process of a sweep.
 
-It replies with a line of JSON for each seed, and ends when its input ends.
+It reads a scenario (one line of JSON) and then seeds, one on each line, from standard input. For
+each seed it writes a result line of JSON. It ends when its input ends.
 """
 
 import json
@@ -18,11 +19,11 @@ from ..scenario.run import Progress, Run
 from .execute import versions
 from .sweepfile import SeedLine, VerdictLine
 
-STRICT = "--strict"
+STRICT = "--strict"  # argument of the process for scenarios that are `strict`
 
 
 class Task(TypedDict):
-    """A scenario in the form that another process receives."""
+    """A scenario in the form in which it is sent to another process."""
 
     text: str
     hosts: int | None
@@ -30,12 +31,15 @@ class Task(TypedDict):
 
 
 def task_of(scenario: Scenario, hosts: int | None) -> Task:
-    """Return a scenario in the form that another process receives."""
+    """Convert a scenario to the form in which it is sent to another process.
+
+    `hosts` is the value of `--hosts`.
+    """
     return {"text": scenario.text, "hosts": hosts, "files": scenario.files}
 
 
 def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLine:
-    """Return the line of a seed: figures and verdicts, or why there are none."""
+    """Run a seed and return its result line: figures and verdicts, or the reason for a failure."""
     began = time.perf_counter()
     try:
         scenario = parse(task["text"], hosts=task["hosts"], beside=task["files"].__getitem__)
@@ -56,14 +60,14 @@ def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLin
 
 
 def run_on_node(task: Task, seed: int) -> SeedLine:
-    """Run a seed as `run_seed` does, and add this node's versions."""
+    """Run a seed on a node of a cluster. Return its result line, with the versions on that node."""
     line = run_seed(task, seed)
     line["versions"] = versions()
     return line
 
 
 def main() -> None:
-    """Reply to seeds until the input ends."""
+    """Run seeds and write their result lines, until the input ends."""
     if STRICT in sys.argv:
         reexec()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the input
@@ -72,7 +76,7 @@ def main() -> None:
     parent = os.getppid()
 
     def with_parent(_: float) -> None:
-        """Exit if the parent process was killed, because nothing reads the replies then."""
+        """Exit if the parent process was killed, because no process reads the replies then."""
         if os.getppid() != parent:
             os._exit(1)
 

@@ -1,5 +1,6 @@
-"""Scenarios: experiments as TOML files, which are validated strictly and run.
+"""Scenarios: simulated experiments that TOML files describe.
 
-`format/` reads the file, `programs/` has what hosts run, and `runs/` beside this folder keeps what
-a run measured. Public: `Run` (`run.py`), `Result` (`result.py`).
+Files are validated strictly, then run. `format/` reads the file, `programs/` has the programs that
+hosts run, and the neighbouring package `runs/` stores what runs have measured. Public: `Run`
+(`run.py`), `Result` (`result.py`).
 """

@@ -1,4 +1,7 @@
-"""Expectations: metrics compared at the end, and invariants checked during the run."""
+"""Checks of a scenario's expectations.
+
+A metric is compared at the end of the run. An invariant is checked at every sample.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +15,18 @@ from .result import Verdict
 from .topology import Topology
 
 Invariant = Callable[[Topology, float], bool]
-"""Whether it holds now, as a consequence of what happened since a moment (seconds)."""
+"""Takes the topology and a time in seconds. Returns whether the invariant holds now; what happened
+before that time does not count.
+"""
 
 
 @dataclass(slots=True)
 class Wait:
-    """One moment after which an invariant has to hold within a time."""
+    """Wait of an invariant, which has to hold within `expect.within` seconds of `since`.
+
+    `since` is in virtual seconds. `reached` is the number of seconds from `since` until the
+    invariant was first seen to hold, or None if it has not held yet.
+    """
 
     expect: Expect
     since: float
@@ -25,11 +34,12 @@ class Wait:
 
     @property
     def deadline(self) -> float:
+        """The virtual time, in seconds, by which the invariant has to hold."""
         return self.since + self.expect.within
 
 
 class Watch:
-    """Checks the invariants of a scenario at every sample."""
+    """Checker of a scenario's invariants. The run calls `look` at every sample."""
 
     def __init__(self, scenario: Scenario, topology: Topology) -> None:
         self._topology = topology
@@ -41,18 +51,22 @@ class Watch:
         ]
 
     def deadlines(self) -> list[float]:
-        """Return the latest moments at which the invariants have to hold."""
+        """Return the virtual times, in seconds, by which the invariants have to hold."""
         return [wait.deadline for wait in self.waits]
 
     def look(self, now: float) -> None:
-        """Record which invariants hold now."""
+        """Check each invariant that is still awaited, and record those that hold at `now`."""
         for wait in self.waits:
             due = wait.reached is None and wait.since < now <= wait.deadline
             if due and INVARIANTS[wait.expect.invariant](self._topology, wait.since):
                 wait.reached = now - wait.since
 
     def verdict(self, expect: Expect) -> Verdict:
-        """Return the verdict on an invariant; the slowest of its moments decides."""
+        """Return the verdict on an invariant, which has to hold after each of several moments.
+
+        The value found is the longest time, in seconds, that the invariant took to hold. It is
+        None, and the expectation fails, if the invariant missed a deadline.
+        """
         mine = [wait.reached for wait in self.waits if wait.expect is expect]
         times = [reached for reached in mine if reached is not None]
         met = len(times) == len(mine)
@@ -61,7 +75,7 @@ class Watch:
 
 
 def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
-    """Return a verdict for each expectation, in the order of the file."""
+    """Return a verdict for each expectation, in the order in which the file lists them."""
     return [
         watch.verdict(expect) if expect.invariant else compare(expect, metrics)
         for expect in scenario.expects
@@ -69,7 +83,10 @@ def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
 
 
 def compare(expect: Expect, metrics: Metrics) -> Verdict:
-    """Return the verdict on a metric; it fails if nothing was measured."""
+    """Compare a metric with its expected value, and return the verdict.
+
+    The expectation fails if the run has no measurement for the metric.
+    """
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)
     return Verdict(str(expect), met, found, expect.line, expect.found(found))
@@ -79,6 +96,10 @@ def compare(expect: Expect, metrics: Metrics) -> Verdict:
 
 
 def _answered(topology: Topology, since: float) -> bool:
+    """Return whether each running udp-echo host has had an echo from each target after `since`.
+
+    Targets that are not running are ignored.
+    """
     running = {member.host.name: member.program for member in topology.running("udp-echo")}
     for program in running.values():
         assert isinstance(program, Echo)
@@ -89,14 +110,17 @@ def _answered(topology: Topology, since: float) -> bool:
 
 
 def _links(topology: Topology) -> dict[str, set[str]]:
-    """Return, for each running daemon, the other running ones to which it has a link."""
+    """Map each running daemon to the other running daemons to which it has a link, by peer id."""
     hosts = [member.host for member in topology.running("daemon")]
     peers = {daemon.peer(host): daemon.linked(host) for host in hosts}
     return {peer: linked & peers.keys() for peer, linked in peers.items()}
 
 
 def is_connected(links: Mapping[str, set[str]]) -> bool:
-    """Whether a graph is connected; links are listed at both ends."""
+    """Return whether a graph is connected. `links` lists each link at both of its ends.
+
+    A graph without nodes is not connected.
+    """
     todo: list[str] = list(links)[:1]
     seen = set(todo)
     while todo:
@@ -108,19 +132,25 @@ def is_connected(links: Mapping[str, set[str]]) -> bool:
 
 
 def is_complete(links: Mapping[str, set[str]]) -> bool:
-    """Whether a graph has every possible link."""
+    """Return whether every node of a graph is linked to every other.
+
+    An empty graph is not complete.
+    """
     return bool(links) and all(len(linked) == len(links) - 1 for linked in links.values())
 
 
 def _connected(topology: Topology, _: float) -> bool:
+    """Return whether the links of the running daemons form one connected graph."""
     return is_connected(_links(topology))
 
 
 def _linked(topology: Topology, _: float) -> bool:
+    """Return whether every running daemon has a link to every other."""
     return is_complete(_links(topology))
 
 
 def _members(topology: Topology, _: float) -> bool:
+    """Return whether every running daemon considers all the running daemons alive."""
     hosts = [member.host for member in topology.running("daemon")]
     wanted = {daemon.peer(host) for host in hosts}
     return bool(hosts) and all(wanted <= daemon.known(host) for host in hosts)

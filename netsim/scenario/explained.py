@@ -1,6 +1,7 @@
-"""Prose of docs/spec/scenario.md that cannot be generated from tables, with examples.
+"""Text and examples for docs/spec/scenario.md that cannot be generated from the tables.
 
-A test parses every example. A block marked `text NAME` is the file NAME in the scenario's folder.
+A test parses every example. A code block marked `text NAME` has the content of a file NAME, which
+the scenario beside it reads.
 """
 
 from typing import Final

@@ -11,15 +11,18 @@ from .topology import Topology
 if TYPE_CHECKING:
     from .run import Run
 
-Samples = dict[str, list[float]]
-Pair = tuple[str, str, bool]  # two classes, and whether hosts of them met
+Samples = dict[str, list[float]]  # the single measurements of each distribution, by metric
+Pair = tuple[str, str, bool]  # the kinds of gateway of two hosts, and whether the hosts met
 
 
 def figures(run: "Run") -> tuple[Metrics, Samples]:
-    """Return every metric, and the samples behind the distributions."""
+    """Compute the metrics of a run from the present state of its hosts.
+
+    Return (metrics, samples). `samples` has the single measurements behind each distribution.
+    """
     network = run.world.network
     topology = run.topology
-    run.ledger.digest  # noqa: B018  counts what is pending
+    run.ledger.digest  # noqa: B018  as a side effect, adds pending records to the counters
     metrics: Metrics = {
         "packets.sent": network.sent,
         "packets.delivered": network.delivered,
@@ -39,14 +42,17 @@ def figures(run: "Run") -> tuple[Metrics, Samples]:
 
 
 def _share(part: float, whole: float) -> float | None:
+    """Return `part` divided by `whole`, or None if `whole` is 0."""
     return part / whole if whole else None
 
 
 def _joined(lists: Sequence[Sequence[float]]) -> list[float]:
+    """Concatenate lists."""
     return [value for values in lists for value in values]
 
 
 def _echoes(topology: Topology, metrics: Metrics, samples: Samples) -> None:
+    """Add the metrics of the udp-echo hosts, if there are any."""
     results = [m.program.result for m in topology.of("udp-echo") if isinstance(m.program, Echo)]
     if results:
         metrics["echo.sent"] = sent = sum(result.sent for result in results)
@@ -56,6 +62,7 @@ def _echoes(topology: Topology, metrics: Metrics, samples: Samples) -> None:
 
 
 def _transfers(topology: Topology, metrics: Metrics, samples: Samples) -> None:
+    """Add the metrics of the tcp-transfer hosts, if there are any."""
     found = topology.of("tcp-transfer")
     results = [member.program.result for member in found if isinstance(member.program, Transfer)]
     if results:
@@ -65,6 +72,7 @@ def _transfers(topology: Topology, metrics: Metrics, samples: Samples) -> None:
 
 
 def _punches(topology: Topology, metrics: Metrics, samples: Samples) -> None:
+    """Add the metrics of the hosts that punch, if there are any."""
     results = [m.program.result for m in topology.of("punch") if isinstance(m.program, Punch)]
     if results:
         times = [took for result in results for _, took in result.attempts]
@@ -74,6 +82,10 @@ def _punches(topology: Topology, metrics: Metrics, samples: Samples) -> None:
 
 
 def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
+    """Add the metrics of the daemons, if there are any.
+
+    Counts of links include running daemons only.
+    """
     members = run.topology.of("daemon")
     if not members:
         return
@@ -93,8 +105,11 @@ def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
 
 
 def pairs(topology: Topology) -> tuple[str, list[Pair]]:
-    """Return which pairs reached each other: links of daemons, else punched pairs, else answered
-    echoes.
+    """Return (what, pairs): what it means for two hosts to meet in this scenario, and which pairs
+    did.
+
+    With daemons, two hosts meet if they are linked. Otherwise, with `punch` hosts, they meet if a
+    punch has succeeded. In other scenarios, they meet if an echo was answered.
     """
     if topology.of("daemon"):
         return "linked", _linked_pairs(topology)
@@ -104,6 +119,7 @@ def pairs(topology: Topology) -> tuple[str, list[Pair]]:
 
 
 def _linked_pairs(topology: Topology) -> list[Pair]:
+    """Return each pair of running daemons, and whether the first has a link to the second."""
     members = list(topology.running("daemon"))
     links = [daemon.linked(member.host) for member in members]
     peers = [daemon.peer(member.host) for member in members]
@@ -115,6 +131,7 @@ def _linked_pairs(topology: Topology) -> list[Pair]:
 
 
 def _punched_pairs(topology: Topology) -> list[Pair]:
+    """Return each attempt at hole punching, and whether it succeeded."""
     kinds = {name: member.kind for name, member in topology.members.items()}
     return [
         (member.kind, kinds[partner], took is not None)
@@ -125,6 +142,7 @@ def _punched_pairs(topology: Topology) -> list[Pair]:
 
 
 def _answered_pairs(topology: Topology) -> list[Pair]:
+    """Return each udp-echo host with each of its targets, and whether any echo came back."""
     kinds = {name: member.kind for name, member in topology.members.items()}
     return [
         (member.kind, kinds[target], target in member.program.result.last_answer)

@@ -1,7 +1,7 @@
-"""Generator of docs/spec/scenario.md from the tables: `python -m shoal.netsim.scenario.reference >
-docs/spec/scenario.md`.
+"""Generator of docs/spec/scenario.md from the dataclasses of the tables.
 
-A test compares the file with this output, so that it cannot go stale.
+Usage: `python -m shoal.netsim.scenario.reference > docs/spec/scenario.md`. A test compares the file
+with this output, so that the two cannot diverge.
 """
 
 import inspect
@@ -21,6 +21,7 @@ from .programs import SETTINGS, daemon
 
 
 def _form(read: object) -> str:
+    """Return the description of the values that a reader accepts."""
     if isinstance(read, units.Count):
         return f"whole number from 1 to {read.most}"
     forms: dict[object, str] = {
@@ -36,6 +37,7 @@ def _form(read: object) -> str:
 
 
 def _default(value: object) -> str:
+    """Format the default of a field; an empty text if it has none to show."""
     if value is MISSING:
         return "needed"
     if isinstance(value, tuple):
@@ -46,6 +48,7 @@ def _default(value: object) -> str:
 
 
 def _rows(table: type) -> Iterator[str]:
+    """Yield the lines of the Markdown table that describes the keys of a dataclass."""
     yield "| key | form | default | |\n|---|---|---|---|\n"
     for key, item in knobs(table).items():
         about = item.metadata
@@ -54,17 +57,17 @@ def _rows(table: type) -> Iterator[str]:
 
 
 def _listed(words: Iterable[str]) -> str:
+    """Format words as a list in Markdown code style."""
     return ", ".join(f"`{word}`" for word in words)
 
 
 def _section(title: str, table: type, *more: str) -> str:
+    """Return the section about one table. The texts in `more` follow the list of its keys."""
     return f"\n## {title}\n\n" + "".join(_rows(table)) + "".join(f"\n{text}\n" for text in more)
 
 
 def reference() -> str:
-    """Return docs/spec/scenario.md. Defaults are in seconds, bytes per second, and shares of
-    one.
-    """
+    """Return the text of docs/spec/scenario.md."""
     introduction = INTRODUCTION.format(
         times=_listed(units.TIMES), rates=_listed(units.RATES), sizes=_listed(units.SIZES)
     )
@@ -72,6 +75,7 @@ def reference() -> str:
 
 
 def _places() -> Iterator[str]:
+    """Yield the sections about the static part: from [sim] to [churn]."""
     yield "\nDefaults below are in seconds, bytes, and bytes per second.\n"
     yield _section("[sim]", Sim)
     populations, matrices = vocabulary.populations(), vocabulary.latencies()
@@ -102,6 +106,7 @@ def _places() -> Iterator[str]:
 
 
 def _programs() -> Iterator[str]:
+    """Yield the sections about the programs and their settings."""
     yield "\n# Programs and their settings\n"
     for name, table in SETTINGS.items():
         module = inspect.getmodule(table)
@@ -114,6 +119,7 @@ def _programs() -> Iterator[str]:
 
 
 def _steps() -> Iterator[str]:
+    """Yield the sections about the actions of steps."""
     yield "\n# Steps\n\n`at` (needed) is the time, `action` what to do; `for` is how long it "
     yield "lasts.\n"
     for name, table in ACTIONS.items():
@@ -128,6 +134,7 @@ def _steps() -> Iterator[str]:
 
 
 def _expectations() -> Iterator[str]:
+    """Yield the section about metrics and invariants."""
     yield (
         "\n# Expectations\n\nEither a `metric` with `op` and `value`, compared at the end: "
         f"{_listed(OPERATORS)}. Of a distribution name a statistic: {_listed(STATISTICS)}, as in "

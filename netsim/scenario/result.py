@@ -1,12 +1,12 @@
-"""The result of a run: metrics, verdicts, events, and the digest that tells two runs apart."""
+"""Result of a run: metrics, verdicts, events, and a digest that differs if two runs differ."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from .format.metrics import Metrics
 
-MOST_SAMPLES = 2000  # maximum of samples of a distribution kept for plots
-MOST_DEEDS = 10_000  # maximum of entries of the faults' timeline that are kept
+MOST_SAMPLES = 2000  # measurements of a distribution that a result keeps, for plots
+MOST_DEEDS = 10_000  # entries of the timeline of faults that a result keeps
 
 _BULKY: Final = ("samples", "series", "deeds")  # fields that only plots need
 _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
@@ -16,18 +16,25 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
 
 @dataclass(slots=True)
 class Verdict:
-    """Verdict on one expectation, with the value found."""
+    """Outcome of one expectation.
+
+    `text` states the expectation, and `line` is its line in the file.
+    """
 
     text: str
     met: bool
-    found: float | None  # the metric, or the seconds until the invariant held
+    found: float | None  # the metric, or the seconds until the invariant held; None: neither
     line: int = 0
-    shown: str = ""  # the value found, for a person
+    shown: str = ""  # `found`, formatted with its unit
 
 
 @dataclass(slots=True)
 class Happening:
-    """A step or a departure: start and end in seconds (None if it has no end), action, target."""
+    """A step that was executed, or a departure.
+
+    `at` and `until` are its start and end in virtual seconds; `until` is None if it has no end.
+    `what` is the action, and `target` has the words for the hosts.
+    """
 
     at: float
     until: float | None
@@ -37,10 +44,10 @@ class Happening:
 
 @dataclass(slots=True)
 class HostFigures:
-    """Figures of one host at the end."""
+    """Figures of one host at the end of the run."""
 
     name: str
-    kind: str  # of gateway: "public", "linux-drop", …
+    kind: str  # the kind of its gateway: "linux-drop", …; "public" without one
     program: str
     site: int
     up: bool
@@ -48,7 +55,11 @@ class HostFigures:
 
 
 class PairMatrix(TypedDict, total=False):
-    """Pairs of hosts by class. `cells[a][b]` has two counts: pairs that met, and all pairs."""
+    """Counts of pairs of hosts, by the hosts' kinds of gateway.
+
+    `what` is the verb for a pair that met, such as "linked". `cells[a][b]` has two counts for kinds
+    number `a` and `b` of `classes`: pairs that met, and all pairs.
+    """
 
     what: str
     classes: list[str]
@@ -57,38 +68,43 @@ class PairMatrix(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Result:
-    """Result of one run of a scenario. Plain values, so that it can be written as JSON."""
+    """Result of one run of a scenario, in plain values that can be written as JSON."""
 
     name: str
     seed: int
-    duration: float  # virtual seconds asked for
-    virtual: float  # virtual seconds reached
-    real: float  # seconds of this machine
+    duration: float  # virtual seconds that the scenario asks for
+    virtual: float  # virtual seconds that have passed
+    real: float  # seconds of real time that the run took
     digest: str
-    records: int
-    ended: str  # "done", or the reason why not: "interrupted"
+    records: int  # records of the trace that `digest` covers
+    ended: str  # "done", or why the run is incomplete: "interrupted", "stopped" or "failed: …"
     metrics: Metrics = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     hosts: list[HostFigures] = field(default_factory=list)
     pairs: PairMatrix = field(default_factory=PairMatrix)
-    series: dict[str, list[float]] = field(default_factory=dict)  # by sample: at, sent, …
+    # For each sampled figure (`sent`, `up`, …), its values at the times in `at`.
+    series: dict[str, list[float]] = field(default_factory=dict)
     happenings: list[Happening] = field(default_factory=list)
-    deeds: list[tuple[float, str, str, str]] = field(default_factory=list)  # time, action, target
+    # The timeline of faults: (virtual seconds, action, names of hosts, detail).
+    deeds: list[tuple[float, str, str, str]] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:
-        """Whether every expectation was met, and the run was complete."""
+        """Whether the run was complete and met every expectation."""
         return self.ended == "done" and all(verdict.met for verdict in self.verdicts)
 
     def brief(self) -> dict[str, object]:
-        """Return the fields as JSON values, without those that only plots need."""
+        """Return the fields as JSON values, without the long ones that only plots need."""
         return {name: value for name, value in asdict(self).items() if name not in _BULKY}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Result":
-        """Return a result from the output of `dataclasses.asdict`. Raises TypeError, KeyError."""
+        """Build a result from the output of `dataclasses.asdict`.
+
+        Raises TypeError if a field has the wrong type, and KeyError if a field is missing.
+        """
         data = dict(data)
         for item in fields(cls):
             if not isinstance(data[item.name], _KINDS.get(_form(item.type), dict)):
@@ -100,12 +116,15 @@ class Result:
 
 
 def _form(annotation: object) -> str:
-    """Return `list` for `list[float]`."""
+    """Return the name of an annotated type without its parameters: `list` for `list[float]`."""
     return str(getattr(annotation, "__name__", annotation)).partition("[")[0]
 
 
 def thinned(values: list[float]) -> list[float]:
-    """Return the values sorted. If there are many, return an even sample with both extremes."""
+    """Sort the values. If there are more than `MOST_SAMPLES`, return an evenly spaced selection.
+
+    The selection includes the lowest and the highest value.
+    """
     ordered = sorted(values)
     if len(ordered) <= MOST_SAMPLES:
         return ordered
@@ -114,7 +133,11 @@ def thinned(values: list[float]) -> list[float]:
 
 
 def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> PairMatrix:
-    """Return a matrix by class: of the pairs of two classes, how many met, and how many exist."""
+    """Count pairs of hosts by the hosts' kinds of gateway.
+
+    Each of `pairs` has the kinds of two hosts, and whether these hosts met. `what` is the verb for
+    that.
+    """
     classes = sorted({name for a, b, _ in pairs for name in (a, b)})
     rank = {name: number for number, name in enumerate(classes)}
     cells = [[[0, 0] for _ in classes] for _ in classes]

@@ -1,4 +1,4 @@
-"""A run: makes a world from a scenario and a seed, and a result from the world.
+"""Run of a scenario: builds a world from a scenario and a seed, and a result from the world.
 
 run = Run(scenario, seed=7)
 result = run.go()
@@ -27,21 +27,23 @@ from .steps import Steps
 from .topology import Member, Topology, latency, relay_program
 
 Measured = tuple[Metrics, dict[str, list[float]], PairMatrix, list[HostFigures]]
-"""Metrics, samples, the matrix of pairs and hosts at one moment."""
+"""The state at one time: metrics, samples of the distributions, matrix of pairs, and hosts."""
 Progress = Callable[[float], None]
-"""Called with the virtual time at every sample."""
+"""Called at every sample with the virtual time in seconds."""
 
 
 def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
-    """Return the first error of a group, taken out of nested groups."""
+    """Return the first error in an exception group, searching nested groups as well."""
     first = group.exceptions[0]
     return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 class Run:
-    """One run. `trace_file` gets the records.
+    """One run of a scenario with one seed.
 
-    `clock` returns the real time in seconds (netsim itself never reads it).
+    `trace_file` receives the records of the trace. `progress` is called at every sample. `clock`
+    returns the real time in seconds, because netsim itself never reads a real clock. If `until`
+    (virtual seconds) is given, the run stops at that time.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class Run:
         self._final: Measured | None = None
 
     def go(self) -> Result:
-        """Run to the end. Raises what a program raises; `result` then has the figures until that
-        moment.
+        """Run to the end, and return the result.
+
+        An exception of a program ends the run and is raised here. After that, `result` returns the
+        figures up to that time.
         """
         self._began = self._clock()
         try:
@@ -90,6 +94,7 @@ class Run:
         return self.result()
 
     async def _main(self) -> None:
+        """Start the programs and the steps, sample until the end, and measure."""
         async with trio.open_nursery() as nursery:
             for host in self.topology.relays:
                 await host.start(relay_program())
@@ -101,7 +106,10 @@ class Run:
             nursery.cancel_scope.cancel()
 
     def _start_all(self, nursery: trio.Nursery) -> None:
-        """Start programs at their times; the sessions of churn start those of their volunteers."""
+        """Start each host's program at its time.
+
+        With [churn], the sessions of the volunteers start the programs of the population instead.
+        """
         table = self.scenario.churn
         ours = set(self.topology.groups["population"]) if table is not None else set()
         for member in self.topology.members.values():
@@ -116,24 +124,27 @@ class Run:
             ))  # fmt: skip
 
     def _program_of(self, one: Volunteer) -> Program[object]:
+        """Return the program of a volunteer's host."""
         return self.topology.members[one.name].program
 
     async def _start(self, member: Member) -> None:
-        """Start a host's program at its time, unless the host is off by then."""
+        """Start a host's program at its time, unless the host is off at that time."""
         await trio.sleep_until(member.start)
         if not member.host.up:
             return
         await member.host.start(member.program)
 
     async def _generate(self, member: Member, action: actions.Generate) -> None:
+        """Generate text with a host's daemon, and record the time that it took."""
         took = await daemon.generate(member.host, action)
         self.generations.append((member.host.name, took))
 
     # Samples.
 
     def _moments(self) -> Iterator[float]:
-        """Yield when to sample: every `sample` seconds, at the deadlines of invariants, and at the
-        end.
+        """Yield the times of the samples, in virtual seconds.
+
+        They are the multiples of the interval `sample`, the deadlines of invariants, and the end.
         """
         every = self.scenario.sim.sample
         count = int(self._until / every)
@@ -142,6 +153,7 @@ class Run:
         return iter(sorted({moment for moment in moments if moment < self._until} | {self._until}))
 
     async def _sample(self) -> None:
+        """Record the series and check the invariants at the time of each sample, until the end."""
         network = self.world.network
         for moment in self._moments():
             await trio.sleep_until(moment)
@@ -155,17 +167,22 @@ class Run:
                 self._progress(moment)
 
     def _measure(self) -> "Measured":
+        """Compute the metrics and figures from the present state."""
         metrics, samples = figures(self)
         hosts = [self._host(member) for member in self.topology.members.values()]
         return metrics, samples, pair_matrix(*pairs(self.topology)), hosts
 
     def _up(self) -> int:
+        """Return the number of hosts that are switched on."""
         return sum(member.host.up for member in self.topology.members.values())
 
     # The result.
 
     def result(self) -> Result:
-        """Return the result so far."""
+        """Return the result of the run, or the result so far if the run has not ended.
+
+        Expectations get verdicts only after a complete run.
+        """
         metrics, samples, matrix, hosts = self._final or self._measure()
         return Result(
             name=self.scenario.sim.name,
@@ -190,6 +207,7 @@ class Run:
         )
 
     def _host(self, member: Member) -> HostFigures:
+        """Return the figures of one host."""
         return HostFigures(
             name=member.host.name,
             kind=member.kind,

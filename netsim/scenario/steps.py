@@ -15,21 +15,25 @@ from .result import Happening
 from .topology import Member, Topology
 
 DiskFault = actions.DiskFull | actions.DiskReadOnly | actions.DiskLostSyncs
-Generate = Callable[[Member, actions.Generate], Awaitable[None]]
+Generate = Callable[[Member, actions.Generate], Awaitable[None]]  # generates text with a daemon
 
 
 class Steps:
-    """Executor of the steps; `happenings` records what was done."""
+    """Executor of a scenario's steps. `happenings` records the steps that have been executed.
+
+    A word is a text by which a step refers to hosts or gateways: the name of one of them, of a
+    group, or `all`.
+    """
 
     def __init__(self, topology: Topology, faults: Faults, generate: Generate) -> None:
         self.topology = topology
         self.faults = faults
         self.happenings: list[Happening] = []
         self._generate = generate
-        self._capacities: dict[str, int] = {}  # of disks that are full, by host
+        self._capacities: dict[str, int] = {}  # original capacity of each filled disk, by host
 
     async def run(self, steps: tuple[Step, ...]) -> None:
-        """Execute all steps, each at its time; steps of one instant in the order of the file."""
+        """Execute each step at its time. Steps of the same time begin in the order of the file."""
         async with trio.open_nursery() as nursery:
             for step in sorted(steps, key=lambda step: step.at):
                 await trio.sleep_until(step.at)
@@ -40,6 +44,10 @@ class Steps:
                 await trio.lowlevel.checkpoint()
 
     async def _do(self, step: Step) -> tuple[Happening, list[Rule]]:
+        """Carry out a step's action and record it.
+
+        Return the record and the rules that the action has added to the network.
+        """
         action = step.action
         words = action.groups if isinstance(action, actions.Partition) else targets_of(action)
         target = " ".join(word if isinstance(word, str) else " ".join(word) for word in words)
@@ -48,17 +56,20 @@ class Steps:
         return happening, await self._act(action, step.lasts or 0.0)
 
     async def _do_for(self, step: Step, lasts: float) -> None:
+        """Carry out a step's action, and end the action after `lasts` seconds."""
         happening, rules = await self._do(step)
         await trio.sleep_until(step.at + lasts)
         happening.until = trio.current_time()
         await self._undo(step.action, rules)
 
     def _names(self, words: tuple[str, ...]) -> list[str]:
+        """Return the names of the hosts to which the words refer."""
         return [member.host.name for member in self.topology.hosts_of(words)]
 
     def _plugs(self, words: tuple[str, ...]) -> list[str | Gateway]:
-        """Return hosts and gateways; the name of a host with its own gateway also stands for that
-        gateway.
+        """Return the hosts and gateways to which the words refer, as targets for faults of links.
+
+        If a host has its own gateway, its name is returned and also stands for that gateway.
         """
         groups = self.topology.groups
         found: list[str | Gateway] = []
@@ -70,8 +81,10 @@ class Steps:
         return found
 
     def _gateways(self, words: tuple[str, ...]) -> list[Gateway]:
-        """Return the gateways of these names, and of the hosts of these groups that have
-        their own.
+        """Return the gateways to which the words refer.
+
+        A host's name refers to the host's own gateway. In groups, hosts without a gateway of their
+        own are ignored. Raises SimError if a word refers to no gateway at all.
         """
         gateways, groups = self.topology.gateways, self.topology.groups
         found: dict[str, Gateway] = {}
@@ -83,7 +96,11 @@ class Steps:
         return list(found.values())
 
     async def _act(self, action: actions.Action, lasts: float) -> list[Rule]:
-        """Carry out an action. Return the rules of the network that end it, if it has any."""
+        """Carry out an action. Return the rules that it has added to the network.
+
+        `lasts` is the step's `for` in seconds, which only clogs need here. Removing the rules ends
+        the action.
+        """
         faults, names = self.faults, self._names
         match action:
             case actions.Partition(groups, oneway):
@@ -128,7 +145,7 @@ class Steps:
         return []
 
     async def _undo(self, action: actions.Action, rules: list[Rule]) -> None:
-        """End an action; clogs end by themselves."""
+        """End an action. Clogs need nothing here, because they end by themselves."""
         match action:
             case actions.Partition() | actions.Loss() | actions.Delay():
                 self.faults.heal(*rules)
@@ -144,12 +161,14 @@ class Steps:
                 self._spoil_disks(action, False)
 
     def _cut(self, words: tuple[str, ...], way: str, cut: bool) -> None:
+        """Cut one direction of the links that the words refer to; repair it if `cut` is False."""
         for item in self._plugs(words):
             self.faults.cut(item, way, cut=cut)
 
     def _spoil_disks(self, action: DiskFault, spoil: bool) -> None:
-        """Spoil the disks of hosts, or repair them. Raises SimError for a daemon that has never
-        started.
+        """Make the disks of hosts faulty, or repair them if `spoil` is False.
+
+        Raises SimError if the daemon of a host has never started.
         """
         for member in self.topology.hosts_of(action.target):
             name, disk = member.host.name, member.host.disk

@@ -1,4 +1,4 @@
-"""The hosts and gateways of a scenario, built into a world, with their programs."""
+"""The hosts, gateways and programs of a scenario, built in a world."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,21 +24,23 @@ from .programs.transfer import TransferSettings
 
 @dataclass(slots=True)
 class Member:
-    """One host of the run."""
+    """One host of a run, with its program."""
 
     host: Host
-    kind: str  # of its gateway, by which the report groups hosts
-    gateway: Gateway | None
+    kind: str  # the kind of its gateway, by which the report groups hosts
+    gateway: Gateway | None  # the gateway directly in front of the host
     program_name: str
     settings: ProgramSettings
-    start: float  # seconds
+    start: float  # when its program starts, in virtual seconds
     site: int = 0
     program: Program[object] = field(default_factory=Idle)
 
 
 class Topology:
-    """All hosts and gateways of a scenario. `groups` are the words that a step can use for several
-    hosts.
+    """All hosts and gateways of a scenario. The constructor builds them in the world.
+
+    `groups` maps each word that refers to several hosts to their names. `gateways` has the [[nat]]s
+    by id, and each host's own gateway by the host's name.
     """
 
     def __init__(self, scenario: Scenario, world: World) -> None:
@@ -54,23 +56,26 @@ class Topology:
         self._build()
 
     def running(self, program: str) -> Iterator[Member]:
-        """Yield the hosts whose program of that name is running now."""
+        """Yield the hosts on which the program named `program` is running now."""
         for member in self.members.values():
             if member.program_name == program and member.host.up and member.host.running:
                 yield member
 
     def of(self, program: str) -> list[Member]:
-        """Return every host with a program of that name."""
+        """Return every host whose program is named `program`, running or not."""
         return [item for item in self.members.values() if item.program_name == program]
 
     def hosts_of(self, words: tuple[str, ...]) -> list[Member]:
-        """Return the hosts that a step's words mean, each once."""
+        """Return the hosts to which the words of a step refer, each host once."""
         names = {name: None for word in words for name in self.groups.get(word, [word])}
         return [self.members[name] for name in names]
 
     # Building.
 
     def _build(self) -> None:
+        """Build the relays, the gateways, the hosts of the file and the population, with their
+        programs.
+        """
         for number in range(self.scenario.world.relays):
             self.relays.append(self.world.host(f"relay{number + 1}"))
         for nat in self.scenario.nats:
@@ -92,7 +97,10 @@ class Topology:
         self._programs()
 
     def _draw(self) -> dict[str, Draw]:
-        """Draw the population and the groups, and note which access links these replace."""
+        """Draw the population and the groups. Return the draws of the population, by host.
+
+        Also records the access links that groups give to their hosts.
+        """
         world = self.scenario.world
         drawn: dict[str, Draw] = {}
         if world.hosts:
@@ -122,11 +130,13 @@ class Topology:
         return drawn
 
     def _link(self, name: str) -> LinkSpec | None:
+        """Return the link with this name: a [[link]] or a profile; None for an empty name."""
         if not name:
             return None
         return self._links[name] if name in self._links else vocabulary.profile(name)
 
     def _host(self, table: HostTable, name: str) -> Member:
+        """Build the host `name` of a [[host]], with its own gateway if it has one."""
         link = self._replaced_links.get(name) or self._link(table.link)
         gateway, kind = self._gateway(table, name, link)
         if gateway is None:
@@ -140,12 +150,17 @@ class Topology:
         return Member(host, kind, gateway, table.program, table.settings, start, table.site)
 
     def _spread(self, name: str) -> float:
+        """Draw the time, in seconds, at which a host without a fixed start begins."""
         luck = self.world.streams.get(name, "start")
         return luck.random() * self.scenario.world.spread
 
     def _gateway(
         self, table: HostTable, name: str, link: LinkSpec | None
     ) -> tuple[Gateway | None, str]:
+        """Return the gateway directly in front of a host, and its kind.
+
+        Builds the gateway if it is the host's own. The gateway is None for a public host.
+        """
         kinds = {nat.id: nat.kind for nat in self.scenario.nats}
         if not table.nat:
             return None, PUBLIC
@@ -159,7 +174,7 @@ class Topology:
         return gateway, f"{table.nat} in {kinds[table.behind]}" if table.behind else table.nat
 
     def _populate(self, drawn: dict[str, Draw]) -> None:
-        """Build the hosts drawn from a population."""
+        """Build the hosts that were drawn from the population."""
         table = self.scenario.world
         settings = table.settings
         self.volunteers = [
@@ -180,14 +195,19 @@ class Topology:
     # Programs.
 
     def _programs(self) -> None:
+        """Create the program of each host."""
         for member in self.members.values():
             member.program = self._program(member)
         self._pair_up()
         for member in self.members.values():
-            member.host.program = member.program  # for a restart before its first start
+            # A step can restart a host before its program has started for the first time.
+            member.host.program = member.program
 
     def _program(self, member: Member) -> Program[object]:
-        """Return a host's program; `_pair_up` makes those that punch."""
+        """Create a host's program.
+
+        The programs of hosts that punch are created by `_pair_up` instead.
+        """
         settings = member.settings
         match settings:
             case EchoSettings():
@@ -202,17 +222,19 @@ class Topology:
                 return member.program
 
     def _where(self, name: str) -> str:
+        """Return the current address of a host."""
         return self.world.hosts[name].addresses()[0]
 
     def _listener(self, name: str) -> str:
-        """Return the address at which a daemon listens."""
+        """Return the address, `host:port`, at which a daemon listens."""
         settings = self.members[name].settings
         assert isinstance(settings, DaemonSettings)
         return f"{self._where(name)}:{settings.port}"
 
     def _targets(self, member: Member, given: Sequence[str] | None) -> list[str]:
-        """Return the targets of a measuring program: the given ones, or the next host with the same
-        program.
+        """Return the names of the hosts to which a measuring program sends.
+
+        They are those in `given`; by default, the next host with the same program.
         """
         if given is not None:
             return list(given)
@@ -221,6 +243,10 @@ class Topology:
         return [after] if after != member.host.name else []
 
     def _first_public(self) -> list[str]:
+        """Return the name of the first daemon's host that has a public address, in a list.
+
+        Raises BadScenario if there is none.
+        """
         for member in self.of("daemon"):
             if member.gateway is None:
                 return [member.host.name]
@@ -230,7 +256,7 @@ class Topology:
         )
 
     def _pair_up(self) -> None:
-        """Give hosts behind gateways partners for punching."""
+        """Create the programs of the hosts that punch, and pair the hosts behind gateways."""
         members = [
             (item, item.settings)
             for item in self.of("punch")
@@ -252,12 +278,12 @@ class Topology:
 
 
 def relay_program() -> Program[object]:
-    """Return the program of the relays."""
+    """Return the program of the relays, which introduce hosts that punch."""
     return Relay()
 
 
 def latency(scenario: Scenario) -> Latency:
-    """Return the latency between two sites, as `World` takes it."""
+    """Return the latency between two sites in a form that `World` accepts: seconds or a matrix."""
     seconds = scenario.world.latency_seconds
     if seconds is not None:
         return seconds

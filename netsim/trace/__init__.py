@@ -1,4 +1,4 @@
-"""What happened in a run: packets as records, a running hash, and files of both.
+"""Traces: records of a run's packets, a hash of these records, and files that store them.
 
-Public: `Trace`, `first_difference`.
+Public: `Trace` (`trace.py`), `first_difference` (`file.py`).
 """

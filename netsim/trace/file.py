@@ -1,6 +1,6 @@
-"""Trace files: a reader, and a search for the first difference between two of them.
+"""Reads trace files, and finds the first difference between two of them.
 
-A file is the records of `Trace` (trace.py), packed by msgpack one after the other.
+A trace file has the records of `Trace` (`trace.py`), each packed with msgpack, one after the other.
 """
 
 from collections import deque
@@ -16,11 +16,15 @@ from ..network.packet import NAMES
 from .trace import Record
 
 _CHUNK: Final = 1 << 16  # bytes
+# Types of a record's fields.
 _FIELDS: Final = (float, str, str, int, tuple, tuple, int, str)
 
 
 def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
-    """Yield the records of a file. Raises BadTrace, naming the file by `name`."""
+    """Yield the records of a trace file. `name` is the file's name in errors.
+
+    Raises BadTrace if the file is not a trace, or is truncated.
+    """
     unpacker = msgpack.Unpacker(
         use_list=False, max_array_len=len(_FIELDS), max_map_len=0, max_ext_len=0
     )
@@ -32,7 +36,7 @@ def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
             for record in unpacker:
                 yield _checked(record, name, count)
                 count += 1
-                # read it now: later it would include the start of the next record
+                # Read the position now: later it would include the start of the next record.
                 whole = unpacker.tell()
         except (ValueError, msgpack.UnpackException) as error:
             raise BadTrace(f"{name} is not a trace: record {count} cannot be read") from error
@@ -44,6 +48,7 @@ def read(file: BinaryIO, name: str = "trace") -> Iterator[Record]:
 
 
 def _checked(record: Any, name: str, count: int) -> Record:
+    """Return an object that has the form of a record. Raises BadTrace if it has another form."""
     if (
         not isinstance(record, tuple)
         or len(record) != len(_FIELDS)
@@ -55,26 +60,32 @@ def _checked(record: Any, name: str, count: int) -> Record:
 
 @dataclass(frozen=True)
 class Difference:
-    """First difference of two traces. `a` or `b` is None if that trace has ended."""
+    """First difference of two traces. `a` or `b` is None if that trace has ended before it."""
 
-    index: int  # of the first record that differs, from 0
+    index: int  # number of the first record that differs, from 0
     a: Record | None
     b: Record | None
-    before: list[Record]  # the last records that both have
+    before: list[Record]  # the last records that both traces have
     after_a: list[Record]
     after_b: list[Record]
-    # The last record with a task between the same two addresses, in either direction. It led to
-    # what the stack or a router did without a task.
+    # Packets from the network stack or a router have no task as their cause. For these: the last
+    # packet before, between the same two addresses in either direction, that a task has caused.
     led_a: Record | None = None
     led_b: Record | None = None
 
     @property
     def causes(self) -> tuple[str, str]:
-        """The tasks that caused the two records, or led to them; empty for none."""
+        """The tasks that caused the two records, directly or through an earlier packet.
+
+        A text is empty if no task is known.
+        """
         return _cause(self.a, self.led_a), _cause(self.b, self.led_b)
 
     def lines(self, a: str = "a", b: str = "b") -> Iterator[str]:
-        """Yield lines for a person; `a` and `b` name the traces."""
+        """Yield lines that describe the difference to a person.
+
+        `a` and `b` are the names of the traces.
+        """
         yield f"record {self.index} differs"
         for common in self.before:
             yield f"   {describe(common)}"
@@ -90,11 +101,13 @@ class Difference:
 
 
 def _cause(record: Record | None, led: Record | None) -> str:
+    """Return the task that caused a record; an empty text if none is known."""
     found = record if record is not None and record[-1] else led
     return found[-1] if found is not None and record is not None else ""
 
 
 def _reason(record: Record | None, led: Record | None) -> str:
+    """Describe what caused a record. `led` is the earlier packet that may have led to it."""
     if record is None:
         return "its end"
     if record[-1]:
@@ -105,18 +118,19 @@ def _reason(record: Record | None, led: Record | None) -> str:
 
 
 def _flow(record: Record) -> tuple[tuple[str, int], ...]:
-    """Return the connection of a record, whatever its direction."""
+    """Return the two addresses of a record in a fixed order, whatever its direction."""
     return tuple(sorted((record[4], record[5])))
 
 
 def describe(record: Record) -> str:
-    """Return one line that describes a record."""
+    """Format a record as one line of text."""
     time, what, host, proto, src, dst, size, cause = record
     way = f"{_address(src)} -> {_address(dst)}"
     return f"{time:.9f} {host} {what} {NAMES.get(proto, proto)} {way} {size} B [{cause}]"
 
 
 def _address(address: tuple[str, int]) -> str:
+    """Format an address as `host:port`."""
     ip, port = address
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
@@ -124,10 +138,15 @@ def _address(address: tuple[str, int]) -> str:
 def first_difference(
     a: BinaryIO, b: BinaryIO, *, context: int = 5, names: tuple[str, str] = ("a", "b")
 ) -> Difference | None:
-    """Return the first difference of two trace files; None if they are equal. Raises BadTrace."""
+    """Find the first difference of two trace files. Return None if they are equal.
+
+    `context` is the number of records to show before and after it. `names` are the files' names in
+    errors. Raises BadTrace if a file is not a trace, or is truncated.
+    """
     records_a, records_b = read(a, names[0]), read(b, names[1])
     before: deque[Record] = deque(maxlen=context)
-    led: dict[tuple[tuple[str, int], ...], Record] = {}  # by connection, the last with a task
+    # For each pair of addresses, the last packet that a task has caused.
+    led: dict[tuple[tuple[str, int], ...], Record] = {}
     for index, (one, other) in enumerate(zip_longest(records_a, records_b)):
         if one != other:
             return Difference(

@@ -1,8 +1,8 @@
-"""The trace of a run: records, a running hash, and optionally a file.
+"""Trace of a run: its records, a hash of all records, and optionally a file that stores them.
 
-A record is (time in seconds, what, host, protocol, source, destination, bytes, cause). The hash
-covers every record but no payload: TLS bytes come from OpenSSL's own randomness, but their lengths
-do not.
+A record is (time in seconds, what, host, protocol, source, destination, size in bytes, cause). The
+hash does not cover payloads, because TLS takes its random bytes from OpenSSL; the lengths of its
+messages are the same in each run.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ RECEIVED: Final = "received"
 # Drops are named by their reason: "lost", "queue", "nat", "firewall", "no-route", "cut", "mtu", …
 
 COUNTERS: Final = ("sent", "received", "dropped", "bytes_sent", "bytes_received")
-_BATCH: Final = 2048
+_BATCH: Final = 2048  # records that are packed and hashed together
 
 
 class Writable(Protocol):
@@ -29,7 +29,10 @@ class Writable(Protocol):
 
 
 class Trace:
-    """Records of one run. `keep` stores them all in memory; `file` gets them packed."""
+    """Trace of one run. `count` is the number of records that have been hashed.
+
+    With `keep`, all records stay in memory. If `file` is given, packed records are written to it.
+    """
 
     def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
         self.count = 0
@@ -49,11 +52,12 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Return the hash of all records so far, 32 hex digits."""
+        """The hash of all records so far, as 32 hex digits."""
         self._flush()
         return self._hash.hexdigest()
 
     def _flush(self) -> None:
+        """Pack, hash and store the records of the current batch."""
         if not self._batch:
             return
         batch, self._batch = self._batch, []
@@ -69,17 +73,18 @@ class Trace:
 
 
 class Ledger(Trace):
-    """A trace that also counts packets and bytes by host, and drops by reason.
+    """Trace that also counts packets and bytes by host, and drops by reason.
 
-    Counting happens one batch at a time.
+    The counts are updated batch by batch; `digest` and `counters` first count pending records.
     """
 
     def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:
         super().__init__(keep=keep, file=file)
-        self.hosts: dict[str, list[int]] = {}  # by host, in the order of COUNTERS
+        self.hosts: dict[str, list[int]] = {}  # the counts of each host, in the order of COUNTERS
         self.drops: dict[str, int] = {}
 
     def _flush(self) -> None:
+        """Count the records of the current batch, then store them."""
         hosts, drops = self.hosts, self.drops
         for record in self._batch:
             what, host = record[1], record[2]
@@ -98,6 +103,8 @@ class Ledger(Trace):
         super()._flush()
 
     def counters(self, host: str) -> dict[str, int]:
-        """Return the counters of a host so far: packets and bytes sent, received and lost."""
+        """Return the counts of a host so far: packets sent, received and dropped, bytes sent and
+        received.
+        """
         self._flush()
         return dict(zip(COUNTERS, self.hosts.get(host, (0,) * 5), strict=True))

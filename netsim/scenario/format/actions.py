@@ -1,4 +1,7 @@
-"""The actions of a `[[step]]`: one dataclass for each, by its name in the file."""
+"""Actions of a `[[step]]`: one dataclass for each action, and `ACTIONS`, which maps names to them.
+
+The docstrings of these classes are the descriptions in docs/spec/scenario.md.
+"""
 
 # ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
 
@@ -8,14 +11,12 @@ from typing import Final
 from . import units
 from .source import knob
 
-Names = tuple[str, ...]
+Names = tuple[str, ...]  # words for hosts, as in the file: a host, a group or `all`
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Partition the hosts: no packet passes between the groups. Hosts in no group can talk to
-    all.
-    """
+    """Drop all packets between the groups. Hosts that are in no group still reach all hosts."""
 
     groups: tuple[Names, ...] = knob(units.groups, says="who stays together")
     oneway: bool = knob(units.switch, False, says="only the first group's packets are lost")
@@ -28,7 +29,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lose packets in one direction at random."""
+    """Drop packets in one direction at random."""
 
     origins: Names = knob(units.names, key="from", says="who sends")
     receivers: Names = knob(units.names, key="to", says="who would receive")
@@ -46,42 +47,42 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Clog:
-    """Hold back all that these hosts send or would receive; then all of it arrives."""
+    """Hold back all packets that these hosts send or would receive, and deliver them at the end."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Clog a random subset of the hosts one after the other, and unclog them in another order."""
+    """Clog a random subset of the hosts, one after the other, and unclog them in another order."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Cut the power, without a goodbye."""
+    """Cut the power: the programs end without sending anything."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Switch the power on, with the same disk; a running host is crashed first."""
+    """Switch the power on, with the same disk. A host that is running is crashed first."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Suspend hosts, as when a lid is closed: nothing runs, nothing is received."""
+    """Suspend hosts, as when a laptop is closed: they run nothing and receive nothing."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Wake suspended hosts up."""
+    """Wake suspended hosts."""
 
     target: Names = knob(units.names, says="the hosts")
 
@@ -96,7 +97,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Let the wall clock run fast or slow from now on."""
+    """Make the wall clock run fast or slow from now on."""
 
     target: Names = knob(units.names, says="the hosts")
     rate: float = knob(units.number, says="seconds gained in a second; negative is slow")
@@ -104,7 +105,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class NatReboot:
-    """Let a gateway forget all its mappings."""
+    """Make a gateway forget all its mappings, as when it restarts."""
 
     target: Names = knob(units.names, says="the gateways")
 
@@ -118,14 +119,14 @@ class Redial:
 
 @dataclass(frozen=True, slots=True)
 class LinkDown:
-    """Pull the cable; for a gateway, the one to the outside."""
+    """Disconnect hosts, or gateways on their outer side."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Put the cable back."""
+    """Reconnect hosts, or gateways on their outer side."""
 
     target: Names = knob(units.names, says="the hosts or [[nat]]s")
 
@@ -155,16 +156,14 @@ class DiskReadOnly:
 
 @dataclass(frozen=True, slots=True)
 class DiskLostSyncs:
-    """Let the disk of a daemon's host confirm syncs that it has not done: a crash loses the
-    writes.
-    """
+    """Make the disk of a daemon's host only pretend to sync, so that a crash loses the writes."""
 
     target: Names = knob(units.names, says="the hosts")
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Let a daemon generate text."""
+    """Make a daemon generate text."""
 
     target: Names = knob(units.names, says="the daemons, one after the other")
     prompt: str = knob(units.text, "In the beginning", says="what to continue")
@@ -185,19 +184,19 @@ ACTIONS: Final[dict[str, type[Action]]] = {
     "disk.full": DiskFull, "disk.read-only": DiskReadOnly, "disk.lost-syncs": DiskLostSyncs,
     "generate": Generate,
 }  # fmt: skip
-GATEWAYS: Final = (NatReboot, Redial)
-PLUGS: Final = (LinkDown, LinkUp, Cut)
-OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)
+GATEWAYS: Final = (NatReboot, Redial)  # actions whose targets are gateways
+PLUGS: Final = (LinkDown, LinkUp, Cut)  # actions whose targets are hosts or gateways
+OF_DAEMONS: Final = (DiskFull, DiskReadOnly, DiskLostSyncs, Generate)  # only on daemons' hosts
 UNDO: Final = {
     "partition": "heal", "loss": "heal", "delay": "heal", "clog": "unclog", "swizzle": "unclog",
     "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",
     "disk.full": "disk.mend", "disk.read-only": "disk.mend", "disk.lost-syncs": "disk.mend",
 }  # fmt: skip
-"""The action that ends each action with a `for`; other actions cannot be ended."""
-NEEDS_FOR: Final = (Clog, Swizzle)
+"""Maps an action that can have a `for` to the action that ends it. Others cannot have a `for`."""
+NEEDS_FOR: Final = (Clog, Swizzle)  # actions that are refused without a `for`
 
 
 def targets_of(action: Action) -> Names:
-    """Return the words that an action has as its `target`; none for one without."""
+    """Return the words of an action's `target`; an empty tuple if the action has no `target`."""
     found: Names = getattr(action, "target", ())
     return found

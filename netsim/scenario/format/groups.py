@@ -1,7 +1,7 @@
-"""`[[group]]`: names for subsets of the hosts, selected by gateway, share or number.
+"""Groups (`[[group]]`): names for subsets of the hosts, selected by gateway, share or number.
 
-The seed draws the hosts. Each host has a stream of its own for each group, so that neither another
-host nor another group changes a draw.
+The seed draws the hosts. Each pair of a host and a group has a random generator of its own. Adding
+another host or group therefore changes no draw.
 """
 
 import dataclasses
@@ -19,15 +19,19 @@ from .positions import Path
 from .source import knobs
 from .tables import Group, Link, Scenario, Step, WorldTable
 
-MOST_GROUPS: Final = 100  # each may list every host
+MOST_GROUPS: Final = 100  # bounds the memory, as each group may have every host
 PUBLIC: Final = "public"  # the kind of a host without a gateway
 
 
 class Groups(Places):
-    """Reader of the [[group]] tables of a document."""
+    """Parser of the [[group]] tables of a document. Refuses errors by raising BadScenario."""
 
     def drawn_groups(self, world: WorldTable, links: tuple[Link, ...]) -> tuple[Group, ...]:
-        """Read every [[group]], in the order of the file."""
+        """Parse every [[group]], in the order of the file, and register its name and its possible
+        hosts.
+
+        The hosts themselves are drawn later, by `draw`, because they depend on the seed.
+        """
         kinds = {PUBLIC, *vocabulary.kinds()}
         if world.hosts:
             kinds |= {kind.name for kind in mix.load(world.population).kinds}
@@ -54,6 +58,7 @@ class Groups(Places):
         return tuple(found)
 
     def group_name(self, name: str, path: Path) -> None:
+        """Refuse a group's name if it has a character that is not allowed, or is already used."""
         if not all(character.isalnum() or character in "-_" for character in name):
             hint = "use letters, digits, - _"
             self.source.refuse((*path, "name"), f"`{name}` is not a valid name for a group", hint)
@@ -61,6 +66,7 @@ class Groups(Places):
             self.source.refuse((*path, "name"), f"the name `{name}` is already used")
 
     def size_of_group(self, group: Group, path: Path) -> None:
+        """Refuse a group that has both a `share` and a `count`, or a share of 0."""
         if group.share is not None and group.count is not None:
             self.source.refuse((*path, "share"), "[[group]] has either a `share` or a `count`")
         if group.share == 0:
@@ -69,7 +75,11 @@ class Groups(Places):
     def settings_of_group(
         self, group: Group, path: Path, data: dict[str, object]
     ) -> dict[str, object] | None:
-        """Read settings by field, for the one program that all hosts of the group run."""
+        """Parse the settings that a group gives to its hosts. Return the values by field name.
+
+        Returns None if the group has no `settings`. All hosts of the group have to run the same
+        program, because the program decides which settings exist.
+        """
         if "settings" not in data:
             return None
         programs = sorted({self.programs[name] for name in self.groups[group.name]})
@@ -88,7 +98,7 @@ class Groups(Places):
         return given
 
     def groups_with_gateways(self) -> set[str]:
-        """Return the words for several hosts that include a host with a gateway of its own."""
+        """Return the groups in which at least one host has a gateway of its own."""
         return {
             word
             for word in self.groups
@@ -96,7 +106,11 @@ class Groups(Places):
         }
 
     def unused_groups(self, groups: tuple[Group, ...], steps: tuple[Step, ...]) -> None:
-        """Refuse a group that nothing refers to: it would be silently ignored."""
+        """Refuse a group that has no effect, instead of ignoring it silently.
+
+        A group has an effect if a step or another group names it, or if it has a `link` or
+        `settings`.
+        """
         used = {word for step in steps for word in words_of(step.action)}
         used |= {word for group in groups for word in (*group.of, *group.without)}
         for number, group in enumerate(groups):
@@ -107,7 +121,7 @@ class Groups(Places):
 
 
 def words_of(action: Action) -> set[str]:
-    """Return the words for hosts in an action."""
+    """Return every word for hosts that an action uses, in any of its fields."""
     fields = ("target", "origins", "receivers")
     words = {word for name in fields for word in getattr(action, name, ())}
     return words | {word for group in getattr(action, "groups", ()) for word in group}
@@ -119,14 +133,16 @@ def draw(
     kinds: Mapping[str, frozenset[str]],
     streams: Streams,
 ) -> dict[str, list[str]]:
-    """Draw the hosts of each group.
+    """Draw the hosts of each group. Return the names of the hosts, by group.
 
-    `known` has the other words for several hosts, `kinds` the words for each host. Raises
-    BadScenario if there are too few hosts.
+    `known` maps the other words that refer to several hosts (such as `all`) to these hosts. `kinds`
+    maps each host to the words that a group's `kind` can match: the kinds of its gateways, and its
+    class in the population. Raises BadScenario if too few hosts match a group.
     """
     found: dict[str, list[str]] = {}
 
     def hosts(words: Iterable[str]) -> dict[str, None]:
+        """Return the hosts to which the words refer, each once, as the keys of a dictionary."""
         both = {**known, **found}
         return {name: None for word in words for name in both.get(word, [word])}
 
@@ -142,6 +158,10 @@ def draw(
 
 
 def _some(table: Group, names: list[str], streams: Streams) -> list[str]:
+    """Draw as many of `names` as the group asks for, and at least one, in the order of `names`.
+
+    Raises BadScenario if there are too few names.
+    """
     wanted = len(names)
     if table.count is not None:
         wanted = table.count
@@ -161,7 +181,11 @@ def _some(table: Group, names: list[str], streams: Streams) -> list[str]:
 
 
 def check_partitions(scenario: Scenario, known: Mapping[str, list[str]]) -> None:
-    """Check that drawn groups put no host on two sides of a partition. Raises BadScenario."""
+    """Check that the drawn groups put no host on two sides of a partition.
+
+    `known` maps each word that refers to several hosts to these hosts. Raises BadScenario if a host
+    is on two sides.
+    """
     for step in scenario.steps:
         if not isinstance(step.action, actions.Partition):
             continue

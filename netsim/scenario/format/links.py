@@ -12,9 +12,11 @@ _BURST = ("bad", "good", "loss_bad", "loss_good")
 
 
 def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
-    """Return one direction: the profile, then the values for both directions, then its own.
+    """Return the specification of one direction (`way`: `up` or `down`) of a link.
 
-    Raises BadScenario naming the knob with an impossible value.
+    Values of `own`, for this direction, override those of `link.both`, which override the link's
+    profile. Raises BadScenario, with the key in its message, if a value is impossible or has no
+    effect.
     """
     spec: PipeSpec = getattr(vocabulary.profile(link.profile), way)
     for table in (link.both, own):
@@ -38,6 +40,10 @@ def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
 
 
 def _burst(table: dict[str, object]) -> Burst:
+    """Convert a `burst` table.
+
+    Raises BadScenario if a key is unknown or missing, or if its value is not a share.
+    """
     for key in table:
         if key not in _BURST:
             raise BadScenario(
@@ -55,5 +61,8 @@ def _burst(table: dict[str, object]) -> Burst:
 
 
 def link_spec(link: Link) -> LinkSpec:
-    """Return both directions of a `[[link]]`."""
+    """Return the specification of a `[[link]]`, with both directions.
+
+    Raises BadScenario if a value is impossible or has no effect.
+    """
     return LinkSpec(up=pipe_spec(link, link.up, "up"), down=pipe_spec(link, link.down, "down"))

@@ -1,7 +1,7 @@
-"""The names of metrics, their units, and the statistics of samples.
+"""Metrics of a run: their names and units, and the statistics of distributions.
 
-A name is a count or a share (`packets.sent`, `punch.success_rate`), or a distribution with a
-statistic (`rtt.p95`).
+The name of a count or a share stands alone (`packets.sent`, `punch.success_rate`). The name of a
+distribution is followed by a statistic (`rtt.p95`).
 """
 
 import math
@@ -15,18 +15,23 @@ from . import units
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One figure, or one distribution: its unit, and the programs that yield it."""
+    """Description of one metric: a single figure, or a distribution (`spread`) of measurements.
+
+    `read` is the reader in `units.py` for values of this unit. `says` describes the metric.
+    `programs` are the programs that yield it. If `programs` is empty, the metric is about the
+    network itself.
+    """
 
     read: Callable[[object], float]
     says: str
-    programs: tuple[str, ...] = ()  # none: the network itself
-    spread: bool = False  # a distribution
+    programs: tuple[str, ...] = ()
+    spread: bool = False
 
 
 Figure = float | Mapping[str, float] | None
-"""A count or a share, the statistics of a distribution by name, or None: nothing was measured."""
+"""A count or a share, or the statistics of a distribution by name. None: nothing was measured."""
 Metrics = dict[str, Figure]
-"""The figures of a run by name. `drops` has packets by the reason for which they were lost."""
+"""The figures of a run by metric. `drops` has the number of lost packets for each of `REASONS`."""
 _DAEMON = ("daemon",)
 MEASURES: Final[dict[str, Measure]] = {
     "packets.sent": Measure(units.whole, "packets put on a wire, by hosts and by gateways"),
@@ -63,7 +68,7 @@ MEASURES: Final[dict[str, Measure]] = {
         units.share, "share of the requests that were answered", _DAEMON
     ),
 }
-INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # description, and the program that it applies to
+INVARIANTS: Final[dict[str, tuple[str, str]]] = {  # (description, program to which it applies)
     "answered": ("every running udp-echo host hears its targets again", "udp-echo"),
     "connected": ("the running daemons' links form one connected graph", "daemon"),
     "linked": ("every running daemon has a link to every other", "daemon"),
@@ -88,11 +93,11 @@ REASONS: Final = {
     "firewall": "a firewall does not let it pass",
     "closed": "for a port of the gateway that is closed",
 }
-"""Why packets are dropped: links and faults, subnets and hosts, gateways."""
+"""Reasons for which links, faults, subnets, hosts and gateways drop packets, with descriptions."""
 
 
 def meaning(metric: str) -> str:
-    """Return the meaning of a figure in words; empty for an unknown one."""
+    """Return a description of a metric, or an empty text if the metric is unknown."""
     if metric.startswith("drops."):
         return f"packets dropped: {REASONS.get(metric.removeprefix('drops.'), 'another reason')}"
     measure = MEASURES.get(metric)
@@ -100,7 +105,7 @@ def meaning(metric: str) -> str:
 
 
 def known_metrics() -> list[str]:
-    """Return every name that an expectation can use."""
+    """Return every metric name that an expectation can use, including any statistic."""
     found = [f"drops.{reason}" for reason in REASONS]
     for name, measure in MEASURES.items():
         found += [f"{name}.{stat}" for stat in STATISTICS] if measure.spread else [name]
@@ -108,7 +113,10 @@ def known_metrics() -> list[str]:
 
 
 def measure_of(metric: str) -> Measure | None:
-    """Return the measure of a metric's name; None for an unknown one."""
+    """Return the description of a metric, given its full name with any statistic.
+
+    Returns None if the name is unknown, or if it is that of a distribution without a statistic.
+    """
     if metric in MEASURES:
         return None if MEASURES[metric].spread else MEASURES[metric]
     name, _, last = metric.rpartition(".")
@@ -121,7 +129,10 @@ def measure_of(metric: str) -> Measure | None:
 
 
 def value_of(metric: str, metrics: Metrics) -> float | None:
-    """Return a metric by its name; None if nothing was measured."""
+    """Look up a metric by its full name, such as `rtt.p95`. Return None if nothing was measured.
+
+    A `drops` metric is 0 if no packet was dropped for this reason.
+    """
     name, _, stat = metric.rpartition(".")
     found = metrics[metric] if metric in metrics else metrics.get(name)
     if isinstance(found, Mapping):
@@ -130,7 +141,10 @@ def value_of(metric: str, metrics: Metrics) -> float | None:
 
 
 def shown(metric: str, value: float | None) -> str:
-    """Format a figure with its unit for a person: `41.2 ms`, `3.7 Mbit/s`, `70 %`."""
+    """Format a metric's value with its unit: `41.2 ms`, `3.7 Mbit/s`, `70 %`; `-` for None.
+
+    The value is in seconds, bytes per second, or a share of one, as in the results.
+    """
     if value is None:
         return "-"
     measure = measure_of(metric)
@@ -145,26 +159,35 @@ def shown(metric: str, value: float | None) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """Return the unit of a stored figure: `s`, `B/s`, `share` (of one) or `count`."""
+    """Return the unit in which results store a metric: `s`, `B/s`, `share` (of one) or `count`.
+
+    Returns an empty text if the metric is unknown.
+    """
     measure = measure_of(metric)
     words: dict[object, str] = {units.duration: "s", units.rate: "B/s", units.share: "share"}
     return words.get(measure.read, "count") if measure is not None else ""
 
 
 def seconds(value: float) -> str:
-    """Format a time for a person: `1.5 s`, `41.2 ms`."""
+    """Format a time in seconds with a unit that suits its size: `1.5 s`, `41.2 ms`."""
     return _scaled(value, (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)))
 
 
 def _scaled(value: float, steps: Sequence[tuple[str, float]]) -> str:
-    """Format in the largest unit that is not larger than the value."""
+    """Format a value in the largest unit that does not exceed it.
+
+    `steps` are pairs of a unit and its size, from the largest to the smallest.
+    """
     fits = ((unit, one) for unit, one in steps if abs(value) >= one)
     unit, one = next(fits, steps[0] if not value else steps[-1])
     return f"{value / one:.4g} {unit}"
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of ascending values, interpolating linearly between neighbours."""
+    """Return the quantile `share` (0 to 1) of ascending values.
+
+    Interpolates linearly between neighbouring values.
+    """
     place = share * (len(ordered) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
@@ -172,7 +195,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def summary(values: Collection[float]) -> dict[str, float]:
-    """Return the statistics of a distribution; only the count if it is empty."""
+    """Return the statistics of a distribution by name.
+
+    If there are no values, return only the count.
+    """
     if not values:
         return {"count": 0}
     ordered = sorted(values)

@@ -1,6 +1,7 @@
-"""Parser of scenarios: `parse(text) -> Scenario`, with every key and value checked. No I/O.
+"""Parser of scenario files: `parse(text) -> Scenario`. It does no I/O.
 
-Raises BadScenario with the line of anything that is unknown, malformed or without effect.
+Checks every key and value. Refuses anything that is unknown, malformed or without effect: raises
+BadScenario with its line.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,21 @@ from .positions import Path
 from .source import Source
 from .tables import Churn, Expect, Group, HostTable, Link, Nat, Scenario, Sim, Step, WorldTable
 
+# The tables that a file can have at its top level.
 TOP = ("sim", "world", "nat", "host", "group", "link", "step", "churn", "expect")
 
 
 def nothing_beside(name: str) -> str:
-    """Refuse to read any file, for a scenario without a folder."""
+    """Raise BadScenario for any file name. Used for a scenario that is not in a folder."""
     raise BadScenario(f"there is no file `{name}`")
 
 
 def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_beside) -> Scenario:
-    """Return the scenario that a file's text describes; `hosts` replaces that of [world]."""
+    """Parse the text of a file. Raises BadScenario if anything in the file is wrong.
+
+    If `hosts` is given, it replaces `hosts` of [world]. `beside` returns the text of a file in the
+    scenario's folder, by name.
+    """
     source = Source.parse(text)
     if hosts is not None:
         world = source.table(("world",), source.data.get("world", {}))
@@ -37,7 +43,10 @@ def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_besid
 
 
 class _Parser(Groups):
+    """Parser of all tables. Its base classes parse the static part, from [sim] to [[group]]."""
+
     def scenario(self, text: str) -> Scenario:
+        """Parse and check the whole document, whose text is `text`."""
         sim = self.sim()
         links = self.links()
         world = self.world()
@@ -68,7 +77,7 @@ class _Parser(Groups):
         hosts: tuple[HostTable, ...],
         groups: tuple[Group, ...],
     ) -> None:
-        """Refuse a link or gateway that no host uses: it would be silently ignored."""
+        """Refuse a link or gateway that no host uses, instead of ignoring it silently."""
         plugged = {item.link for items in (nats, hosts, groups) for item in items}
         behind = {nat.behind for nat in nats} | {host.behind for host in hosts}
         behind |= {host.nat for host in hosts}
@@ -82,8 +91,9 @@ class _Parser(Groups):
                     self.source.refuse((kind, number), message, hint)
 
     def starts(self, sim: Sim, world: WorldTable, hosts: tuple[HostTable, ...]) -> None:
-        """Check that programs start before the end, and that `spread` delays at least one of
-        them.
+        """Check that programs start before the run ends, and that `spread` has an effect.
+
+        `spread` has none if [churn] starts the population and every other host has its own `start`.
         """
         self.before_the_end(("world", "spread"), world.spread, sim)
         for number, host in enumerate(hosts):
@@ -92,6 +102,7 @@ class _Parser(Groups):
             self.without_effect(("world", "spread"), "is up to [churn]", "leave it out")
 
     def step(self, path: Path, data: dict[str, object], sim: Sim) -> Step:
+        """Parse a [[step]], and check its times and targets."""
         for key in ("at", "action"):
             if key not in data:
                 self.source.refuse(path, f"[[step]] needs `{key}`")
@@ -114,6 +125,7 @@ class _Parser(Groups):
         return Step(at, name, action, lasts, self.source.line(path))
 
     def before_the_end(self, path: Path, when: float, sim: Sim) -> None:
+        """Refuse a time (in virtual seconds) that is after the end of the run."""
         if when > sim.duration:
             self.source.refuse(
                 path, f"{when:g} s is after the end of the run at {sim.duration:g} s",
@@ -121,6 +133,7 @@ class _Parser(Groups):
             )  # fmt: skip
 
     def targets(self, action: Action, path: Path) -> None:
+        """Check that every word for hosts or gateways in an action is known and suits it."""
         hosts = {*self.names, *self.groups}
         known, what = hosts, "host"
         if isinstance(action, actions.GATEWAYS):
@@ -136,6 +149,10 @@ class _Parser(Groups):
             self.daemons(action.target, (*path, "target"))
 
     def partition(self, action: actions.Partition, path: Path, known: set[str]) -> None:
+        """Refuse a partition with unknown hosts, or with a host in two groups.
+
+        The hosts of a drawn group are not known yet; `check_partitions` checks them later.
+        """
         seen: set[str] = set()
         for word in (word for group in action.groups for word in group):
             self.source.choice(path, "host", word, known)
@@ -145,6 +162,7 @@ class _Parser(Groups):
                 seen.add(name)
 
     def daemons(self, words: tuple[str, ...], path: Path) -> None:
+        """Refuse hosts that run another program than the daemon."""
         for word in words:
             for name in self.members_of(word):
                 if self.programs.get(name, "daemon") != "daemon":
@@ -152,6 +170,7 @@ class _Parser(Groups):
                     self.source.refuse(path, f"`{name}` does not run a daemon", hint)
 
     def churn(self, world: WorldTable) -> Churn | None:
+        """Parse [churn]. Return None if the file has no such table."""
         if "churn" not in self.source.data:
             return None
         churn = self.source.read(Churn, ("churn",), self.one("churn"), "[churn]")
@@ -164,6 +183,7 @@ class _Parser(Groups):
         return churn
 
     def expects(self, sim: Sim, steps: tuple[Step, ...], programs: set[str]) -> tuple[Expect, ...]:
+        """Parse every [[expect]]. `programs` are the names of the programs that hosts run."""
         found = []
         for path, data in self.source.tables("expect"):
             if ("metric" in data) == ("invariant" in data):
@@ -180,6 +200,7 @@ class _Parser(Groups):
         steps: tuple[Step, ...],
         programs: set[str],
     ) -> Expect:
+        """Parse an [[expect]] that compares a metric."""
         self.source.keys(path, data, ("metric", "op", "value"), "[[expect]]")
         for key in ("op", "value"):
             if key not in data:
@@ -196,6 +217,7 @@ class _Parser(Groups):
         return Expect(metric=name, op=op, value=value, line=self.source.line(path))
 
     def unmeasured(self, path: Path, name: str, program: str) -> None:
+        """Refuse an expectation because no host runs the program that it is about."""
         hint = f'give a host `program = "{program}"`'
         self.source.refuse(path, f"nothing in this scenario measures `{name}`", hint)
 
@@ -207,6 +229,9 @@ class _Parser(Groups):
         steps: tuple[Step, ...],
         programs: set[str],
     ) -> Expect:
+        """Parse an [[expect]] of an invariant, which has to hold within a time of the start or of
+        steps.
+        """
         self.source.keys(path, data, ("invariant", "within", "after"), "[[expect]]")
         name = self.source.value((*path, "invariant"), data["invariant"], units.text)
         self.source.choice((*path, "invariant"), "invariant", name, metrics.INVARIANTS)
@@ -230,12 +255,15 @@ class _Parser(Groups):
 
 
 def events_of(step: Step) -> list[str]:
-    """Return the words for what a step does: its action, and the action that ends it."""
+    """Return the names of a step's events: its action and, if it has a `for`, the ending action."""
     return [step.name] if step.lasts is None else [step.name, actions.UNDO[step.name]]
 
 
 def moments_after(steps: tuple[Step, ...], word: str) -> list[float]:
-    """Return when `word` happens, in seconds."""
+    """Return the virtual times, in seconds, of the events named `word`, in ascending order.
+
+    An event is a step's action, or the action that ends a step with a `for`.
+    """
     found = [step.at for step in steps if step.name == word]
     found += [
         step.at + step.lasts

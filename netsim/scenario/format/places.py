@@ -1,6 +1,6 @@
-"""Reader of a scenario's static part: the run, the world, links, gateways, hosts.
+"""Parser of a scenario's static part: the run, the world, links, gateways and hosts.
 
-Raises BadScenario with the line of anything that is unknown, malformed or without effect.
+Refuses anything that is unknown, malformed or without effect: raises BadScenario with its line.
 """
 
 import dataclasses
@@ -19,34 +19,37 @@ from .source import Source, knobs
 from .tables import Direction, HostTable, Link, Nat, Sim, WorldTable
 
 Beside = Callable[[str], str]
-"""Returns the text of a file in the scenario's folder, by name. Raises BadScenario."""
-_FILE = re.compile(r"\w[\w.+ -]{0,200}")  # cannot name a file outside the folder
+"""Returns the text of a file in the scenario's folder, by name. Raises BadScenario if it cannot."""
+_FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no slash, so it cannot name a file outside the folder
 MOST_HOSTS = 100_000
 MOST_DAEMONS = 2000
-"""A whole daemon takes about 5 MiB of memory (bench/netsim_capacity.py), any other host 30 KiB."""
-MOST_SAMPLES = 100_000
+"""A daemon takes about 5 MiB of memory (bench/netsim_capacity.py), and any other host 30 KiB."""
+MOST_SAMPLES = 100_000  # samples of the metrics in one run
 
 
 class Places:
-    """Reader of one document's tables, which collects the names defined in them."""
+    """Parser of one document's static tables. It collects the names that they define."""
 
     def __init__(self, source: Source, beside: Beside) -> None:
         self.source = source
         self.beside = beside
         self.files: dict[str, str] = {}  # files read from the scenario's folder
         self.matrix: Matrix | None = None
-        self.names: dict[str, Path] = {}  # of hosts
-        self.programs: dict[str, str] = {}  # by host
+        self.names: dict[str, Path] = {}  # of hosts: the path of the [[host]] that makes each
+        self.programs: dict[str, str] = {}  # by host; `population` counts as one host
         self.groups: dict[str, list[str]] = {"all": []}  # words that stand for several hosts
-        self.gateways: set[str] = set()
+        self.gateways: set[str] = set()  # [[nat]]s, and hosts with a gateway of their own
         self.sites = 0  # rows of the latency matrix; 0 without a matrix
         self.drawn: set[str] = set()  # the groups that the seed draws
-        self.told: list[tuple[Path, str, ProgramSettings]] = []  # settings: where, of which program
+        # Settings whose targets are to be checked: (path of the table, program, settings).
+        self.told: list[tuple[Path, str, ProgramSettings]] = []
 
     def one(self, name: str) -> dict[str, object]:
+        """Return a table that a document has at most once; an empty one if it is absent."""
         return self.source.table((name,), self.source.data.get(name, {}))
 
     def sim(self) -> Sim:
+        """Parse [sim]. Refuse the document if [sim] is missing or asks for too many samples."""
         if "sim" not in self.source.data:
             self.source.refuse((), "there is no [sim]", 'add `[sim]`, `name` and `duration = "1m"`')
         sim = self.source.read(Sim, ("sim",), self.one("sim"), "[sim]")
@@ -59,6 +62,7 @@ class Places:
         return sim
 
     def world(self) -> WorldTable:
+        """Parse [world]. Its `settings` become None if there is no population."""
         data = self.one("world")
         world = self.source.read(WorldTable, ("world",), data, "[world]")
         self.latency(world)
@@ -88,6 +92,7 @@ class Places:
         return dataclasses.replace(world, settings=settings)
 
     def latency(self, world: WorldTable) -> None:
+        """Check the `latency` of [world]. If it names a latency matrix, load the matrix."""
         path = ("world", "latency")
         if world.latency[:1].isdigit():
             self.source.value(path, world.latency, units.duration)
@@ -99,9 +104,11 @@ class Places:
             self.sites = len(self.matrix)
 
     def matrix_of(self, latency: str, unit: str) -> Matrix:
-        """Return a latency matrix: a built-in one by its name, or one that `FORM:FILE` describes.
+        """Return the latency matrix that `latency` names.
 
-        The file must be in the scenario's folder.
+        `latency` is the name of a built-in matrix, or `FORM:FILE` with a file in the scenario's
+        folder. `unit` is the unit of the file's numbers, for formats that need one. Raises
+        BadScenario if the name is unknown or the file is malformed.
         """
         form, colon, name = latency.partition(":")
         if not colon:
@@ -120,7 +127,7 @@ class Places:
             raise BadScenario(f"{where}{problem.message}", hint=problem.hint) from None
 
     def site(self, path: Path, data: dict[str, object], site: int) -> None:
-        """Check that a site is a row of the latency matrix, and that there is a matrix."""
+        """Refuse a `site` if there is no latency matrix or the matrix has no such row."""
         if "site" not in data:
             return
         if not self.sites:
@@ -131,6 +138,7 @@ class Places:
             self.source.refuse((*path, "site"), f"the latency matrix has no site {site}", hint)
 
     def relays(self, world: WorldTable, programs: set[str]) -> None:
+        """Check that there are relays if hosts run `punch`, and none otherwise."""
         if "punch" in programs and not world.relays:
             self.source.refuse(
                 ("world",), "`punch` hosts meet at a relay, and there is none",
@@ -142,7 +150,7 @@ class Places:
             )
 
     def sizes(self, world: WorldTable) -> None:
-        """Check that all hosts together fit into a machine's memory."""
+        """Check that all hosts together fit into the memory of one machine."""
         named = {name: program for name, program in self.programs.items() if name in self.names}
         programs = Counter(named.values())
         programs[world.program] += world.hosts
@@ -154,10 +162,11 @@ class Places:
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
-        """Reject a key that would have no effect."""
+        """Refuse the key at `path` because it would have no effect. `why` completes "it …"."""
         self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
 
     def links(self) -> tuple[Link, ...]:
+        """Parse every [[link]], and check that their names are unique."""
         found: dict[str, Link] = {}
         for path, data in self.source.tables("link"):
             link = self.link(path, data)
@@ -167,6 +176,7 @@ class Places:
         return tuple(found.values())
 
     def link(self, path: Path, data: dict[str, object]) -> Link:
+        """Parse one [[link]]."""
         beside = ("id", "profile", "up", "down")
         both = self.source.read(Direction, path, data, "[[link]]", beside=beside)
         if "id" not in data:
@@ -188,7 +198,7 @@ class Places:
         return found
 
     def check_link(self, link: Link, path: Path, data: dict[str, object]) -> None:
-        """Check that the resulting values of each direction fit together."""
+        """Check that the resulting values of each direction of a link fit together."""
         for key, own in (("up", link.up), ("down", link.down)):
             try:
                 pipe_spec(link, own, key)
@@ -199,6 +209,10 @@ class Places:
                 self.source.refuse(where, error.message, error.hint)
 
     def nats(self, links: tuple[Link, ...]) -> tuple[Nat, ...]:
+        """Parse every [[nat]].
+
+        A [[nat]] that is `behind` another must come after the other in the file.
+        """
         found: dict[str, Nat] = {}
         for path, data in self.source.tables("nat"):
             nat = self.nat(path, data)
@@ -216,6 +230,7 @@ class Places:
         return tuple(found.values())
 
     def nat(self, path: Path, data: dict[str, object]) -> Nat:
+        """Parse one [[nat]]. Its `kind` decides which further keys it can have."""
         kind = self.source.value((*path, "kind"), data.get("kind", "router"), units.text)
         self.source.choice((*path, "kind"), "kind of gateway", kind, vocabulary.kinds())
         extra = vocabulary.nat_knobs(kind)
@@ -235,11 +250,16 @@ class Places:
         return dataclasses.replace(nat, extra=values, line=self.source.line(path))
 
     def known_link(self, path: Path, name: str, links: tuple[Link, ...]) -> None:
+        """Refuse the name of a link that is neither a [[link]] nor a profile.
+
+        An empty name is allowed.
+        """
         if name:
             known = {link.id for link in links} | set(vocabulary.profiles())
             self.source.choice(path, "link", name, known)
 
     def hosts(self, links: tuple[Link, ...], nats: tuple[Nat, ...]) -> tuple[HostTable, ...]:
+        """Parse every [[host]], and register the names of the hosts."""
         shared = {nat.id for nat in nats}
         found = []
         for path, data in self.source.tables("host"):
@@ -255,6 +275,7 @@ class Places:
         return tuple(found)
 
     def place(self, host: HostTable, path: Path, shared: set[str]) -> None:
+        """Check the gateway in front of a host. `shared` has the names of the [[nat]]s."""
         if host.nat:
             known = shared | set(vocabulary.kinds())
             self.source.choice((*path, "nat"), "kind of gateway or [[nat]]", host.nat, known)
@@ -271,6 +292,7 @@ class Places:
             self.without_effect((*path, "site"), "is that of the gateway", hint)
 
     def host_names(self, host: HostTable, path: Path) -> None:
+        """Check and register the names of the hosts that a [[host]] makes."""
         if len(self.names) + host.count > MOST_HOSTS:
             self.source.refuse((*path, "count"), f"at most {MOST_HOSTS} hosts")
         if not all(character.isalnum() or character in "-_" for character in host.name):
@@ -290,6 +312,7 @@ class Places:
             self.gateways.update(host.names())
 
     def settings(self, program: str, path: Path, data: dict[str, object]) -> ProgramSettings:
+        """Parse the `settings` of a program from the table `data`."""
         inner = self.source.table((*path, "settings"), data.get("settings", {}))
         what = f"settings of `{program}`"
         if program == "daemon" and inner.get("engine") is False:
@@ -300,14 +323,17 @@ class Places:
         return self.source.read(SETTINGS[program], (*path, "settings"), inner, what)
 
     def members_of(self, word: str) -> list[str]:
-        """Return the hosts that a word means; a population counts as one."""
+        """Return the names of the hosts to which a word refers: a host, a group or `all`.
+
+        A population counts as one host.
+        """
         if word == "all":
             population = ["population"] if "population" in self.groups else []
             return [*self.names, *population]
         return self.groups.get(word, [word])
 
     def targets_of_settings(self) -> None:
-        """Reject settings of a program whose targets run another program."""
+        """Refuse settings with a target host that does not run the same program."""
         known: dict[str, set[str]] = {}
         for name in self.names:
             known.setdefault(self.programs[name], set()).add(name)

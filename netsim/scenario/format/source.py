@@ -1,7 +1,7 @@
-"""A TOML document, and a strict reader of its tables into dataclasses.
+"""A TOML document, and a strict parser that converts its tables to dataclasses.
 
-A dataclass declares the keys of a table with `knob(...)` fields. `Source.read` refuses everything
-else, with its line and the nearest known word.
+A dataclass declares the keys of a table with `knob(...)` fields. `Source.read` refuses every other
+key. The error has the line and the nearest known word.
 """
 
 import re
@@ -14,8 +14,9 @@ from ...errors import BadScenario, nearest
 from .positions import Path, positions
 
 MOST_BYTES: Final = 1 << 20
-"""Maximum size: a larger file would take minutes to read."""
-MOST_DEEP: Final = 30  # maximum of dots in one key
+"""Maximum size of a document: a larger one would take minutes to parse."""
+MOST_DEEP: Final = 30  # maximum number of dots in one key
+# Matches the start of a key with `MOST_DEEP` dots. Possessive quantifiers prevent backtracking.
 _DEEP: Final = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){""" + f"{MOST_DEEP}}}",
     re.ASCII,
@@ -26,8 +27,8 @@ Table = TypeVar("Table")
 T = TypeVar("T")
 Default = TypeVar("Default")
 Reader = Callable[[object], T]
-"""Takes a value of TOML. Raises ValueError with what is wrong about it."""
-Known = Callable[[], Collection[str]]
+"""Converts a TOML value. Raises ValueError, with a description of what is wrong, if it cannot."""
+Known = Callable[[], Collection[str]]  # returns the words that a value can be
 
 
 @overload
@@ -48,10 +49,11 @@ def knob(
     key: str = "",
     known: Known | None = None,
 ) -> object:
-    """Declare a field that is read from a table. Without a default it is required.
+    """Declare a field of a dataclass that is parsed from a table. Without a default it is required.
 
-    `key` is its name in the file if that is not a valid Python name; `known` returns the words that
-    its value has to be one of.
+    `read` converts the value, and `says` describes the key in the documentation. `key` is the name
+    in the file if that is not a valid Python name. `known` returns the allowed words; each word of
+    the value has to be one of them.
     """
     about = {"read": read, "says": says, "key": key, "known": known}
     made: object = field(default=default, metadata=about)
@@ -59,25 +61,28 @@ def knob(
 
 
 def key_of(item: "Field[object]") -> str:
-    """Return the name of a field in the file."""
+    """Return the name that a field has in the file."""
     return str(item.metadata["key"] or item.name)
 
 
 def knobs(table: type) -> dict[str, "Field[object]"]:
-    """Return the fields of a table that are read from the file, by their names there."""
+    """Return the fields of a dataclass that correspond to keys in the file, by key."""
     return {key_of(item): item for item in fields(table) if "read" in item.metadata}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A parsed document, and the line of each of its keys."""
+    """A parsed document. `lines` has the line of each key, from 1, by its path.
+
+    To refuse something means to raise BadScenario with its line.
+    """
 
     data: dict[str, object]
     lines: dict[Path, int]
 
     @classmethod
     def parse(cls, text: str) -> "Source":
-        """Parse a text. Raises BadScenario if it is not valid TOML."""
+        """Parse the text of a document. Raises BadScenario if it is too large or not valid TOML."""
         if len(text) > MOST_BYTES:
             raise BadScenario(
                 f"a scenario has at most {MOST_BYTES >> 20} MiB",
@@ -95,7 +100,9 @@ class Source:
             raise BadScenario("the file is nested too deeply") from None
 
     def line(self, path: Path) -> int:
-        """Return the line of a key, or of the nearest table around it."""
+        """Return the line of the key at `path`, or of the nearest table around it if it is not
+        known.
+        """
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
@@ -105,22 +112,25 @@ class Source:
         raise BadScenario(message, line=self.line(path), hint=hint)
 
     def unknown(self, path: Path, what: str, word: str, known: Collection[str]) -> NoReturn:
-        """Refuse a word, naming the nearest known one."""
+        """Refuse a word that is not known, and suggest the nearest known one.
+
+        `what` names its kind.
+        """
         self.refuse(path, f"there is no {what} `{word}`", nearest(word, known))
 
     def choice(self, path: Path, what: str, word: str, known: Collection[str]) -> None:
-        """Refuse a word that is not one of `known`."""
+        """Refuse `word` if it is not one of `known`. `what` names the kind of word."""
         if word not in known:
             self.unknown(path, what, word, known)
 
     def table(self, path: Path, value: object) -> dict[str, object]:
-        """Return the value as a table, or refuse it."""
+        """Return `value` if it is a table; otherwise refuse it."""
         if not isinstance(value, dict):
             self.refuse(path, f"`{path[-1]}` has to be a table", f"write it as `[{path[-1]}]`")
         return value
 
     def tables(self, name: str) -> list[tuple[Path, dict[str, object]]]:
-        """Return the tables of an array of tables, with their paths; none if it is absent."""
+        """Return (path, table) for each table of the array `name`. The array may be absent."""
         found = self.data.get(name, [])
         if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
             self.refuse(
@@ -129,13 +139,13 @@ class Source:
         return [((name, number), item) for number, item in enumerate(found)]
 
     def keys(self, path: Path, table: dict[str, object], known: Collection[str], what: str) -> None:
-        """Refuse the first unknown key."""
+        """Refuse the first key of `table` that is not in `known`. `what` names the table."""
         for key in table:
             if key not in known:
                 self.refuse((*path, key), f"{what} has no key `{key}`", nearest(key, known))
 
     def value(self, path: Path, value: object, read: Reader[T]) -> T:
-        """Pass a value through its reader; refuse it if the reader does."""
+        """Convert a value with a reader. If the reader raises ValueError, refuse the value."""
         try:
             return read(value)
         except ValueError as error:
@@ -150,7 +160,10 @@ class Source:
         *,
         beside: Iterable[str] = (),
     ) -> Table:
-        """Read a table into its dataclass. Keys in `beside` are left to the caller."""
+        """Parse a table into its dataclass. `what` names the table in errors.
+
+        The caller parses the keys in `beside` itself.
+        """
         wanted = knobs(table)
         self.keys(path, data, {*wanted, *beside}, what)
         values: dict[str, Any] = {}
@@ -162,6 +175,7 @@ class Source:
         return table(**values)
 
     def _knob(self, item: "Field[object]", path: Path, value: object) -> Any:
+        """Convert the value of one key, and check that its words are known."""
         found = self.value(path, value, item.metadata["read"])
         known = item.metadata["known"]
         if known is not None:
@@ -171,6 +185,7 @@ class Source:
 
 
 def _toml_error(message: str, text: str) -> BadScenario:
+    """Convert an error message of `tomllib` to a BadScenario with its line."""
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
     said = message[: found.start()] if found else message
     line = int(found[1]) if found and found[1] else text.count("\n") + 1

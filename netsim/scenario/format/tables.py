@@ -1,7 +1,7 @@
-"""The content of a scenario: one frozen dataclass for each table of the file.
+"""Content of a scenario: one frozen dataclass for each table of the file.
 
-Values are in seconds, bytes per second, bytes, or shares of one, whatever the unit in the file.
-docs/spec/scenario.md is the format for people; a test compares the two.
+Times are in seconds, rates in bytes per second, sizes in bytes and shares from 0 to 1, whatever
+unit the file uses. docs/spec/scenario.md describes the format for users; a test compares the two.
 """
 
 # ruff: noqa: RUF009  `knob` makes a field, as `dataclasses.field` does
@@ -59,13 +59,13 @@ class WorldTable:
 
     @property
     def latency_seconds(self) -> float | None:
-        """One-way seconds between any two sites; None if a matrix gives them."""
+        """Latency in seconds, one way, between any two sites; None if a matrix gives it."""
         return units.duration(self.latency) if self.latency[:1].isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Keys of `[[link]]` for both directions, and of its `up` and `down` for one."""
+    """Properties of one direction of a `[[link]]`, or of both. None: not given in the file."""
 
     delay: float | None = knob(units.duration, None, says="one way")
     jitter: float | None = knob(units.duration, None, says="up to this much is added, per packet")
@@ -87,7 +87,11 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """`[[link]]`: a named access link."""
+    """`[[link]]`: a named access link.
+
+    `both` applies to both directions. `up` and `down` override it for one of them. `profile` is the
+    link profile on which it is based, or empty.
+    """
 
     id: str
     profile: str
@@ -106,13 +110,13 @@ class Nat:
     behind: str = knob(units.text, "", says="another [[nat]] that it is behind")
     link: str = knob(units.text, "", says="its access link: a profile or a [[link]]")
     site: int = knob(units.whole, 0, says="its row of the latency matrix")
-    extra: dict[str, object] = field(default_factory=dict)  # knobs of the kind
+    extra: dict[str, object] = field(default_factory=dict)  # further keys, specific to the kind
     line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """`[[host]]`: a host, or several equal hosts."""
+    """`[[host]]`: one host, or several with the same properties."""
 
     name: str = knob(units.text, says="its name; with `count`, a number is added")
     count: int = knob(units.positive, 1, says="how many of them")
@@ -136,7 +140,7 @@ class HostTable:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`[[group]]`: a name for some of the hosts, drawn by the seed."""
+    """`[[group]]`: a name for some of the hosts, which the seed draws."""
 
     name: str = knob(units.text, says="its name, for steps and other groups")
     of: tuple[str, ...] = knob(units.names, ("all",), says="the hosts that it is drawn from")
@@ -147,7 +151,7 @@ class Group:
     share: float | None = knob(units.share, None, says="this share of them, at least one host")
     count: int | None = knob(units.positive, None, says="this number of them")
     link: str = knob(units.text, "", says="replaces their access link: a profile or a [[link]]")
-    settings: Mapping[str, object] | None = knob(  # by field
+    settings: Mapping[str, object] | None = knob(  # by the name of the settings' field
         units.unread, None, says="replaces these settings of their program"
     )
     line: int = 0
@@ -155,7 +159,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`[[step]]`: an action at a time. `action` is a dataclass of `actions.py`."""
+    """`[[step]]`: an action at a time.
+
+    `at` is in virtual seconds. `name` is the action's name in the file, and `action` one of the
+    dataclasses in `actions.py`. `lasts` is the `for` of the step in seconds, or None.
+    """
 
     at: float
     name: str
@@ -166,14 +174,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """`[churn]`: hosts of the population come and go."""
+    """`[churn]`: hosts of the population leave and return."""
 
     model: str = knob(units.text, says="the model of sessions and departures")
 
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """`[[expect]]`: a metric to compare, or a state to reach."""
+    """`[[expect]]`: a metric to compare at the end, or an invariant that has to hold in time.
+
+    Either `metric` or `invariant` is empty. `within` is in seconds. If `after` is empty, it counts
+    from the start of the run; otherwise from each step of that name.
+    """
 
     metric: str = ""
     op: str = ""
@@ -190,7 +202,7 @@ class Expect:
         return f"{self.invariant} within {metrics.seconds(self.within)}{after}"
 
     def found(self, value: float | None) -> str:
-        """Format the value found, for a person."""
+        """Format the value that the run yielded: the metric, or the invariant's time in seconds."""
         if value is None:
             return "nothing measured" if self.metric else "never"
         return metrics.shown(self.metric, value) if self.metric else metrics.seconds(value)
@@ -198,7 +210,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The content of a whole file."""
+    """Content of a whole file. `text` is its unchanged text."""
 
     sim: Sim
     world: WorldTable
@@ -211,4 +223,4 @@ class Scenario:
     expects: tuple[Expect, ...]
     text: str
     matrix: Matrix | None = None  # latency matrix, if [world] names one
-    files: dict[str, str] = field(default_factory=dict)  # files read from its folder
+    files: dict[str, str] = field(default_factory=dict)  # texts of files in its folder, by name

@@ -1,7 +1,7 @@
-"""Readers of quantities as people write them: `10m`, `150ms`, `40Mbit/s`, `1MiB`, `2%`.
+"""Readers that convert quantities as people write them: `10m`, `150ms`, `40Mbit/s`, `1MiB`, `2%`.
 
-Each reader takes a value from TOML and returns the number in the unit of the simulator (seconds,
-bytes per second, bytes, a share of one). It raises ValueError with a message that says what is
+Each reader takes a TOML value, and returns it in the simulator's unit: seconds, bytes per second,
+bytes, or a share from 0 to 1. It raises ValueError if the value is wrong. The message says what is
 wrong and what would be right.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+# Units by name, in seconds, bytes per second and bytes.
 TIMES: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 RATES: Final = {
     "bit/s": 1 / 8, "kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8,
@@ -21,13 +22,16 @@ SIZES: Final = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9,
 
 SHORTEST: Final = 1e-6
 LONGEST: Final = 3650 * TIMES["d"]
-"""Outside these bounds a time is lost in the rounding of the clock."""
+"""Bounds of a time, in seconds: the clock's rounding would distort times outside them."""
 
 _QUANTITY: Final = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?) *([A-Za-z/%]*)")
 
 
 def _quantity(value: object, units: Mapping[str, float], what: str, example: str) -> float:
-    """Return a number with a unit, in the base unit."""
+    """Convert a text of a number and a unit to the base unit. `units` has the factor of each unit.
+
+    `what` and `example` are for the message of the ValueError.
+    """
     if not isinstance(value, str):
         raise ValueError(f'a {what} needs a unit, as "{example}"')
     found = _QUANTITY.fullmatch(value.strip())
@@ -41,7 +45,7 @@ def _quantity(value: object, units: Mapping[str, float], what: str, example: str
 
 
 def span(value: object) -> float:
-    """Read a time, positive or negative, in seconds."""
+    """Read a time, positive or negative. Return it in seconds."""
     seconds = _quantity(value, TIMES, "time", "10s")
     if abs(seconds) > LONGEST:
         raise ValueError(f"`{str(value)[:40]}`: a time here is at most ten years")
@@ -49,7 +53,7 @@ def span(value: object) -> float:
 
 
 def duration(value: object) -> float:
-    """Read a time of 0 or more seconds."""
+    """Read a time that is not negative. Return it in seconds."""
     seconds = span(value)
     if seconds < 0:
         raise ValueError(f"`{value}`: a time here cannot be negative")
@@ -57,7 +61,7 @@ def duration(value: object) -> float:
 
 
 def period(value: object) -> float:
-    """Read a time greater than 0, in seconds."""
+    """Read a time greater than 0. Return it in seconds."""
     seconds = duration(value)
     if seconds <= 0:
         raise ValueError(f"`{value}`: a time here has to be greater than 0")
@@ -67,7 +71,7 @@ def period(value: object) -> float:
 
 
 def rate(value: object) -> float:
-    """Read a rate greater than 0, in bytes per second."""
+    """Read a rate greater than 0. Return it in bytes per second."""
     found = _quantity(value, RATES, "rate", "40Mbit/s")
     if found <= 0:
         raise ValueError(f"`{value}`: a rate has to be greater than 0")
@@ -75,7 +79,7 @@ def rate(value: object) -> float:
 
 
 def size(value: object) -> int:
-    """Read a size in bytes."""
+    """Read a size. Return it in bytes."""
     found = _quantity(value, SIZES, "size", "1MiB")
     if found < 0 or not found.is_integer():
         raise ValueError(f"`{value}`: a size is a whole number of bytes")
@@ -83,7 +87,7 @@ def size(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """Read a probability or proportion: `"2%"` or `0.02`."""
+    """Read a probability or proportion, `"2%"` or `0.02`. Return a number from 0 to 1."""
     if isinstance(value, str):
         found = _quantity(value, {"%": 0.01}, "share", "2%")
     else:
@@ -103,7 +107,7 @@ def number(value: object) -> float:
 
 
 def whole(value: object) -> int:
-    """Read a whole number of 0 or more."""
+    """Read a whole number from 0."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"`{value}` is not a whole number")
     if value < 0:
@@ -114,7 +118,7 @@ def whole(value: object) -> int:
 
 
 def positive(value: object) -> int:
-    """Read a whole number of 1 or more."""
+    """Read a whole number from 1."""
     found = whole(value)
     if not found:
         raise ValueError("a number here is at least 1")
@@ -142,7 +146,7 @@ def switch(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """Read a text that is not empty."""
+    """Read a text that has more than white space."""
     if not isinstance(value, str):
         raise ValueError(f"`{value}` is not a text; write it in quotes")
     if not value.strip():
@@ -151,7 +155,7 @@ def text(value: object) -> str:
 
 
 def seeds(value: object) -> tuple[int, ...]:
-    """Read seeds: `7`, `"1..50"` (both ends included), or a list of numbers."""
+    """Read seeds: a number, `"1..50"` (including both ends), or a list of numbers."""
     if isinstance(value, str):
         found = re.fullmatch(r"([0-9]{1,18})(?:\.\.([0-9]{1,18}))?", value.strip())
         if found is None:
@@ -174,7 +178,7 @@ def seeds(value: object) -> tuple[int, ...]:
 
 
 def names(value: object) -> tuple[str, ...]:
-    """Read one text, or a list of them."""
+    """Read a name or a list of names. An empty list is refused."""
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list) or not value:
@@ -183,24 +187,27 @@ def names(value: object) -> tuple[str, ...]:
 
 
 def names_or_none(value: object) -> tuple[str, ...]:
-    """Read names; an empty list means none."""
+    """Read a name or a list of names, which can be empty."""
     return () if value == [] else names(value)
 
 
 def groups(value: object) -> tuple[tuple[str, ...], ...]:
-    """Read a list of lists of names."""
+    """Read a list of at least two lists of names."""
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError('groups are two or more lists of names: [["a"], ["b", "c"]]')
     return tuple(names(item) for item in value)
 
 
 def table(value: object) -> dict[str, object]:
-    """Read a table with keys of any kind."""
+    """Read a table. Its keys are not checked."""
     if not isinstance(value, dict):
         raise ValueError(f"`{value}` is not a table; write it as {{ key = value }}")
     return value
 
 
 def unread(value: object) -> None:
-    """Check that a value is a table. Its keys are read later, when it is known what they mean."""
+    """Check that a value is a table, and return None.
+
+    The caller parses the table later, once it knows the keys that the table can have.
+    """
     table(value)

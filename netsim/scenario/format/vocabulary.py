@@ -1,4 +1,4 @@
-"""The names that a scenario can use: kinds of gateway, link profiles, populations, models."""
+"""Names that a scenario can use: kinds of gateway, link profiles, populations and models."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +24,7 @@ def one_of(*words: str) -> Reader[str]:
     """Return a reader that accepts only the given words."""
 
     def read(value: object) -> str:
+        """Return the word, or raise ValueError."""
         if value not in words:
             raise ValueError(f"`{value}` is not one of {', '.join(words)}")
         return str(value)
@@ -32,7 +33,7 @@ def one_of(*words: str) -> Reader[str]:
 
 
 def switch_or_names(value: object) -> bool | tuple[str, ...]:
-    """Read true, false, or a list of words."""
+    """Read true or false, or a name or a list of names."""
     return value if isinstance(value, bool) else units.names(value)
 
 
@@ -45,7 +46,7 @@ KNOBS: Final[dict[str, Reader[object]]] = {
     "mapping": _BEHAVIOUR,
     "filtering": _BEHAVIOUR,
     "refresh_in": units.switch,
-    "hairpin": units.switch,  # for Linux; for other kinds see nat_knobs
+    "hairpin": units.switch,  # for Linux gateways; `nat_knobs` replaces it for other kinds
     "ports": one_of("preserve", "random", "sequential", "block"),
     "block_size": units.positive,
     "per_host": units.positive,
@@ -70,10 +71,14 @@ KNOBS: Final[dict[str, Reader[object]]] = {
     "unsolicited6": one_of("drop", "admin"),
     **dict.fromkeys(_TIMERS, units.duration),
 }  # fmt: skip
-"""Keys of a `[[nat]]`: names and readers. Times are seconds. `ipv6` belongs to the world."""
-NOT_OFFERED: Final = {"addresses", "allow", "prefix", "timers", "pooling"}
-"""Knobs of gateways whose values cannot be written in a file."""
+"""Keys of a `[[nat]]` that depend on its kind, with their readers.
 
+All are settings of the gateway, except `ipv6`, which `World.gateway` processes.
+"""
+NOT_OFFERED: Final = {"addresses", "allow", "prefix", "timers", "pooling"}
+"""Settings of gateways that are not keys of a `[[nat]]`: a file cannot express their values."""
+
+# For each key that needs another one: whether the gateway's settings have the other one.
 _NEEDS: Final[dict[str, Callable[[Mapping[str, object]], bool]]] = {
     "overlay_s": lambda has: has.get("overlay") is not None,
     **dict.fromkeys(("filtering6", "unsolicited6"), lambda has: bool(has.get("ipv6"))),
@@ -90,7 +95,7 @@ def kinds() -> Collection[str]:
 
 
 def nat_knobs(kind: str) -> Mapping[str, Reader[object]]:
-    """Return the settings that a gateway of this kind has: their names and readers."""
+    """Return the keys that a `[[nat]]` of this kind can have, with their readers."""
     known = {*knobs_of(kind), "ipv6"}
     found = {name: read for name, read in KNOBS.items() if name in known}
     if "hairpin" in known and "input" not in known:
@@ -99,7 +104,11 @@ def nat_knobs(kind: str) -> Mapping[str, Reader[object]]:
 
 
 def check_nat(kind: str, values: Mapping[str, object]) -> None:
-    """Check that settings of a gateway fit together. Raises ValueError."""
+    """Check that the settings of a gateway fit together, by building such a gateway.
+
+    `kind` is the kind of gateway, and `values` has the keys of the file. Raises ValueError if a
+    setting has no effect or contradicts another one.
+    """
     for name, has in _NEEDS.items():
         if name in values and not has({**asdict(KINDS[kind].settings), **values}):
             what = {"o": "overlay", "i": "igd"}.get(name[0], "ipv6")
@@ -115,39 +124,43 @@ def check_nat(kind: str, values: Mapping[str, object]) -> None:
 
 
 def profiles() -> Collection[str]:
-    """Return access links by name; overlays are added as `dsl+bad-wifi`."""
+    """Return the names of link profiles, also with overlays (`dsl+bad-wifi`)."""
     single = link_profiles.names()
     return [*single, *(f"{one}+{over}" for one in single for over in link_profiles.overlays())]
 
 
 def profile(name: str) -> LinkSpec:
-    """Return an access link; the perfect one if the name is empty."""
+    """Return a link profile by its name. An empty name means a perfect link."""
     return link_profiles.link(name) if name else LinkSpec()
 
 
 def populations() -> Sequence[str]:
-    """Return populations by name."""
+    """Return the names of the populations."""
     return mix.names()
 
 
 def latencies() -> Collection[str]:
-    """Return the names of the built-in latency matrices and the formats of files."""
+    """Return what `latency` can be: the built-in latency matrices, and the forms of files."""
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
 def latency(name: str) -> matrices.Matrix:
-    """Return a built-in latency matrix by its name. Raises BadScenario."""
+    """Return a built-in latency matrix by its name. Raises BadScenario if there is none."""
     if name not in matrices.names():
         raise unknown("latency matrix", name, latencies())
     return matrices.matrix(name)
 
 
 def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
-    """Return a latency matrix from a file's text. Raises BadScenario with the file's line."""
+    """Parse a file of latencies.
+
+    Raises BadScenario, with the line in that file, if it is malformed. `form` is the format, and
+    `unit` the unit of the numbers, for formats that need one.
+    """
     units = (unit,) if form in matrices.WITH_UNIT else ()
     return matrices.FORMATS[form](text.splitlines(), *units)
 
 
 def churns() -> Collection[str]:
-    """Return the models of churn."""
+    """Return the names of the models of churn."""
     return churn_models.names()

@@ -1,4 +1,4 @@
-"""The programs that hosts of a scenario run, by name, with the settings of each."""
+"""Programs that the hosts of a scenario run, and the settings of each program."""
 
 from typing import Final
 
@@ -9,6 +9,7 @@ from .punch import PunchSettings
 from .transfer import Transfer, TransferSettings
 
 ProgramSettings = DaemonSettings | EchoSettings | TransferSettings | PunchSettings | IdleSettings
+# Settings by the program's name in a scenario file.
 SETTINGS: Final[dict[str, type[ProgramSettings]]] = {
     "daemon": DaemonSettings,
     "udp-echo": EchoSettings,

@@ -1,6 +1,7 @@
 """`daemon`: the unmodified shoal daemon, and its settings.
 
-The daemon is imported when the first one is made: a scenario of the network alone does not need it.
+The daemon is imported only when the first one is made, because a scenario that has no daemons does
+not need it.
 """
 
 from dataclasses import dataclass
@@ -16,17 +17,21 @@ from ..format.source import Reader, knob
 if TYPE_CHECKING:
     from ...daemons.daemon import DaemonHandle
 
+# Names of the machine profiles in `netsim/daemons/profile.py`.
 PROFILES = (
     "raspberry", "old-laptop", "laptop", "macbook", "desktop", "gaming", "workstation",
 )  # fmt: skip
 
 
 RATE_LEAST = 10_000
-"""Bytes per second: the minimum that the daemon takes for `--up`, `--down` and `--relay`."""
+"""Minimum, in bytes per second, that the daemon accepts for `--up`, `--down` and `--relay`."""
 
 
 def limit(value: object) -> int:
-    """Read a rate as whole bytes per second, at least the daemon's minimum."""
+    """Read a rate. Return it in whole bytes per second.
+
+    Raises ValueError if the rate is below the daemon's minimum.
+    """
     found = int(units.rate(value))
     if found < RATE_LEAST:
         raise ValueError(f"`{value}`: a daemon's rates are at least {RATE_LEAST // 1000} kB/s")
@@ -34,12 +39,15 @@ def limit(value: object) -> int:
 
 
 def relay(value: object) -> int:
-    """Read a rate like `limit`; `"none"` is 0."""
+    """Read a relay's rate. Return it in bytes per second, or 0 for `"none"`.
+
+    Raises ValueError if the rate is below the daemon's minimum.
+    """
     return 0 if value == "none" else limit(value)
 
 
 def memory(value: object) -> int:
-    """Read a size in bytes, greater than 0."""
+    """Read a size greater than 0. Return it in bytes."""
     found = units.size(value)
     if not found:
         raise ValueError(f"`{value}`: a daemon has to offer some memory")
@@ -47,7 +55,7 @@ def memory(value: object) -> int:
 
 
 def layers(value: object) -> tuple[int, int]:
-    """Read layers: `"0:3"` is from layer 0 up to, but not including, layer 3."""
+    """Read a range of layers: `"0:3"` means layers 0, 1 and 2. Return (0, 3)."""
     first, colon, stop = units.text(value).partition(":")
     if not (colon and first.isdecimal() and stop.isdecimal() and int(first) < int(stop)):
         raise ValueError(f'`{value}` is not a range of layers; write it as "0:3"')
@@ -55,9 +63,10 @@ def layers(value: object) -> tuple[int, int]:
 
 
 def word(*known: str) -> Reader[str]:
-    """Return a reader that accepts only the given words."""
+    """Return a reader that accepts only the words in `known`."""
 
     def read(value: object) -> str:
+        """Return the word, or raise ValueError."""
         if value not in known:
             raise ValueError(f"`{value}` is not one of {', '.join(known)}")
         return str(value)
@@ -69,7 +78,7 @@ Tokens = Literal["numbers", "model"]
 
 
 def tokens(value: object) -> Tokens:
-    """Read how the tokens are computed."""
+    """Read the source of the tokens: `"numbers"` or `"model"`."""
     return "model" if word("numbers", "model")(value) == "model" else "numbers"
 
 
@@ -105,8 +114,11 @@ class DaemonSettings:
 
 
 class DaemonProgram:
-    """`Program` that runs a daemon. It has the handle of the current run, and the duration of each
-    start.
+    """Program that runs a daemon on a host.
+
+    `bootstrap` has the addresses of daemons from which it learns of the others. `handle` controls
+    the running daemon, and is None while there is none. `boots` has the seconds that each start
+    took.
     """
 
     def __init__(self, settings: DaemonSettings, bootstrap: list[str]) -> None:
@@ -132,7 +144,9 @@ class DaemonProgram:
 
 
 class _Started(trio.TaskStatus["DaemonHandle"]):
-    """Records the handle before passing it to the task that started the daemon."""
+    """Task status that stores the handle in the program, then passes it on to the caller of
+    `start`.
+    """
 
     def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[DaemonHandle]") -> None:
         self._program = program
@@ -140,6 +154,7 @@ class _Started(trio.TaskStatus["DaemonHandle"]):
         self._began = trio.current_time()
 
     def started(self, handle: "DaemonHandle | None" = None) -> None:
+        """Record the daemon's handle and the time that its start took."""
         assert handle is not None
         self._program.handle = handle
         self._program.boots.append(trio.current_time() - self._began)
@@ -147,19 +162,21 @@ class _Started(trio.TaskStatus["DaemonHandle"]):
 
 
 def handle_of(host: Host) -> "DaemonHandle | None":
-    """Return the daemon of a host, once it has started."""
+    """Return the handle of a host's daemon, or None if no daemon is running or it is still
+    starting.
+    """
     program = host.program
     return program.handle if isinstance(program, DaemonProgram) else None
 
 
 def peer(host: Host) -> str:
-    """Return the peer id of a host's daemon; empty while it starts."""
+    """Return the peer id of a host's daemon; an empty text unless the daemon is running."""
     handle = handle_of(host)
     return str(handle.peer) if handle is not None else ""
 
 
 def linked(host: Host) -> set[str]:
-    """Return the peers to which a host's daemon has a link."""
+    """Return the peer ids of the peers to which a host's daemon has a connected link."""
     handle = handle_of(host)
     if handle is None:
         return set()
@@ -167,13 +184,16 @@ def linked(host: Host) -> set[str]:
 
 
 def known(host: Host) -> set[str]:
-    """Return the peers that a host's daemon considers alive, itself included."""
+    """Return the peer ids of the members that a host's daemon considers alive, including itself."""
     handle = handle_of(host)
     return set(map(str, handle.node.directory.members())) if handle is not None else set()
 
 
 async def generate(host: Host, action: Generate) -> float | None:
-    """Let a daemon generate; return the virtual seconds that it took, None if it failed."""
+    """Generate text with a host's daemon.
+
+    Return the virtual seconds that it took; None if it failed.
+    """
     handle = handle_of(host)
     if handle is None:
         return None
@@ -181,7 +201,7 @@ async def generate(host: Host, action: Generate) -> float | None:
 
 
 async def stop(host: Host) -> None:
-    """End a daemon with its goodbye."""
+    """Stop a host's daemon in an orderly way, so that it says goodbye to its peers."""
     handle = handle_of(host)
     if handle is not None:
         await handle.stop()

@@ -1,4 +1,4 @@
-"""`udp-echo`: answers datagrams, and measures the round trip to other hosts that do."""
+"""`udp-echo`: answers datagrams, and measures the round trip to other hosts with this program."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -16,11 +16,14 @@ Where = Callable[[str], str]
 
 PORT: Final = 7  # RFC 862
 _HEAD: Final = struct.Struct("!QI")  # serial number, number of the target
-LEAST: Final = _HEAD.size
+LEAST: Final = _HEAD.size  # bytes
 
 
 def datagram_size(value: object) -> int:
-    """Read the bytes of a datagram's content, which has to fit its number."""
+    """Read the size of a datagram's content. Return it in bytes.
+
+    Raises ValueError if the content would be too small for its header, or would exceed 1400 bytes.
+    """
     found = units.size(value)
     if not LEAST <= found <= 1400:
         raise ValueError(f"`{value}`: a datagram here has {LEAST} B to 1400 B")
@@ -43,16 +46,20 @@ class EchoSettings:
 
 @dataclass(slots=True)
 class EchoResult:
-    """Measurements of one host."""
+    """Measurements of one host that runs udp-echo. `rtts` has round trips in seconds."""
 
     sent: int = 0
     answered: int = 0
     rtts: list[float] = field(default_factory=list)
-    last_answer: dict[str, float] = field(default_factory=dict)  # by target: when
+    # The virtual time of the latest echo from each target, in seconds.
+    last_answer: dict[str, float] = field(default_factory=dict)
 
 
 class Echo:
-    """The program. `result` survives restarts."""
+    """Program of one host. `result` is kept when the host restarts.
+
+    `targets` are the names of hosts, and `where` returns a host's address.
+    """
 
     def __init__(self, settings: EchoSettings, targets: Sequence[str], where: Where) -> None:
         self.settings = settings
@@ -60,10 +67,10 @@ class Echo:
         self._where = where
         self.result = EchoResult()
         self._serial = 0
-        self._sent: dict[int, float] = {}  # when each unanswered datagram was sent
+        self._sent: dict[int, float] = {}  # when each unanswered datagram was sent, by serial
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve port 7 and ask the targets, until cancelled."""
+        """Serve port 7 and send datagrams to the targets, until cancelled."""
         server = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
         await server.bind(("0.0.0.0", PORT))
         client = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
@@ -77,6 +84,7 @@ class Echo:
                 nursery.start_soon(self._ask, client, number)
 
     async def _serve(self, server: trio.socket.SocketType) -> None:
+        """Send every datagram back to its source."""
         while True:
             data, source = await server.recvfrom(2048)
             try:
@@ -85,6 +93,9 @@ class Echo:
                 continue  # the cable is unplugged: the reply is lost
 
     async def _ask(self, client: trio.socket.SocketType, number: int) -> None:
+        """Send a datagram to one target (given by its index) at each interval, without waiting for
+        echoes.
+        """
         settings = self.settings
         while True:
             self._forget()
@@ -101,12 +112,13 @@ class Echo:
             await trio.sleep(settings.every)
 
     def _forget(self) -> None:
-        """Drop datagrams that are too old to be answered."""
+        """Discard the records of datagrams whose echoes would now be too late."""
         late = trio.current_time() - self.settings.timeout
         while self._sent and self._sent[oldest := next(iter(self._sent))] < late:
             del self._sent[oldest]
 
     async def _listen(self, client: trio.socket.SocketType) -> None:
+        """Receive echoes and record their round trips."""
         while True:
             data, _ = await client.recvfrom(2048)
             serial, number = _HEAD.unpack_from(data)

@@ -16,5 +16,6 @@ class Idle:
     """Program that waits until it is cancelled."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
+        """Wait until cancelled."""
         task_status.started()
         await trio.sleep_forever()

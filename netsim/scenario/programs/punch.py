@@ -1,9 +1,11 @@
 """`punch`: pairs of hosts behind gateways try to reach each other, introduced by a relay.
 
-A host registers at a relay, which sees its mapped address. A host that wants a partner asks the
-relay, which tells each of the two the other's address (RFC 5128, section 3.3). Both send a probe
-every 50 ms (RFC 8445, section 14), also to the address that a probe came from. A probe says whether
-its sender has heard the other. The pair has succeeded once a probe that says so arrives.
+Each host registers at a relay. The relay sees the address that the host's NAT has mapped. A host
+that wants to reach a partner sends a request to the relay. The relay sends each of the two hosts
+the other's address (RFC 5128, section 3.3). Both then send a probe every 50 ms (RFC 8445, section
+14) to the partner's address, and to any other address from which a probe of the partner arrives. A
+probe says whether its sender has received a probe. The attempt succeeds when a probe arrives that
+says so.
 """
 
 import struct
@@ -21,10 +23,10 @@ from ..format.source import knob
 from .echo import Where
 
 PORT: Final = 3478
-PACE_S: Final = 0.05
-KEEPALIVE_S: Final = 15.0
+PACE_S: Final = 0.05  # from one probe to the next
+KEEPALIVE_S: Final = 15.0  # from one registration to the next, so that the NAT keeps the mapping
 MOST_ROUNDS: Final = 10_000
-RESEND_S: Final = 0.5  # for a message that the relay has not answered
+RESEND_S: Final = 0.5  # until a message that the relay has not answered is sent again
 _REGISTER, _CONNECT, _PEER, _PROBE = b"R", b"C", b"P", b"H"
 _TWO: Final = struct.Struct("!II")
 
@@ -40,20 +42,25 @@ class PunchSettings:
 
 @dataclass(slots=True)
 class PunchResult:
-    """Measurements of one host: each partner that it called, and after how many seconds they heard
-    each other (None: never).
+    """Measurements of one host.
+
+    `attempts` has each partner that the host has called, with the seconds until both had received a
+    probe, or None if the attempt failed.
     """
 
     attempts: list[tuple[str, float | None]] = field(default_factory=list)
 
 
 class Relay:
-    """Server that knows the address of every host, and introduces hosts."""
+    """Server that records the address of every host, and sends the addresses of two hosts to each
+    other.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, Addr] = {}
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until cancelled."""
         socket = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
         await socket.bind(("0.0.0.0", PORT))
         task_status.started()
@@ -63,7 +70,7 @@ class Relay:
                 await socket.sendto(message, to)
 
     def answer(self, data: bytes, source: Addr) -> list[tuple[bytes, Addr]]:
-        """Return what to send in reply, and to which addresses."""
+        """Process a message from `source`. Return the replies and their destinations."""
         one, other = _TWO.unpack_from(data, 1)
         self._known[one] = source
         if data[:1] == _REGISTER:
@@ -77,12 +84,15 @@ class Relay:
 
 
 def _peer(number: int, at: Addr) -> bytes:
+    """Encode the message that the host `number` has the address `at`."""
     return _PEER + _TWO.pack(number, at[1]) + at[0].encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What every host knows: the hosts by number, the relays, and where each is."""
+    """What all hosts have in common: their names by number, the names of the relays, and a function
+    that returns a host's address.
+    """
 
     names: Sequence[str]
     relays: Sequence[str]
@@ -90,7 +100,11 @@ class Meeting:
 
 
 class Punch:
-    """The program of one host. `result` survives restarts."""
+    """Program of one host. `result` is kept when the host restarts.
+
+    The host has the number `number`. `partners` are those that it calls: pairs of a round and a
+    partner's number. `luck` draws the delay of each call.
+    """
 
     def __init__(
         self,
@@ -109,7 +123,7 @@ class Punch:
         self._tried = 0
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
-        """Register, then call the partners of each round."""
+        """Register at a relay, then call a partner in each round."""
         self._peers: dict[int, _Peer] = {}
         self._registered = trio.Event()
         self._socket = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
@@ -128,12 +142,13 @@ class Punch:
                 nursery.start_soon(self._call, partner)
 
     async def _stay_known(self) -> None:
+        """Register at the relay again and again, so that the NAT keeps its mapping."""
         while True:
             await self._tell(self._number, _REGISTER + _TWO.pack(self._number, 0))
             await trio.sleep(KEEPALIVE_S if self._registered.is_set() else RESEND_S)
 
     async def _call(self, partner: int) -> None:
-        """Make one attempt."""
+        """Make one attempt to reach a partner, and record its outcome."""
         start = trio.current_time()
         peer = self._peers.setdefault(partner, _Peer())
         took = None
@@ -146,11 +161,13 @@ class Punch:
         self.result.attempts.append((self._meeting.names[partner], took))
 
     async def _ask_for(self, partner: int, peer: "_Peer") -> None:
+        """Ask the relay for a partner's address until the address has arrived."""
         while not peer.addresses:
             await self._tell(partner, _CONNECT + _TWO.pack(self._number, partner))
             await trio.sleep(RESEND_S)
 
     async def _listen(self) -> None:
+        """Receive messages from the relay and probes from partners."""
         while True:
             data, source = await self._socket.recvfrom(2048)
             number, word = _TWO.unpack_from(data, 1)
@@ -162,6 +179,10 @@ class Punch:
                 self._heard(number, source, word)
 
     def _introduced(self, number: int, at: Addr) -> None:
+        """Process a partner's address, received from the relay.
+
+        Start to send probes to the partner.
+        """
         peer = self._peers.setdefault(number, _Peer())
         known = bool(peer.addresses)
         peer.addresses[at] = None
@@ -169,6 +190,10 @@ class Punch:
             self._nursery.start_soon(self._probe, peer)
 
     def _heard(self, number: int, source: Addr, heard: int) -> None:
+        """Process a probe from a partner.
+
+        `heard` is not 0 if the partner has received one of this host.
+        """
         peer = self._peers.setdefault(number, _Peer())
         peer.heard = True
         if peer.addresses:
@@ -177,6 +202,7 @@ class Punch:
             peer.mutual.set()
 
     async def _probe(self, peer: "_Peer") -> None:
+        """Send probes to all known addresses of a partner, until the timeout."""
         end = trio.current_time() + self.settings.timeout
         while trio.current_time() < end:
             for address in list(peer.addresses):
@@ -184,11 +210,12 @@ class Punch:
             await trio.sleep(PACE_S)
 
     async def _tell(self, number: int, data: bytes) -> None:
-        """Send to the relay at which a host is registered."""
+        """Send `data` to the relay at which the host with this number is registered."""
         relays = self._meeting.relays
         await self._send(data, (self._meeting.where(relays[number % len(relays)]), PORT))
 
     async def _send(self, data: bytes, to: Addr) -> None:
+        """Send a datagram. If there is no route, discard it."""
         try:
             await self._socket.sendto(data, to)
         except OSError:
@@ -196,7 +223,11 @@ class Punch:
 
 
 class _Peer:
-    """State about one partner."""
+    """State of the exchange with one partner.
+
+    `addresses` are those to which probes go. `heard`: a probe of the partner has arrived. `mutual`
+    is set when the partner has received a probe, too.
+    """
 
     def __init__(self) -> None:
         self.addresses: dict[Addr, None] = {}
@@ -207,7 +238,11 @@ class _Peer:
 def draw_pairs(
     numbers: Sequence[int], rounds: int, luck: Random
 ) -> dict[int, list[tuple[int, int]]]:
-    """Draw the pairs: in every round each host has one partner, none twice if possible."""
+    """Pair the hosts at random in each round, and return the calls that each host makes.
+
+    `numbers` are the numbers of the hosts. Each host maps to pairs of a round and a partner's
+    number. If two hosts have been paired in an earlier round, they do not call each other again.
+    """
     met: set[tuple[int, int]] = set()
     found: dict[int, list[tuple[int, int]]] = {number: [] for number in numbers}
     for turn in range(rounds):

@@ -1,4 +1,4 @@
-"""`tcp-transfer`: receives data, and measures the rate of sending to other hosts that do."""
+"""`tcp-transfer`: receives data, and measures the rate of transfers to hosts with this program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,14 +32,17 @@ class TransferSettings:
 
 @dataclass(slots=True)
 class TransferResult:
-    """Measurements of one host."""
+    """Measurements of one host that runs tcp-transfer."""
 
     throughputs: list[float] = field(default_factory=list)  # bytes per second
     failed: int = 0
 
 
 class Transfer:
-    """The program. `result` survives restarts."""
+    """Program of one host. `result` is kept when the host restarts.
+
+    `targets` are the names of hosts, and `where` returns a host's address.
+    """
 
     def __init__(self, settings: TransferSettings, targets: Sequence[str], where: Where) -> None:
         self.settings = settings
@@ -48,7 +51,7 @@ class Transfer:
         self.result = TransferResult()
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve port 9 and send to the targets, until cancelled."""
+        """Serve port 9 and send data to the targets, until cancelled."""
         listeners = await trio.open_tcp_listeners(PORT, host="0.0.0.0")
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -57,7 +60,7 @@ class Transfer:
                 nursery.start_soon(self._send_often, target)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        """Read to the end, then confirm that all has arrived."""
+        """Receive data until the sender has finished, then confirm that everything has arrived."""
         try:
             while await stream.receive_some(_CHUNK):
                 pass
@@ -66,6 +69,7 @@ class Transfer:
             return  # the sender counts the failure
 
     async def _send_often(self, target: str) -> None:
+        """Make a transfer to one target at each interval, and record the results."""
         due = trio.current_time()
         while True:
             start = trio.current_time()
@@ -78,7 +82,7 @@ class Transfer:
             await trio.sleep_until(due)
 
     async def _send(self, address: str) -> bool:
-        """Make one transfer; return False if it did not arrive."""
+        """Make one transfer. Return whether the receiver has confirmed it in time."""
         left = self.settings.size
         with trio.move_on_after(self.settings.timeout):
             try:
