@@ -140,8 +140,8 @@ class ClaimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob(JobView):
-    """A job with its specification and claims. `spec` is None if the specification is invalid, or
-    if the job was withdrawn."""
+    """A job with its specification and claims. `spec` is None if the job was cancelled, or if its
+    specification is invalid or of another kind than a prompt."""
 
     spec: SpecView | None
     claims: tuple[ClaimView, ...]

@@ -29,8 +29,8 @@ class ModelEntry:
 
     `local` says whether this node's library has the model, perhaps not all chunks of it. `complete`
     says whether a chain of members serves all its layers; None means unknown. If no chain does,
-    `missing` explains why. `room_tokens` is the largest number of tokens, of prompt and answer
-    together, that a chain can accept now; None means unknown.
+    `missing` explains why. `room_tokens` is the number of tokens, of prompt and answer together,
+    for which the chain with the most free memory has space; None means unknown.
     """
 
     name: str

@@ -71,9 +71,9 @@ class Relaying:
     """What this node relays for other nodes.
 
     `on` says whether it relays now, and `allowed` whether its owner permits it. `rate` is the limit
-    in bytes per second. `places` is the number of reservations, `circuits` that of open circuits,
-    and `strangers` that of circuits between peers that are no members. `bytes` counts the relayed
-    bytes since the start. `refused` counts the refused requests by error code.
+    in bytes per second. `places` is the number of reservations, `circuits` the number of open
+    circuits, and `strangers` the number of those circuits of which one end is not a member. `bytes`
+    counts the relayed bytes since the start. `refused` counts the refused requests by error code.
     """
 
     on: bool
