@@ -146,7 +146,7 @@ class FileName:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a fixed list of words."""
+    """A word of a fixed list."""
 
     words: tuple[str, ...]
 

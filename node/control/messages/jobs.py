@@ -107,7 +107,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
-    """What a prompt job asks for. Either `prompt` or `messages` is set, and the other is None."""
+    """The request of a prompt job. Either `prompt` or `messages` is set, and the other is None."""
 
     root: str
     model: str
