@@ -1,6 +1,6 @@
-"""Commands that a person types; they talk to a running daemon through its local socket.
+"""The command line. The commands send requests to a running daemon over its local socket.
 
-Imports `node/` and `netsim/`, and names from below. `main.py` is the edge of the process: every
-error becomes one line `error: …` and one line `hint: …` on standard error, with an exit code of
+Imports `node/` and `netsim/`, and names from the packages below them. `main.py` prints every error
+as one line `error: …` and one line `hint: …` on standard error, and exits with a code of
 `errors.py`.
 """

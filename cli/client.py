@@ -1,4 +1,4 @@
-"""The client of the control socket (docs/spec/control.md). Blocking; does not use trio."""
+"""Client of the control socket (docs/spec/control.md). It blocks and does not use trio."""
 
 import json
 import socket
@@ -35,10 +35,11 @@ def request(
     on_event: Callable[[Event], None] | None = None,
     wait: bool = False,
 ) -> Reply:
-    """Send a request and return its reply. `wait`: wait for the reply without a limit.
+    """Send a request and return its reply. `on_event` is called with each event before the reply.
 
-    Raises CommandError with the daemon's own code, `not-running`, or `failed` for a reply that
-    this version does not understand.
+    Without `wait`, each part of the reply must arrive within ANSWER_TIMEOUT seconds; with `wait`,
+    there is no limit. Raises CommandError with the code that the daemon sent, with `not-running` if
+    no daemon answers, or with `failed` if this version does not understand the reply.
     """
 
     def hear(message: "Object") -> None:
@@ -64,7 +65,8 @@ def converse(
     *,
     wait: bool = False,
 ) -> "Object":
-    """Send a request as a JSON object, and return the content of `ok`. Raises CommandError."""
+    """Send a request as a JSON object, and return the object that the reply has under `ok`. Raises
+    CommandError as `request` does."""
     with _connect(data) as connection:
         connection.settimeout(None if wait else defaults.ANSWER_TIMEOUT)
         try:
@@ -77,7 +79,7 @@ def converse(
 
 
 def is_running(data: Path) -> bool:
-    """Whether a daemon accepts connections on this data folder."""
+    """Return whether a daemon accepts connections on this data folder."""
     try:
         _connect(data).close()
     except CommandError:
@@ -107,7 +109,7 @@ def _connect(data: Path) -> socket.socket:
 
 
 def not_running(data: Path) -> CommandError:
-    """Return the error of a command that needs a daemon when none runs."""
+    """Return the error for a command that needs a running daemon when there is none."""
     return CommandError(
         "not-running",
         f"no daemon is running on `{data}`",
@@ -116,6 +118,7 @@ def not_running(data: Path) -> CommandError:
 
 
 def _silent(data: Path) -> CommandError:
+    """Return the error for a daemon that does not answer in time."""
     return CommandError(
         "not-running",
         f"the daemon on `{data}` does not answer",
@@ -143,6 +146,11 @@ def _read_answer(
 
 
 def _receive(connection: socket.socket, data: Path, held: int) -> bytes:
+    """Return the next bytes of the reply. `held` is the number of bytes that wait for the end of
+    their line.
+
+    Raises CommandError if the line is too long, or if the daemon is silent or has stopped.
+    """
     if held > defaults.ANSWER_LIMIT:
         raise CommandError("failed", "the daemon's answer is too long")
     try:

@@ -1,4 +1,4 @@
-"""Asks for confirmation before a command does something that cannot be undone."""
+"""Asks the user for confirmation before a command does something that cannot be undone."""
 
 import sys
 
@@ -8,7 +8,7 @@ from .errors import CommandError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if `--yes` is given or a person at the terminal agrees. Raises CommandError
+    """Return if `--yes` is given, or if the user at the terminal agrees. Raises CommandError
     `not-confirmed` otherwise."""
     if yes:
         return
@@ -23,5 +23,5 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def is_asked() -> bool:
-    """Whether a person can read a question here and answer it."""
+    """Return whether there is a terminal on which a user can read and answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()

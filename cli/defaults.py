@@ -2,18 +2,18 @@
 
 CONNECT_TIMEOUT = 5.0  # seconds for the daemon to accept a connection
 ANSWER_TIMEOUT = 30.0  # seconds for a short reply; streamed replies have no limit
-ANSWER_LIMIT = 16 << 20  # bytes of one line of a reply
+ANSWER_LIMIT = 16 << 20  # most bytes of one line of a reply
 STOP_TIMEOUT = 15.0  # seconds for a daemon to end after `shoal stop`
 POLL = 0.05  # seconds between two checks of something that has no event
-PROMPT_LIMIT = 512 << 10  # bytes of a prompt read from standard input
+PROMPT_LIMIT = 512 << 10  # most bytes of a prompt on standard input
 
-NAME_WIDTH = 64  # characters of a peer's text that are shown
-KEY_WIDTH = 256  # characters of a fact's key, so that it can be copied
+NAME_WIDTH = 64  # most characters that are shown of a text from a peer
+KEY_WIDTH = 256  # most characters of a fact's key: all, so that it can be copied
 ADDRESS_WIDTH = 400  # characters of an own address including a relay, so that it can be copied
-WIDTH = 80  # columns to assume without a terminal
+WIDTH = 80  # columns that are assumed if there is no terminal
 LEAST_WIDTH = 20  # narrowest width to format for, in columns
 TEXT_WIDTH = 100  # longest line of prose on a wider terminal, in characters
-MESSAGE_WIDTH = 600  # characters of an error message that are shown
+MESSAGE_WIDTH = 600  # most characters that are shown of a message
 
 DEMO_NODES = 3
 DEMO_MAX_NODES = 16
@@ -21,11 +21,11 @@ DEMO_TOKENS = 80
 DEMO_PROMPT = "And it came to pass in those days"
 DEMO_START_TIMEOUT = 60.0  # seconds for all daemons of a demo to be ready
 DEMO_STOP_TIMEOUT = 5.0  # seconds before a demo's daemon is killed
-JOBS_BATCH = 64  # prompts in one request (node/defaults.py)
-JOBS_BATCH_BYTES = 512 * 2**10  # bytes of one request
-JOBS_FILE_LIMIT = 64 * 2**20  # bytes of a file of prompts
+JOBS_BATCH = 64  # most prompts in one request (node/defaults.py)
+JOBS_BATCH_BYTES = 512 * 2**10  # most bytes of prompts in one request
+JOBS_FILE_LIMIT = 64 * 2**20  # most bytes of a file of prompts
 JOBS_LISTED = 50  # rows of a table without `--limit`
-JOBS_IDS_LIMIT = 640 * 1024  # bytes of a file of ids: some 10,000, which fit into one request
-JOBS_RESTART_LOOK = 1.0  # seconds between two checks whether the daemon runs again
+JOBS_IDS_LIMIT = 640 * 1024  # most bytes of a file of ids: 10,000 ids, which fit in one request
+JOBS_RESTART_LOOK = 1.0  # seconds between two checks of whether the daemon runs again
 JOBS_PROGRESS_PAUSE = 10.0  # seconds between two lines of progress without a terminal
 JOBS_FULL_PAUSE = 5.0  # seconds until a submission is retried when too many jobs are open

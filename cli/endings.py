@@ -17,10 +17,11 @@ ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heeded() -> tuple[signal.Signals, ...]:
-    """Return the signals that this process handles: all, or all but SIGHUP under `nohup`.
+    """Return the signals that this process handles: all that end a command, except SIGHUP under
+    `nohup`.
 
-    A shell without job control makes its background commands ignore SIGINT as well. That is not
-    meant for a program that has to clean up, so SIGINT is handled even then.
+    A shell without job control makes its background commands ignore SIGINT as well. A program that
+    has to clean up must not ignore SIGINT, so it is handled even then.
     """
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return ENDINGS[:2] if ignored else ENDINGS
@@ -28,10 +29,11 @@ def heeded() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def endings_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt on every ending signal, like Ctrl-C, so that `with` blocks clean up.
+    """Raise KeyboardInterrupt on each signal that ends a command, so that `with` blocks clean up as
+    after Ctrl-C.
 
-    SIGTERM and SIGHUP together count only once: a closed terminal sends SIGHUP several times, and
-    the second one would interrupt the cleaning up.
+    Of SIGTERM and SIGHUP, only the first one counts. A closed terminal sends SIGHUP several times,
+    and the second one would interrupt the clean-up.
     """
     before = {number: signal.getsignal(number) for number in ENDINGS}
 
@@ -51,9 +53,9 @@ def endings_as_interrupt() -> Iterator[None]:
 
 
 class Terminal(io.FileIO):
-    """An open terminal. Output to it is discarded after it is closed.
+    """An open terminal. Once it has been closed, output to it is discarded.
 
-    Otherwise the first line that a command prints while it shuts down would fail with EIO.
+    Without this, the first line that a command prints while it shuts down would fail with EIO.
     """
 
     def write(self, data: "ReadableBuffer", /) -> int:
@@ -67,7 +69,7 @@ class Terminal(io.FileIO):
 
 
 def outlive_terminal() -> None:
-    """Write standard output and error through `Terminal` if they are terminals."""
+    """Replace standard output and standard error by a `Terminal` each, if they are terminals."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream.isatty():
@@ -78,7 +80,7 @@ def outlive_terminal() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """Discard all further output to this descriptor."""
+    """Discard all further output to this file descriptor."""
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, descriptor)

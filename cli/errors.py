@@ -1,4 +1,5 @@
-"""Exit codes, and the exit code of each error. A test compares docs/cli.md with this module."""
+"""The exit codes, and which error has which exit code. A test compares docs/cli.md with this
+module."""
 
 from ..transport.errors import ShoalError
 
@@ -24,8 +25,8 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or a closed terminal",
 }
 
-# Codes of errors (NodeError.code, TransportError.code, the control protocol) -> exit code.
-EXIT_OF_ERROR = {  # an unknown name gives 1, because waiting does not help
+# Maps the codes of errors (NodeError, TransportError, the control protocol) to exit codes.
+EXIT_OF_ERROR = {  # `unknown-model` gives FAILED, because waiting does not help
     "not-running": NOT_RUNNING,
     "locked": LOCKED,
     "not-authorised": NOT_AUTHORISED,
@@ -39,12 +40,12 @@ EXIT_OF_ERROR = {  # an unknown name gives 1, because waiting does not help
     "cannot-simulate": CANNOT_SIMULATE,
 }
 
-# Hint for an error without a hint of its own.
+# Hint for an error that has no hint.
 OTHER_HINT = "`shoal status` shows the state of this node, `shoal --help` lists the commands"
 
 
 class CommandError(ShoalError):
-    """A command fails. A `code` that is not in EXIT_OF_ERROR gives exit code 1."""
+    """A command has failed. If `code` is not in EXIT_OF_ERROR, the exit code is 1."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

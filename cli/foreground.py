@@ -1,5 +1,8 @@
-"""Runs a daemon in this process until it is stopped by Ctrl-C, SIGTERM, SIGHUP (sent by a closed
-terminal) or the end of its parent process."""
+"""Runs a daemon in this process until it is stopped.
+
+It is stopped by Ctrl-C, SIGTERM, SIGHUP (which a closed terminal sends), or the end of its parent
+process.
+"""
 
 import os
 import resource
@@ -22,18 +25,25 @@ from .progress import Bar
 if TYPE_CHECKING:
     from ..node.settings.config import NodeConfig
 
-FILES = 8192  # open files that a daemon may need
+FILES = 8192  # most open files that a daemon may need
 
 
 def run_foreground(config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None) -> None:
-    """Run the daemon until it has stopped. Raises the error that it failed with."""
+    """Run the daemon until it has stopped. Raises the error with which it fails.
+
+    `options` are the settings that the user gave. `parent_fd` is the end of a pipe whose closing
+    stops the daemon, or None.
+    """
     allow_sockets()
     trio.run(_Foreground(config, options, parent_fd).run)
 
 
 def allow_sockets() -> None:
-    """Raise the limit of open files as far as the system allows. Two searches for the port of a
-    symmetric NAT use 512 sockets and each link up to three, but the usual limit is 1,024."""
+    """Raise the limit of open files as far as the system allows, up to FILES.
+
+    Two searches for the port of a symmetric NAT use 512 sockets, and each link up to three, but the
+    usual limit is 1,024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -41,18 +51,19 @@ def allow_sockets() -> None:
 
 
 def say(line: str) -> None:
-    """Print a line of the daemon for a person, and flush it so that a pipe gets it at once."""
+    """Print a line of the daemon and flush it, so that a reader of a pipe gets it at once."""
     print(render.sentence(line), flush=True)
 
 
 class FetchBar:
-    """A progress bar on the terminal while the daemon fetches what it will serve."""
+    """Progress bar on the terminal, shown while the daemon fetches the layers that it will
+    serve."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
 
     def show(self, progress: tuple[int, int] | None) -> None:
-        """Show the bytes done and in total; None: no fetch is running."""
+        """Show the bytes done and in total. If `progress` is None, remove the bar."""
         if progress is None:
             if self._bar is not None:
                 self._bar.close()
@@ -65,6 +76,8 @@ class FetchBar:
 
 
 class _Foreground:
+    """One daemon in this process, and the tasks that stop it."""
+
     def __init__(
         self, config: "NodeConfig", options: Mapping[str, str], parent_fd: int | None
     ) -> None:
@@ -108,7 +121,8 @@ class _Foreground:
                 self._stop()
 
     def _stop(self) -> None:
-        """Drain at the first call, cancel at the second. Cancel at once before the node runs."""
+        """Drain the node on the first call and cancel it on the second. If the node is not running
+        yet, cancel on the first call."""
         if self._node is None or self._node.stopping:
             self._scope.cancel()
         else:
@@ -116,6 +130,8 @@ class _Foreground:
             self._node.stop()
 
     async def _watch_parent(self, descriptor: int) -> None:
+        """Stop the node when the parent's end of the pipe closes, unless the parent has written
+        STAY."""
         async with trio.lowlevel.FdStream(os.dup(descriptor)) as pipe:
             os.close(descriptor)
             if await pipe.receive_some(1) != STAY:

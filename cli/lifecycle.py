@@ -1,4 +1,4 @@
-"""Stops daemons from outside and waits until they have ended."""
+"""Stops daemons of other processes, and waits until they have ended."""
 
 import json
 import shutil
@@ -9,12 +9,15 @@ from . import defaults
 from .client import request
 from .errors import CommandError
 
-DEMO_FILE = "demo.json"  # marks a folder that `shoal demo --keep` left
-STAY = b"s"  # a parent writes this to `--parent-fd` to leave a node running when it exits
+DEMO_FILE = "demo.json"  # marks a folder that `shoal demo --keep` has left
+STAY = b"s"  # a parent writes this to `--parent-fd` so that the node outlives it
 
 
 def stop_daemon(data: Path) -> None:
-    """Ask the daemon to stop, and wait until its process has ended. Raises CommandError."""
+    """Ask the daemon to stop, and wait until its process has ended.
+
+    Raises CommandError if no daemon runs, or if it does not end within STOP_TIMEOUT seconds.
+    """
     from ..node.control.messages.node import Stop
 
     pid = request(data, Stop()).pid
@@ -28,7 +31,7 @@ def stop_daemon(data: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether the process still runs; a zombie does not count."""
+    """Return whether the process still runs. A zombie process does not count."""
     import psutil
 
     try:
@@ -38,7 +41,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_demo(folder: Path) -> bool:
-    """Stop the nodes of a kept demo and remove its folder; False if it is not a demo's folder."""
+    """Stop the nodes that `shoal demo --keep` has left and remove their folder. Return False if the
+    folder is not such a folder."""
     try:
         names = json.loads((folder / DEMO_FILE).read_text())["nodes"]
     except (OSError, ValueError, KeyError):

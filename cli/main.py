@@ -1,7 +1,7 @@
-"""Entry point of `shoal`: registers the commands and turns every error into two lines.
+"""Entry point of `shoal`: registers the commands, and prints every error as two lines.
 
-Only click is imported here and at the top of the command files. A command imports what it needs
-when it runs, so that `shoal --help` is fast (bench/startup.py).
+This file and the command files import only click and light modules at the top. A command imports
+what it needs when it runs, so that `shoal --help` is fast (bench/startup.py).
 """
 
 import os
@@ -60,7 +60,7 @@ for _command in (
 
 
 def main() -> None:
-    """Run the console script."""
+    """Run the command line of this process, and exit with its code."""
     endings.outlive_terminal()
     with endings.endings_as_interrupt():
         code = invoke(sys.argv[1:])
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def invoke(args: Sequence[str]) -> int:
-    """Run a command line, print its errors and return its exit code. Never raises."""
+    """Run a command line, print its errors, and return its exit code. Never raises an Exception."""
     try:
         code = _invoke(args)
         sys.stdout.flush()
@@ -79,7 +79,7 @@ def invoke(args: Sequence[str]) -> int:
         return errors.INTERRUPTED
     except BrokenPipeError:
         endings.discard(1)
-        return errors.OK  # the reader of our output needs no more
+        return errors.OK  # the reader of the output needs no more of it
     except ShoalError as error:
         render.report_error(error.message, error.hint or errors.OTHER_HINT)
         return errors.exit_code(error)
@@ -87,7 +87,7 @@ def invoke(args: Sequence[str]) -> int:
         what = f"`{error.filename}`: " if error.filename else ""
         render.report_error(f"{what}{(error.strerror or str(error)).lower()}", _os_hint(error))
         return errors.FAILED
-    except Exception as error:  # noqa: BLE001  the edge of this process: a bug of ours
+    except Exception as error:  # noqa: BLE001  a bug of this program, caught at its outermost frame
         return _report_internal(error, args)
 
 
@@ -110,7 +110,8 @@ def _invoke(args: Sequence[str]) -> int:
 
 
 def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error of a group to report: Ctrl-C first, then a bug, then the first error."""
+    """Return the error of a group that is to be reported: Ctrl-C before a bug, and a bug before an
+    expected error."""
     for kind in (KeyboardInterrupt, Exception):
         found = group.subgroup(kind)
         if found is None:
@@ -124,7 +125,8 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _sentence(message: str) -> str:
-    """Rewrite click's message in our style: lower case first, no full stop, backticks."""
+    """Rewrite a message of click in the style of this program: lower case first, no full stop,
+    backticks."""
     text = " ".join(message.split()).rstrip(".").replace("'", "`")
     text = text.replace(". Did you mean", ", did you mean")
     if ". (Did you mean one of: " in text:
@@ -133,6 +135,7 @@ def _sentence(message: str) -> str:
 
 
 def _usage_hint(error: click.UsageError) -> str:
+    """Return the hint for a wrong command line."""
     if isinstance(error, options.UnknownCommand | options.Misused) and error.hint:
         return error.hint
     path = error.ctx.command_path if error.ctx else "shoal"
@@ -155,6 +158,8 @@ def _os_hint(error: OSError) -> str:
 
 
 def _report_internal(error: Exception, args: Sequence[str]) -> int:
+    """Print an error that is a bug of this program, store a report of it in a file, and return the
+    exit code."""
     text = f"shoal {__version__}, python {sys.version.split()[0]}, {sys.platform}\n"
     text += f"command: {list(args)[:1]}\n" + "".join(traceback.format_exception(error))
     hint = "please report it, with the command that you typed"
@@ -165,6 +170,8 @@ def _report_internal(error: Exception, args: Sequence[str]) -> int:
 
 
 def _keep_report(text: str) -> Path | None:
+    """Store the report of a bug in a temporary file, and return its path. Returns None if the disk
+    refuses."""
     import tempfile
 
     try:

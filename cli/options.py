@@ -1,4 +1,4 @@
-"""Options that several commands share, and the conversion of their values."""
+"""Options that several commands share, and the parsing of their values."""
 
 import difflib
 import os
@@ -12,11 +12,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 NodeOption = str | bool | tuple[str, ...] | None
-"""Value of an option of `shoal node` and `shoal join`; None if a person did not give it."""
+"""Value of an option of `shoal node` and `shoal join`. None means that it was not given."""
 
 
 class TextOptions(TypedDict):
-    """Options of `shoal run` and `shoal job submit`, which say how a text is generated."""
+    """Values of the options that `shoal run` and `shoal job submit` share. They control the
+    generation of text."""
 
     max_tokens: int | None
     temperature: float
@@ -28,14 +29,15 @@ class TextOptions(TypedDict):
 
 
 def default_data() -> Path:
-    """Return the data folder by the platform's convention."""
+    """Return the default data folder, which follows the convention of the platform."""
     from platformdirs import user_data_path
 
     return user_data_path("shoal")
 
 
 def data_flag(data: Path) -> str:
-    """Return ` --data DIR` for the command in a hint, or nothing for the default folder."""
+    """Return ` --data DIR`, to be appended to a command in a hint. Returns "" for the default
+    folder."""
     import shlex
 
     return "" if data == default_data() else f" --data {shlex.quote(str(data))}"
@@ -46,7 +48,7 @@ def _data_path(_context: click.Context, _parameter: click.Parameter, value: str 
 
 
 def data_option(command: Command) -> Command:
-    """Add `--data DIR`, which every command has."""
+    """Add the option `--data DIR`, which every command has, to a command."""
     return click.option(
         "--data",
         envvar="SHOAL_DATA",
@@ -57,17 +59,18 @@ def data_option(command: Command) -> Command:
 
 
 def json_option(command: Command) -> Command:
-    """Add `--json`, for commands whose output a program may read."""
+    """Add the option `--json` to a command whose output a program may read."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
 
 
 def example(*lines: str) -> str:
-    """Return the example at the end of a command's help."""
+    """Return example commands in the form in which click prints them at the end of the help."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 class Commands(click.Group):
-    """A group of commands that suggests the nearest name for a mistyped command."""
+    """A group of commands. For a mistyped command, the error suggests the one with the nearest
+    name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,7 +83,7 @@ class Commands(click.Group):
 
 
 class UnknownCommand(click.UsageError):
-    """A command does not exist; the hint names the nearest one."""
+    """A command does not exist. The hint names the one with the nearest name."""
 
     def __init__(self, message: str, ctx: click.Context, hint: str | None) -> None:
         super().__init__(message, ctx)
@@ -88,7 +91,7 @@ class UnknownCommand(click.UsageError):
 
 
 class Misused(click.BadParameter):
-    """A value is invalid; the hint says what is valid."""
+    """The value of an option is invalid. The hint describes valid values."""
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class Misused(click.BadParameter):
 
 
 class _Value(click.ParamType[str]):
-    """The text of a setting, checked by the setting's own parser."""
+    """Type of the option for a setting. The text is checked by the parser of that setting."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -119,7 +122,7 @@ class _Value(click.ParamType[str]):
             raise Misused(error.message, error.hint, context, parameter) from None
 
 
-DEFAULT = "default"  # as a value: remove the stored setting
+DEFAULT = "default"  # this text as a value removes the stored setting
 
 
 def _setting(
@@ -135,7 +138,7 @@ def _switch(name: str, help: str) -> Callable[[Command], Command]:
 
 
 def node_options(command: Command) -> Command:
-    """Add the options that `shoal node` and `shoal join` share."""
+    """Add the options that `shoal node` and `shoal join` share to a command."""
     options = [
         data_option,
         _setting("listen", "ADDR", "Address to listen on: IP:PORT, IP, or :PORT (default: all "
@@ -188,7 +191,7 @@ def node_options(command: Command) -> Command:
 
 
 def given_settings(options: Mapping[str, NodeOption]) -> dict[str, str]:
-    """Return the settings among the options that a person gave, as texts by key."""
+    """Return the options that the user gave, as texts by the key of their setting."""
     given = {}
     for name, value in options.items():
         if isinstance(value, bool):

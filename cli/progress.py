@@ -1,4 +1,4 @@
-"""Progress for a person: rich on a terminal, plain lines elsewhere. Always on standard error."""
+"""Shows progress on standard error: with rich on a terminal, as plain lines elsewhere."""
 
 import sys
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 
-WIDE = 72  # columns of a terminal where a bar fits beside the figures
+WIDE = 72  # columns that a terminal needs for a bar beside the figures
 
 
 class Bar:
-    """Progress bar in bytes. Silent if standard error is not a terminal."""
+    """Progress bar that counts bytes. It shows nothing if standard error is not a terminal."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -28,7 +28,7 @@ class Bar:
         return self
 
     def open(self) -> None:
-        """Start to show the bar."""
+        """Show the bar, without progress yet."""
         if sys.stderr.isatty():
             self._progress = _bar_on_terminal()
             self._task = self._progress.add_task(self._label, total=None)
@@ -48,7 +48,7 @@ class Bar:
             self._progress.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Show `done` bytes of `total`."""
+        """Set the progress to `done` of `total` bytes."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
 
@@ -88,7 +88,7 @@ def _bar_on_terminal() -> "Progress":
 
 
 def sizes(done: float, total: float | None, speed: float | None) -> str:
-    """Format `43.1 of 196.1 MiB, 7.4 MiB/s`; empty if the total is unknown."""
+    """Format progress as `43.1 of 196.1 MiB, 7.4 MiB/s`. Returns "" if the total is unknown."""
     if total is None:
         return ""
     rate = f", {render.size(speed)}/s" if speed is not None else ""
@@ -96,7 +96,8 @@ def sizes(done: float, total: float | None, speed: float | None) -> str:
 
 
 class Waiting:
-    """Status while waiting: one changing line on a terminal, else a line for each change."""
+    """Shows what the command waits for: as one changing line on a terminal, and elsewhere as a line
+    for each change."""
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -120,7 +121,8 @@ class Waiting:
             self._status.stop()
 
     def show(self, *words: str) -> None:
-        """Show the current state, one text for each thing that is waited for."""
+        """Show the current state. Each text describes one of the things that the command waits
+        for."""
         shown = [render.safe(word, 100) for word in words]
         if self._status is not None:
             from rich.text import Text

@@ -1,6 +1,6 @@
 """Generates docs/cli.md from the commands: `python -m shoal.cli.reference > docs/cli.md`.
 
-A test compares the file with this output, so that the reference stays current.
+A test compares the file with this output, so that the file stays up to date.
 """
 
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ another name is marked: `t\\u0456ny (looks like "tiny")`.
 
 
 def exit_codes() -> str:
-    """Return the table of exit codes."""
+    """Return the rows of the table of exit codes."""
     return "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
 
 
 def commands(
     command: click.Command, path: str, parent: click.Context | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (command line, help text) of a command and of all its subcommands."""
+    """Yield pairs (command line, help text) for a command and for all commands below it."""
     context = click.Context(command, info_name=path, parent=parent, terminal_width=80)
     context.help_option_names = ["-h", "--help"]
     yield context.command_path, command.get_help(context)

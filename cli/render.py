@@ -1,7 +1,7 @@
 """Formats output for the terminal: colours, columns, sizes, and text from peers.
 
-Text from elsewhere never reaches the terminal unescaped, because a control sequence in a name could
-rewrite the screen.
+Text from peers is never printed unescaped, because a control sequence in a name could rewrite the
+screen.
 """
 
 import json
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from ..node.control.messages.generation import Piece, Routed
 
 _WRITTEN = "\n\t\u00a0\u00ad\u200c\u200d\u202f\u3000\ufe0e\ufe0f"
-GAP: Final = "  "  # between columns
+GAP: Final = "  "  # between two columns
 COLOURS = {"red": 31, "green": 32, "cyan": 36, "dim": 2, "bold": 1}
 
 
 def safe(value: object, width: int = defaults.NAME_WIDTH) -> str:
-    """Escape a peer's text for the terminal (`naming.escaped`) and cut it to `width`."""
+    """Escape a text from a peer for the terminal (`naming.escaped`), and cut it to `width`
+    characters."""
     return _cut(naming.escaped(str(value)[: width + 1]), width)
 
 
 def name(value: object, width: int = defaults.NAME_WIDTH) -> str:
-    """Escape a peer's name as `safe` does, and append a warning if it looks like another."""
+    """Escape and cut a name from a peer as `safe` does. If it looks like another name, append a
+    warning."""
     text = str(value)[: width + 1]
     doubt = naming.doubt(text)
     return _cut(naming.spelled(text), width) + (f" ({doubt})" if doubt else "")
@@ -42,25 +44,29 @@ def _cut(shown: str, width: int) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Escape a model's text for the terminal, without cutting it. New lines, tabs and spaces stay,
-    and so do the joiners and selectors that scripts and emoji need."""
+    """Escape a text of a model for the terminal, at full length.
+
+    Line breaks, tabs and spaces are kept, and so are the joiners and selectors that some scripts
+    and emoji need.
+    """
     return naming.escaped(text, keep=_WRITTEN)
 
 
 def sentence(text: str) -> str:
-    """Escape a sentence of the daemon, and shorten the peer ids in it."""
+    """Escape a sentence from the daemon, and shorten the peer ids in it."""
     return safe(shortid.shortened(text), defaults.MESSAGE_WIDTH)
 
 
 def as_json(value: "View | Json") -> str:
-    """Encode as one line of ASCII JSON, in which all other characters are escaped."""
+    """Encode a value as one line of JSON. Characters outside ASCII are escaped."""
     from ..node.control.messages.encoding import plain
 
     return json.dumps(plain(value))
 
 
 def as_readable_json(value: "View | Json") -> str:
-    """Encode as indented JSON that keeps letters of all scripts and escapes what `safe` does."""
+    """Encode a value as indented JSON. Letters of all scripts are kept, and the characters that
+    `safe` escapes are escaped."""
     from ..node.control.messages.encoding import plain
 
     text = json.dumps(plain(value), indent=1, ensure_ascii=False)
@@ -70,7 +76,8 @@ def as_readable_json(value: "View | Json") -> str:
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
-    """Return `text` in a colour if `stream` is a terminal and NO_COLOR is not set."""
+    """Return `text` with a colour, if `stream` is a terminal and NO_COLOR is not set. Otherwise
+    return it unchanged."""
     if os.environ.get("NO_COLOR") or not stream.isatty():
         return text
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
@@ -83,8 +90,11 @@ def report_error(message: str, hint: str) -> None:
 
 
 class Streamed:
-    """Prints a model's text to standard output as it arrives. Leaving the block ends the line, so
-    that later output, such as an error, starts on a new line."""
+    """Prints the text of a model to standard output as it arrives.
+
+    At the end of the block, an unfinished line is ended, so that later output, such as an error,
+    begins on a new line.
+    """
 
     def __init__(self, *, silent: bool = False) -> None:
         self._silent = silent
@@ -94,11 +104,12 @@ class Streamed:
         return self
 
     def take(self, event: "Routed | Piece") -> None:
-        """Print a piece of the text; ignore other events."""
+        """Print the text of an event. Events without text are ignored."""
         if event.event == "text":
             self.write(event.text)
 
     def write(self, text: str, colour: str = "") -> None:
+        """Print a text, in the given colour if there is one."""
         if self._silent or not text:
             return
         shown = safe_text(text)
@@ -118,8 +129,11 @@ def _line(word: str, colour: str, text: str) -> None:
 
 
 def fields(rows: Sequence[tuple[str, str]]) -> str:
-    """Format names and values in two columns, with values wrapped at words. A repeated name is
-    left blank. Cells are escaped here too, as in `table`, in case a command forgot it."""
+    """Format pairs of a name and a value in two columns. Long values are wrapped at spaces, and a
+    repeated name is left blank.
+
+    All cells are escaped here as well, in case a command has not done it.
+    """
     rows = [(naming.escaped(name), naming.escaped(value)) for name, value in rows]
     width = max((len(name) for name, _ in rows), default=0)
     most = max(columns() - width - len(GAP), defaults.LEAST_WIDTH)
@@ -133,8 +147,11 @@ def fields(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format columns under their heads. If they are wider than the terminal, wrap the widest ones
-    at words; if that is not enough, put the cells of each row below each other."""
+    """Format rows as a table with a line of headings.
+
+    If the table is wider than the terminal, the widest columns are wrapped at spaces. If that is
+    not enough, each row is printed as a list of headings and cells. All cells are escaped.
+    """
     rows = [list(map(naming.escaped, row)) for row in rows]
     cells = [list(heads), *rows]
     widths = _column_widths(cells, columns() - len(GAP) * (len(heads) - 1))
@@ -148,7 +165,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | None:
-    """Return widths that sum to at most `most` and fit each longest word; None: impossible."""
+    """Return widths of the columns that sum to at most `most` and do not break a word. Returns None
+    if that is impossible."""
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
@@ -161,25 +179,28 @@ def _column_widths(cells: Sequence[Sequence[str]], most: int) -> list[int] | Non
 
 
 def wrapped(text: str, width: int = 0) -> list[str]:
-    """Break text into lines of at most `width` characters (0: the terminal's width). Breaks only at
-    spaces, so that ids and addresses can be copied."""
+    """Break a text into lines of at most `width` characters; 0 means the width of the terminal.
+
+    Lines break only at spaces, so that ids and addresses can be copied.
+    """
     return textwrap.wrap(
         text, width or columns(), break_long_words=False, break_on_hyphens=False
     ) or [""]  # fmt: skip
 
 
 def columns() -> int:
-    """Return the width to format for: the terminal's, or 80 without one."""
+    """Return the width to format for: that of the terminal or, without a terminal, 80."""
     return max(shutil.get_terminal_size((defaults.WIDTH, 24)).columns, defaults.LEAST_WIDTH)
 
 
 def short(ident: object, among: Collection[str] = ()) -> str:
-    """Escape an id and cut it to the beginning that identifies it (`shortid.short`)."""
+    """Escape an id, and cut it to so many characters that it differs from the ids in `among`
+    (`shortid.short`)."""
     return safe(shortid.short(str(ident), among))
 
 
 def size(count: float) -> str:
-    """Format bytes for a person: `0 B`, `1.5 MiB`."""
+    """Format a number of bytes: `0 B`, `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -193,12 +214,12 @@ def tokens(number: int) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Format a number of things: `1 node`, `2 nodes`."""
+    """Format a number of things, with the plural if needed: `1 node`, `2 nodes`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for a person: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration in seconds: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -210,5 +231,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float | None, form: str = ".1f") -> str:
-    """Format a figure; `-` if it is absent."""
+    """Format a figure in the given format. An absent figure (None) is `-`."""
     return "-" if value is None else format(float(value), form)

@@ -1,7 +1,7 @@
-"""Runs several real daemons on this machine as child processes that end with this process.
+"""Runs several real daemons on this machine, as child processes that end with this process.
 
-Each child watches a pipe whose other end only this process has. When this process ends, for
-whatever reason, the pipe closes and the child stops by itself (`shoal node --parent-fd`).
+Each child watches a pipe whose other end only this process has. However this process ends, the pipe
+then closes and the child stops by itself (`shoal node --parent-fd`).
 """
 
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LocalNode:
-    """One daemon: its data folder, its process, our end of its pipe."""
+    """One daemon: its data folder, its process, and the parent's end of its pipe."""
 
     def __init__(self, number: int, folder: Path, args: Sequence[str]) -> None:
         self.number = number
@@ -54,9 +54,10 @@ class LocalNode:
         return self._process.pid
 
     def check_running(self, patience: float = 0.0) -> None:
-        """Raise CommandError, with the node's last words, if its process has ended.
+        """Raise CommandError if the node's process has ended. The message has the end of its
+        output.
 
-        Waits up to `patience` seconds for it to end.
+        Waits up to `patience` seconds for the process to end.
         """
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience)
@@ -67,7 +68,8 @@ class LocalNode:
             )
 
     def status(self) -> "Status | None":
-        """Return the node's status; None until it answers. Raises CommandError if it has ended."""
+        """Return the status of the node, or None if it does not answer yet. Raises CommandError if
+        its process has ended."""
         from ..node.control.messages.node import GetStatus
 
         self.check_running()
@@ -79,13 +81,14 @@ class LocalNode:
             return None
 
     def last_words(self) -> str:
-        """Return the error line of its output, or else the last line."""
+        """Return the last error line of the node's output. Without an error line, return the last
+        line."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         told = [line for line in lines if line.startswith("error: ")]
         return (told or lines or ["no output"])[-1].removeprefix("error: ")
 
     def leave_running(self) -> None:
-        """Let the node run on after this process, until it is stopped by command."""
+        """Tell the node to continue after this process has ended, until `shoal stop` stops it."""
         os.write(self._pipe, STAY)
         self._close_pipe()
 
@@ -94,7 +97,8 @@ class LocalNode:
         self._close_pipe()
 
     def wait_stopped(self, deadline: float) -> None:
-        """Wait until monotonic `deadline`, then kill the process and its children."""
+        """Wait for the process to end. If it still runs at `deadline` (monotonic, in seconds), kill
+        it and its children."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
             return
@@ -109,7 +113,8 @@ class LocalNode:
 
 
 class LocalSwarm:
-    """The daemons and their folder, as a context manager that stops and removes them."""
+    """Several local daemons and the folder with their data, as a context manager. At the end of the
+    block, the daemons are stopped and the folder is removed, unless `keep` was called."""
 
     def __init__(self) -> None:
         self.nodes: list[LocalNode] = []
@@ -120,8 +125,11 @@ class LocalSwarm:
         return self
 
     def start(self, args: Sequence[str]) -> LocalNode:
-        """Start one more daemon with these arguments. Ctrl-C waits until the daemon is registered
-        here, so that it can be stopped."""
+        """Start one more daemon with these arguments, and return it.
+
+        Ctrl-C takes effect only after the daemon has been registered here, so that the daemon is
+        stopped in any case.
+        """
         with _undisturbed(later=True):
             node = LocalNode(len(self.nodes) + 1, self.folder, args)
             self.nodes.append(node)
@@ -131,7 +139,12 @@ class LocalSwarm:
         self, ready: "Callable[[list[Status | None]], bool]",
         show: "Callable[[list[Status | None]], None]", deadline: float,
     ) -> "list[Status]":  # fmt: skip
-        """Poll all nodes until `ready` is true. Raises CommandError at monotonic `deadline`."""
+        """Poll the status of all nodes until `ready` returns True for it, and return it. `show` is
+        called with each status.
+
+        A status is None while its node does not answer. Raises CommandError if the nodes are not
+        ready at `deadline` (monotonic, in seconds).
+        """
         while True:
             found = [node.status() for node in self.nodes]
             show(found)
@@ -147,7 +160,8 @@ class LocalSwarm:
 
     @contextmanager
     def ends_explained(self) -> Iterator[None]:
-        """If a command in the block fails because a daemon ended, raise that daemon's error."""
+        """If a command in the block fails because a daemon has ended, raise an error with the
+        daemon's last message instead."""
         try:
             yield
         except CommandError as error:
@@ -156,7 +170,7 @@ class LocalSwarm:
             raise
 
     def keep(self) -> None:
-        """Leave the daemons and their folder to the user; `shoal stop` ends them."""
+        """Leave the daemons and their folder to the user, for whom `shoal stop` stops them."""
         names = [node.data.name for node in self.nodes]
         (self.folder / DEMO_FILE).write_text(json.dumps({"nodes": names}))
         for node in self.nodes:
@@ -175,7 +189,7 @@ class LocalSwarm:
             self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Remove the folder, and retry while an ending process still writes into it."""
+        """Remove the folder. Retry while a process that is ending still writes into it."""
         deadline = time.monotonic() + defaults.DEMO_STOP_TIMEOUT
         shutil.rmtree(self.folder, ignore_errors=True)
         while self.folder.exists() and time.monotonic() < deadline:
@@ -195,9 +209,11 @@ def _behind(found: "list[Status | None]") -> str:
 
 @contextmanager
 def _undisturbed(*, later: bool = False) -> Iterator[None]:
-    """Keep Ctrl-C from interrupting the block, whose duration is bounded.
+    """Delay or ignore Ctrl-C and the other ending signals during the block, which takes a bounded
+    time.
 
-    With `later`, the first Ctrl-C takes effect at the end of the block; otherwise it has none.
+    With `later`, the first signal takes effect at the end of the block. Otherwise the signals have
+    no effect.
     """
     came: list[int] = []
     before = {

@@ -3,10 +3,10 @@
 ShoalError
 └── NodeError          `code` is a short fixed word; cli/errors.py maps it to an exit code
     ├── DataFolderInUse    another daemon uses the data folder
-    ├── BadInvite          an invitation code that cannot be read
-    ├── OtherSwarm         the data folder belongs to another private swarm than the inviter
-    ├── BadSetting         an invalid setting (a layer range, a size, an address)
-    └── ControlError       a request on the control socket that is refused
+    ├── BadInvite          an invitation code is invalid
+    ├── OtherSwarm         the data folder and the inviter belong to different private swarms
+    ├── BadSetting         a setting is invalid (a layer range, a size, an address)
+    └── ControlError       a request on the control socket is refused
 """
 
 from ..transport.errors import ShoalError
@@ -28,14 +28,14 @@ class DataFolderInUse(NodeError):
 
 
 class BadInvite(NodeError):
-    """An invitation code with a typing error or of another version."""
+    """An invitation code has a typing error, or is of another version."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("bad-invite", message, hint=hint)
 
 
 class OtherSwarm(NodeError):
-    """A data folder belongs to another private swarm than the inviter."""
+    """The data folder and the inviter belong to different private swarms."""
 
     def __init__(self, message: str) -> None:
         hint = "join with another folder: `shoal join CODE --data DIR`"
@@ -50,4 +50,4 @@ class BadSetting(NodeError):
 
 
 class ControlError(NodeError):
-    """A control request is refused."""
+    """A request on the control socket is refused."""

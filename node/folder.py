@@ -1,4 +1,4 @@
-"""Prepares and locks the data folder, and reads and writes its small files."""
+"""Creates and locks the data folder, and reads and writes its small files."""
 
 import errno
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def disk_errors(folder: DataFolder) -> Iterator[None]:
-    """Turn an OSError in the data folder into a NodeError `disk`."""
+    """Convert an OSError that the block raises into a NodeError `disk`."""
     try:
         yield
     except OSError as error:
@@ -26,7 +26,7 @@ def disk_errors(folder: DataFolder) -> Iterator[None]:
 
 
 def disk_error(folder: DataFolder, error: OSError) -> NodeError:
-    """Return a NodeError `disk` that explains an OSError to a person."""
+    """Return a NodeError `disk` that explains an OSError to the owner of the node."""
     if error.errno in _FULL:
         message = f"the disk of {_named(folder)} is full"
         hint = "free some space there, or choose another folder with `--data DIR`"
@@ -46,10 +46,10 @@ def _named(folder: DataFolder) -> str:
 
 
 async def open_folder(host: Host, folder: DataFolder) -> FileLock:
-    """Create the folder if it is absent, and take its lock.
+    """Create the data folder if it does not exist, lock it, and return the lock.
 
-    Raises DataFolderInUse, naming the process that holds the lock, and NodeError if other users
-    can write to the folder or its disk refuses.
+    Raises DataFolderInUse if another daemon holds the lock; the message names its process. Raises
+    NodeError if other users can write to the folder, or if the disk fails.
     """
     with disk_errors(folder):
         return await host.offload(_open_folder, host, folder)
@@ -85,7 +85,8 @@ def _in_use(host: Host, folder: DataFolder) -> DataFolderInUse:
 
 
 def read_small(host: Host, path: Path) -> str | None:
-    """Return the text of a short file, or None if it is absent. Blocking."""
+    """Return the text of a file of at most SMALL_FILE_LIMIT bytes, without surrounding spaces.
+    Returns None if there is no such file. Blocks."""
     try:
         data = host.files.read(path, limit=defaults.SMALL_FILE_LIMIT)
     except FileNotFoundError:
@@ -94,18 +95,20 @@ def read_small(host: Host, path: Path) -> str | None:
 
 
 async def remembered_port(host: Host, folder: DataFolder) -> int:
-    """Return the port this node listened on last time, or 0."""
+    """Return the port on which this node listened last time. Returns 0 if it is unknown."""
     text = await host.offload(read_small, host, folder.port)
     return int(text) if text and text.isdigit() and int(text) < 65536 else 0
 
 
 async def remember_port(host: Host, folder: DataFolder, port: int) -> None:
-    """Store the port for the next start, so that published addresses stay valid."""
+    """Store the port, so that the node listens on it again after the next start and published
+    addresses stay valid."""
     await host.offload(host.files.write, folder.port, str(port).encode())
 
 
 async def remembered_peers(host: Host, folder: DataFolder) -> list[Address]:
-    """Return the addresses of other nodes from this node's last run."""
+    """Return the addresses of other nodes that the last run stored. Lines that cannot be parsed are
+    skipped."""
     data = await host.offload(read_small, host, folder.peers)
     found = []
     for line in (data or "").splitlines()[: defaults.REMEMBERED_PEERS]:
@@ -115,13 +118,15 @@ async def remembered_peers(host: Host, folder: DataFolder) -> list[Address]:
 
 
 async def remember_peers(host: Host, folder: DataFolder, addresses: Sequence[str]) -> None:
-    """Store addresses of other nodes, one on each line."""
+    """Store the first REMEMBERED_PEERS addresses of other nodes in the data folder, one on each
+    line."""
     text = "\n".join(addresses[: defaults.REMEMBERED_PEERS])
     await host.offload(host.files.write, folder.peers, text.encode())
 
 
 async def remembered_inviter(host: Host, folder: DataFolder) -> PeerId | None:
-    """Return the peer whose invitation this node used last, or None."""
+    """Return the peer whose invitation this node used last. Returns None if there is none or the
+    file is damaged."""
     text = await host.offload(read_small, host, folder.inviter)
     with suppress(TransportError):  # the file may be damaged
         return parse_peer_id(text or "")
@@ -129,5 +134,5 @@ async def remembered_inviter(host: Host, folder: DataFolder) -> PeerId | None:
 
 
 async def remember_inviter(host: Host, folder: DataFolder, peer: PeerId) -> None:
-    """Store the peer whose invitation this node used."""
+    """Store the peer whose invitation this node used, for later starts."""
     await host.offload(host.files.write, folder.inviter, peer.encode())

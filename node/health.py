@@ -1,7 +1,7 @@
-"""Registry of named conditions that the owner of a node should know about.
+"""Registry of the conditions (lasting problems) that the owner of a node should know of.
 
-A component reports a condition when it begins and clears it when it ends. `shoal status` shows
-the current ones. The idea is Tailscale's `health` package.
+A component reports a condition when it begins, and clears it when it ends. `shoal status` shows the
+current conditions. Modelled on Tailscale's `health` package.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A problem: its name, one sentence, and what to do about it."""
+    """A lasting problem: its name, a sentence that describes it, and a hint for the owner. The hint
+    is None if there is nothing to do."""
 
     name: str
     sentence: str
@@ -18,14 +19,15 @@ class Condition:
 
 
 class Health:
-    """Current conditions. `on_change` is called for each one that begins or changes."""
+    """The current conditions of one node. `on_change` is called with each condition that begins or
+    whose text changes."""
 
     def __init__(self, on_change: Callable[[Condition], None] | None = None) -> None:
         self._conditions: dict[str, Condition] = {}
         self._on_change = on_change
 
     def report(self, name: str, sentence: str, *, hint: str | None = None) -> None:
-        """Report that a condition holds. A repeated report replaces the sentence."""
+        """Register a condition, or replace the text of the condition with this name."""
         condition = Condition(name, sentence, hint)
         if self._conditions.get(name) == condition:
             return
@@ -34,14 +36,14 @@ class Health:
             self._on_change(condition)
 
     def show(self, name: str, sentence: str | None) -> None:
-        """Report that a condition holds or, with None, that it has ended."""
+        """Report a condition with this sentence or, if `sentence` is None, clear it."""
         if sentence is None:
             self.clear(name)
         else:
             self.report(name, sentence)
 
     def clear(self, name: str) -> None:
-        """Report that a condition has ended. Unknown names are ignored."""
+        """Remove a condition that has ended. Unknown names are ignored."""
         self._conditions.pop(name, None)
 
     def conditions(self) -> list[Condition]:

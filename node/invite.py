@@ -1,12 +1,13 @@
-"""Invitations: short codes that hold a node's address and fingerprint and admit a peer.
+"""Invitations: short codes that hold a node's address, its fingerprint, and a secret.
 
 A code is Crockford's base32 (https://www.crockford.com/base32.html) of
 
     version (4 bits) · address kind (4 bits: 4 or 6) · IP address (4 or 16 bytes) · port (2) ·
-    fingerprint (10: SHA-256 of the public key, cut) · secret (10) · check (2)
+    fingerprint (10: the first bytes of a hash of the public key) · secret (10) · check (2)
 
-in groups of five. The joiner checks with the fingerprint that the peer it reached is the inviter.
-The secret admits it to a private swarm (docs/spec/control.md).
+in groups of five letters; sizes without a unit are in bytes. With the fingerprint, a joining node
+checks that the peer which it has reached is the inviter. With the secret, it proves to the inviter
+that it is invited (docs/spec/control.md).
 """
 
 import hashlib
@@ -33,7 +34,8 @@ CODE_LIMIT = 200  # letters that are read at most
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The contents of a code: address to dial, expected fingerprint and secret."""
+    """The contents of an invitation code: the address to dial, the fingerprint of the inviter's
+    key, and the secret."""
 
     host: str  # an IP address
     port: int
@@ -41,17 +43,19 @@ class Invitation:
     secret: bytes
 
     def expects(self, public_key: bytes) -> bool:
-        """Whether the peer that answered is the one that invited."""
+        """Return whether this public key is the inviter's key. A peer has proven the key before it
+        is compared."""
         return hmac.compare_digest(self.fingerprint, fingerprint(public_key))
 
 
 def fingerprint(public_key: bytes) -> bytes:
-    """Return 10 bytes (80 bits) of a public key's hash: too many to match by trying keys."""
+    """Return 10 bytes of a public key's hash. 80 bits are too many to find another key with the
+    same fingerprint by trial."""
     return hashlib.sha256(b"shoal/invite/key\0" + public_key).digest()[:FINGERPRINT]
 
 
 def encode(invitation: Invitation) -> str:
-    """Return the code of an invitation, in groups of five letters."""
+    """Return the code of an invitation, in groups of five letters separated by `-`."""
     address = ipaddress.ip_address(invitation.host)
     data = bytes([VERSION << 4 | address.version]) + address.packed
     data += invitation.port.to_bytes(2, "big") + invitation.fingerprint + invitation.secret
@@ -60,7 +64,10 @@ def encode(invitation: Invitation) -> str:
 
 
 def decode(code: str) -> Invitation:
-    """Read a code. Case, spaces and look-alike letters do not matter. Raises BadInvite."""
+    """Parse an invitation code. Case, spaces and look-alike letters do not matter.
+
+    Raises BadInvite if the code has a typing error, or is of another version.
+    """
     data = _bytes(code)
     body, check = data[:-CHECK], data[-CHECK:]
     if not hmac.compare_digest(check, _check(body)):
@@ -124,14 +131,18 @@ def _wrong_length() -> BadInvite:
 
 
 def invitation_key(secret: bytes) -> bytes:
-    """Return the 32-byte key that both sides prove by HMAC (`transport/handshake/hello.py`)."""
+    """Derive the 32-byte key from an invitation's secret. Both sides prove by HMAC that they know
+    the key (`transport/handshake/hello.py`)."""
     return hashlib.sha256(b"shoal/invite/secret\0" + secret).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A code that was issued: its key, expiry (wall seconds), remaining joins, and the role that
-    it grants in a private group."""
+    """An invitation of this node that can still be used.
+
+    `key` is derived from the code's secret. `expires` is in seconds of the wall clock. `uses` is
+    the number of joins that are left. `role` is what the invitation grants in a private group.
+    """
 
     key: bytes
     expires: float
@@ -140,10 +151,10 @@ class Outstanding:
 
 
 class InviteBook:
-    """The issued codes that are still valid; the `Invitations` of this node's admission.
+    """The invitations of one node that can still be used; its admission check looks codes up here.
 
-    Bounded. Stores keys derived from the codes, not the codes themselves. Its file has mode 0600,
-    like that of every key in the data folder.
+    The number of invitations is bounded. The book has keys that are derived from the codes, not the
+    codes themselves. It is stored with mode 0600, as every file with keys in the data folder is.
     """
 
     def __init__(
@@ -156,26 +167,33 @@ class InviteBook:
         self._redeemed: dict[bytes, Role] = {}  # roles of codes that a peer has used
 
     def outstanding(self) -> dict[bytes, Outstanding]:
-        """Return the codes that are still valid, by their 8-byte ids."""
+        """Return the invitations that can still be used, by their 8-byte ids."""
         self._forget()
         return dict(self._by_ident)
 
     def remove(self, ident: bytes) -> bool:
-        """Revoke a code, also for peers that used it but have not joined yet. Return whether the
-        code was known."""
+        """Revoke an invitation. This also stops peers that have used it but have not finished
+        joining.
+
+        Returns whether the invitation was known.
+        """
         self._forget()
         redeemed = self._redeemed.pop(ident, None) is not None
         return self._by_ident.pop(ident, None) is not None or redeemed
 
     def role(self, ident: bytes) -> Role | None:
-        """Return the role of a code that a peer has used, even if it is used up. None if the code
-        was revoked or never used."""
+        """Return the role that an invitation grants, if a peer has used it before; it may be used
+        up by now.
+
+        Returns None if the invitation was revoked or has never been used.
+        """
         return self._redeemed.get(ident)
 
     def add(self, secret: bytes, uses: int, lifetime: float, role: Role = Role.OPERATOR) -> float:
-        """Store a new code and return its expiry (wall seconds).
+        """Store a new invitation and return the time of its expiry, in seconds of the wall clock.
 
-        Raises NodeError if too many codes are outstanding.
+        `lifetime` is in seconds. Raises NodeError `too-many-invites` if INVITE_LIMIT invitations
+        are outstanding.
         """
         self._forget()
         if len(self._by_ident) >= defaults.INVITE_LIMIT:
@@ -189,13 +207,14 @@ class InviteBook:
         return expires
 
     def find(self, ident: bytes) -> bytes | None:
-        """Return the key of a valid code, or None."""
+        """Return the key of the invitation with this id. Returns None if it is unknown, expired or
+        used up."""
         self._forget()
         item = self._by_ident.get(ident)
         return None if item is None else item.key
 
     def used(self, ident: bytes) -> None:
-        """Count one use of a code."""
+        """Count one join with the invitation, and remember its role for the peer that joins."""
         if (item := self._by_ident.get(ident)) is not None:
             self._by_ident[ident] = replace(item, uses=item.uses - 1)
             self._redeemed[ident] = item.role
@@ -204,6 +223,7 @@ class InviteBook:
             self._forget()
 
     def _forget(self) -> None:
+        """Remove the invitations that have expired or are used up."""
         now = self._wall()
         kept = {k: v for k, v in self._by_ident.items() if v.expires > now and v.uses > 0}
         self._by_ident = kept
@@ -223,7 +243,8 @@ class InviteBook:
 
 
 def decode_book(data: bytes) -> list[Outstanding]:
-    """Decode the bytes of `InviteBook.encode`. Raises NodeError on anything else."""
+    """Decode what `InviteBook.encode` has written. Raises NodeError `bad-file` if the data is
+    anything else."""
     try:
         items = json.loads(data)["invites"][: defaults.INVITE_LIMIT]
         return [

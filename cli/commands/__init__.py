@@ -1,1 +1,1 @@
-"""The commands, one file for each group."""
+"""The commands. Each file has one command, or one group of commands."""

@@ -96,7 +96,8 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check before a download that its folder exists and is writable. Raises CommandError."""
+    """Check that a folder exists and is writable, before a download into it. Raises CommandError if
+    it is not."""
     if not folder.is_dir():
         raise CommandError(
             "no-folder",

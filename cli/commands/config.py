@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ...node.control.messages.settings import ChangedSetting, SettingsView, SettingView
 
 HEADS = ("KEY", "VALUE", "FROM", "CHANGES", "TAKES")
-WIDTH = 60  # characters of a value in the table
+WIDTH = 60  # most characters of a value in the table
 CHANGES = {"live": "at once", "start": "at next start"}
 
 
@@ -97,7 +97,7 @@ def _tell(answer: "ChangedSetting", data: Path, as_json: bool) -> None:
 
 
 def _settings(data: Path) -> "SettingsView":
-    """Ask the daemon for the settings or, if none runs, read the data folder."""
+    """Ask the daemon for the settings. If none runs, read them from the data folder."""
     from ..client import is_running, request
 
     if is_running(data):
@@ -113,7 +113,7 @@ def _settings(data: Path) -> "SettingsView":
 
 
 def _change(data: Path, key: str, text: str | None) -> "ChangedSetting":
-    """Store a setting through the daemon or, if none runs, in the data folder."""
+    """Store or remove a setting through the daemon. If none runs, do so in the data folder."""
     from ..client import is_running, request
 
     if is_running(data):

@@ -1,4 +1,4 @@
-"""`shoal demo`: starts real daemons on this machine that answer one prompt together."""
+"""`shoal demo`: starts real daemons on this machine, which together answer one prompt."""
 
 import sys
 import time
@@ -69,7 +69,8 @@ def _need_engine() -> None:
 
 
 def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
-    """Return the layers of each node. If there are more nodes than layers, ranges repeat."""
+    """Return the layers of each node, as pairs (start, stop). If there are more nodes than layers,
+    the ranges repeat."""
     from ...tasks.placement.holes import split_layers
 
     parts = split_layers(layers, min(nodes, layers))
@@ -77,8 +78,10 @@ def plan(nodes: int, layers: int) -> list[tuple[int, int]]:
 
 
 def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
-    """Start all daemons and wait until every layer is served. The others bootstrap from the first,
-    which therefore starts alone."""
+    """Start all daemons and wait until every layer is served.
+
+    The first daemon starts alone, because the others use its address as their bootstrap address.
+    """
     from ...node.daemon.embedded import embedded_layers
     from ...transport.host.real import RealHost
     from ..progress import Waiting
@@ -107,7 +110,8 @@ def _all_answer(found: "Statuses") -> bool:
 
 
 def _all_ready(found: "Statuses") -> bool:
-    """Whether every node serves, and the first one, which gets the prompt, knows all others."""
+    """Return whether every node serves, and the first node, which will get the prompt, knows all
+    others."""
     known = [status for status in found if status is not None]
     return (
         len(known) == len(found)
@@ -168,7 +172,10 @@ def _print_json(prompt: str, answer: "Answer", statuses: "Sequence[Status]") -> 
 
 
 def _print_kept(swarm: "LocalSwarm") -> None:
-    """Print how to use the daemons, on standard error so that `--json` still prints one object."""
+    """Print how to use the daemons that keep running.
+
+    The text goes to standard error, so that `--json` prints only one object on standard output.
+    """
     first = swarm.nodes[0].data
     for line in (
         "the daemons keep running; use them with",

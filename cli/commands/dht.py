@@ -1,4 +1,4 @@
-"""`shoal dht`: this node's part in the DHT, the index of providers, peers and names."""
+"""`shoal dht`: shows this node's part in the DHT, the index of providers, peers and names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from ..options import data_option, example, json_option
 if TYPE_CHECKING:
     from ...dht.figures import AnnouncementFigures, BucketFigures, DhtFigures, OwnRecordFigures
 
-SHOWN = 20  # own records in the table for a person
+SHOWN = 20  # most of this node's own records in the table
 BUCKET_HEADS = ("SHARED", "CONTACTS", "REACHABLE", "WAITING")
 OWN_HEADS = ("KIND", "ABOUT", "KEPT BY", "ANNOUNCED", "NEXT")
 
@@ -38,7 +38,7 @@ def dht(data: Path, as_json: bool) -> None:
 
 
 def report(answer: "DhtFigures") -> str:
-    """Format the reply of `dht` for a person."""
+    """Format the reply of `dht` as a summary and tables."""
     parts = [render.fields(rows(answer))]
     if answer.buckets:
         parts.append(render.table(BUCKET_HEADS, [bucket_row(each) for each in answer.buckets]))
@@ -50,7 +50,7 @@ def report(answer: "DhtFigures") -> str:
 
 
 def rows(answer: "DhtFigures") -> list[tuple[str, str]]:
-    """Return the summary as names and values."""
+    """Return the summary as pairs of a name and a value."""
     stored, own = answer.stored, answer.own
     return [
         ("mode", f"{render.safe(answer.mode, 16)}: {render.sentence(answer.why)}"),
@@ -66,7 +66,7 @@ def rows(answer: "DhtFigures") -> list[tuple[str, str]]:
 
 
 def _codes(counts: Mapping[str, int]) -> str:
-    """Format counts by code, the most frequent first."""
+    """Format how often each code occurred, the most frequent first."""
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {render.safe(code, 32)}" for code, count in listed) or "none"
 
@@ -87,7 +87,7 @@ def _walk(walk: "AnnouncementFigures | None") -> str:
 
 
 def bucket_row(bucket: "BucketFigures") -> list[str]:
-    """Format the contacts at one distance as a row of the table."""
+    """Format the contacts of one bucket (one number of shared bits) as a row of the table."""
     shared = bucket.shared
     return [
         render.count(shared, "bit"),

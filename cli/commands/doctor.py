@@ -1,4 +1,5 @@
-"""`shoal doctor`: how this node and other nodes reach each other, and what its owner can change."""
+"""`shoal doctor`: explains how this node and other nodes reach each other, and what its owner can
+change."""
 
 import shutil
 import sys
@@ -15,7 +16,7 @@ from ..options import data_option, example, json_option
 if TYPE_CHECKING:
     from ...node.control.messages.node import Finding, Measuring, Reachability
 
-LOCAL = ("loopback", "offline")  # no other node can reach such a node, so none measures it
+LOCAL = ("loopback", "offline")  # verdicts for which other nodes cannot make a measurement
 RUNG = "strategy-"  # prefix of the codes of findings about one strategy
 
 
@@ -49,7 +50,7 @@ def _tell(_event: "Measuring") -> None:
 
 
 def report(answer: "Reachability", width: int) -> Iterator[str]:
-    """Yield the reply of `doctor` as lines of at most `width` characters."""
+    """Yield the lines of the report, each of at most `width` characters."""
     yield from _wrapped("reachable: ", answer.verdict.sentence, width)
     general = [each for each in answer.findings if not each.code.startswith(RUNG)]
     strategies = [each for each in answer.findings if each.code.startswith(RUNG)]
@@ -84,7 +85,8 @@ def _measured(answer: "Reachability") -> str:
 
 
 def _wrapped(start: str, text: str, width: int) -> list[str]:
-    """Wrap a sentence after `start`, with later lines indented to the same column."""
+    """Wrap a sentence into lines of at most `width` characters. The first one begins with `start`,
+    and the others are indented to the end of `start`."""
     shown = render.sentence(text)
     indent = " " * len(start)
     return textwrap.wrap(

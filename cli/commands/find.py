@@ -39,7 +39,8 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
 
 
 def report(answer: "Searches", *, path: bool) -> str:
-    """Format the reply of `find` for a person."""
+    """Format the reply of `find` as tables. With `path`, the requests of each look-up are shown as
+    well."""
     parts = [_search(search, path) for search in answer.searches]
     return "\n\n".join(parts)
 
@@ -73,7 +74,7 @@ def record_row(record: "RecordView") -> list[str]:
 
 
 def says(record: "RecordView") -> str:
-    """Return in a few words what a record claims."""
+    """Describe the content of a record in a few words."""
     from ...node.control.messages.dht import BlobSays, KvSays, NameSays, PeerSays, ShardSays
     from ...node.control.messages.encoding import decode
 
@@ -100,13 +101,13 @@ def says(record: "RecordView") -> str:
 
 
 def brief_address(address: object) -> str:
-    """Return a multiaddr without the peer's own id, and with its relay's id shortened."""
+    """Return a multiaddr without the peer's own id. The id of a relay in it is shortened."""
     ways = str(address).rpartition("/p2p/")[0] or str(address)
     return "/".join(map(shortid.short, ways.split("/")))
 
 
 def blob(body: "BlobSays") -> str:
-    """Return in a few words which chunks of a blob a provider has."""
+    """Describe in a few words which chunks of a blob a provider has."""
     if body.ranges is None:
         return f"all {body.chunks} chunks, {render.size(body.size)}"
     held = sum(body.ranges[1::2])  # lengths of runs: missing, held, missing, held, …

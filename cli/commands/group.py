@@ -113,7 +113,7 @@ def rotate(data: Path, as_json: bool) -> None:
 
 
 def group_text(answer: "Group") -> str:
-    """Format the reply of `group` as tables."""
+    """Format the reply of `group` as text and tables."""
     peers = [each.peer for each in answer.members] + [each.peer for each in answer.revoked]
     rows = [member_row(member, answer.own, peers) for member in answer.members]
     parts = [_head(answer), render.table(HEADS, rows)]
@@ -162,7 +162,8 @@ def _article(role: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Format a time by another node's clock, which may be out of any range."""
+    """Format a time that another node's clock gave, in seconds since 1970. It may lie outside the
+    range of dates."""
     try:
         return datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
     except (ValueError, OverflowError, OSError):

@@ -259,7 +259,8 @@ AGAIN = "submit it again, perhaps with changes: `shoal job submit MODEL PROMPT`"
 
 
 def _result(data: Path, job_id: str, *, wait: bool) -> "messages.JobResult":
-    """Return the result of the job whose id begins with the given text."""
+    """Return the result of the job whose id begins with `job_id`. With `wait`, wait until there is
+    one."""
     from ...node.control.messages.jobs import GetJobResult, ShowJob
     from ..client import request
 
@@ -273,7 +274,7 @@ def _result(data: Path, job_id: str, *, wait: bool) -> "messages.JobResult":
 
 
 def _totals(totals: Mapping[str, int]) -> str:
-    """Count jobs by state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
+    """Format the number of jobs in each state: `1000 jobs: 12 open, 3 claimed, 985 done`."""
     parts = ", ".join(f"{count} {state}" for state, count in totals.items() if count)
     return f"{render.count(sum(totals.values()), 'job')}: {parts}"
 

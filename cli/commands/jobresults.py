@@ -1,4 +1,4 @@
-"""Collects the results of many jobs over one request, and across restarts of the daemon."""
+"""Collects the results of many jobs with one request, which is repeated if the daemon restarts."""
 
 import os
 import sys
@@ -26,15 +26,18 @@ if TYPE_CHECKING:
     )
 
 GONE = ("not-running", "stopping")
-"""Error codes of a daemon that ended during the request."""
+"""Codes of the errors that mean that the daemon has ended during the request."""
 LACKING = ("not-done", "unknown-job")
-"""Error codes of jobs that have no result."""
+"""Codes in the records of jobs that have no result."""
 Record: TypeAlias = "JobRecord | LackingRecord"
 OnRecord: TypeAlias = "Callable[[Record], None]"
 
 
 class Collection:
-    """Collects the results of `jobs`, or of all own jobs. `on_record` gets them in job order."""
+    """Collects the results of `jobs`, or of all jobs of this node if that is None.
+
+    `on_record` is called with each record, in the order of the jobs.
+    """
 
     def __init__(
         self,
@@ -45,23 +48,26 @@ class Collection:
         before: "Sequence[Record]" = (),
         total: int = 0,
     ) -> None:
-        """`before` has the records of earlier collections. `total` is the number of records in the
-        end. Both only affect the progress that is shown."""
+        """`before` has the records of earlier collections, and `total` is the number of records
+        that all collections will have. Both only affect the progress that is shown."""
         self._before = list(before)
         self._total = total
         self._data = data
         self._on_record = on_record
         self.jobs: list[str] | None = None if jobs is None else list(jobs)
         self._came: dict[str, Record] = {}
-        self.given = 0  # records given to `on_record`, in order
+        self.given = 0  # number of records that were passed to `on_record`
         self._answered = False  # whether the daemon has replied at all
-        self._away = False  # whether the daemon has stopped since then
+        self._away = False  # whether the daemon has stopped and not replied since
         self.done = 0
         self._progress = _Progress()
 
     def run(self, *, wait: bool) -> None:
-        """Collect the results. With `wait`, wait for all of them, even across restarts of the
-        daemon. Raises CommandError."""
+        """Collect the results. With `wait`, wait for all of them, even if the daemon restarts
+        meanwhile.
+
+        Raises CommandError if the request fails.
+        """
         with self._progress if wait else nullcontext():
             while True:
                 try:
@@ -86,7 +92,8 @@ class Collection:
         request(self._data, ask, wait=True, on_event=self._hear)
 
     def give_rest(self) -> None:
-        """Pass the remaining records to `on_record`, although earlier results are missing."""
+        """Pass the remaining records to `on_record`, although results of jobs before them are
+        missing."""
         for job in (self.jobs or ())[self.given :]:
             if (record := self._came.get(job)) is not None:
                 self.given += 1
@@ -110,6 +117,7 @@ class Collection:
             self._progress.show(len(self._before) + self.done, total, failed)
 
     def _give(self) -> None:
+        """Pass to `on_record` the records whose turn it is."""
         assert self.jobs is not None  # the daemon sends the list of jobs first
         while self.given < len(self.jobs) and (record := self._came.get(self.jobs[self.given])):
             self.given += 1
@@ -117,7 +125,8 @@ class Collection:
 
 
 class _Progress:
-    """Progress as one changing line on a terminal, or as a line every JOBS_PROGRESS_PAUSE."""
+    """Shows the progress: as one changing line on a terminal, and elsewhere as one line every
+    JOBS_PROGRESS_PAUSE seconds."""
 
     def __init__(self) -> None:
         self._waiting: Waiting | None = None
@@ -138,7 +147,7 @@ class _Progress:
             self._waiting.__exit__(kind, error, trace)
 
     def show(self, done: int, total: int, failed: int) -> None:
-        """Show `done` results of `total`, including `failed` ones."""
+        """Show that `done` of `total` results have arrived, `failed` of which are errors."""
         pause = 0.0 if sys.stderr.isatty() else defaults.JOBS_PROGRESS_PAUSE
         if self._waiting is None or done == total or time.monotonic() - self._said < pause:
             return
@@ -146,21 +155,25 @@ class _Progress:
         self._waiting.show(progress(done, total, failed))
 
     def say(self, what: str) -> None:
-        """Show a sentence at once."""
+        """Show a sentence immediately."""
         if self._waiting is not None:
             self._waiting.show(what)
 
 
 def progress(done: int, total: int, failed: int) -> str:
-    """Format the progress: `412 of 1000 results, 3 failed`."""
+    """Format the progress as text: `412 of 1000 results, 3 failed`."""
     return f"{done} of {render.count(total, 'result')}" + (f", {failed} failed" if failed else "")
 
 
 def collect_to(
     data: Path, jobs: Sequence[str] | None, output: Path, *, wait: bool, as_json: bool
 ) -> None:
-    """Write the results of jobs to a file, one JSON object on each line; `-`: standard output.
-    Raises CommandError, also if a job failed or has no result."""
+    """Write the results of jobs to a file, one JSON object on each line. The file `-` is standard
+    output.
+
+    `jobs` has the ids; None means all jobs of this node. Raises CommandError if a job failed or has
+    no result, or if there are no jobs.
+    """
     records: list[Record] = []
     with _lines(output) as write:
 
@@ -190,7 +203,7 @@ def collect_to(
 
 
 def line_of(record: Record) -> str:
-    """Format a record as a line of a file of results."""
+    """Format a record as one line of a results file."""
     return render.as_json(
         {
             "id": record.job,
@@ -205,7 +218,10 @@ def line_of(record: Record) -> str:
 
 @contextmanager
 def _lines(output: Path) -> Iterator[OnRecord]:
-    """Yield a writer of records. It writes to FILE.part, which is renamed when it is complete."""
+    """Yield a function that writes a record.
+
+    It writes to FILE.part. When the block ends without an error, this file is renamed to FILE.
+    """
     if str(output) == "-":
         yield lambda record: print(line_of(record), flush=True)
         return
@@ -234,7 +250,8 @@ def _interrupted(collection: Collection, output: Path, data: Path) -> CommandErr
 
 
 def _complain(jobs: int, failed: int, lacking: int) -> None:
-    """Raise CommandError if jobs failed or have no result."""
+    """Raise CommandError if any of the `jobs` failed or has no result (`lacking`). All three are
+    numbers of jobs."""
     if lacking:
         raise CommandError(
             "not-done",
@@ -252,7 +269,11 @@ def _complain(jobs: int, failed: int, lacking: int) -> None:
 
 
 def ids_in(name: Path) -> list[str]:
-    """Read job ids, one on each line, as `shoal job submit` prints them. Raises CommandError."""
+    """Return the job ids in a file, one on each line, as `shoal job submit` prints them.
+
+    The file `-` is standard input. Raises CommandError if a line is not an id, or if there are
+    none.
+    """
     stream: AbstractContextManager[IO[bytes]] = (
         nullcontext(sys.stdin.buffer) if str(name) == "-" else open(name, "rb")  # noqa: SIM115
     )

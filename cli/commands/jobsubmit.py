@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from ...node.control.messages.jobs import JobResult
     from .jobresults import Record
 
-LETTERS = 12  # of a job id and of a peer id
-ABSTRACT = 48  # characters of a prompt in a table
+LETTERS = 12  # letters of a job id that are shown
+ABSTRACT = 48  # most characters of a prompt in a table
 
 
 class Sender:
-    """Submits prompts in batches and collects their results."""
+    """Submits prompts as jobs, in batches, and collects the results.
+
+    `show` prints ids and results as they arrive. `wait` says whether the command waits for the
+    results.
+    """
 
     def __init__(
         self, data: Path, model: str, options: TextOptions, *, show: bool, wait: bool
@@ -35,10 +39,15 @@ class Sender:
         self._show = show
         self._wait = wait
         self._found: list[Record] = []
-        self._total = 0  # prompts
+        self._total = 0  # number of prompts
 
     def send(self, prompts: list[str]) -> None:
-        """Submit all prompts. If there are too many open jobs, wait for results in between."""
+        """Submit all prompts.
+
+        If this node has too many open jobs and `wait` is set, wait for a result before submitting
+        more. Raises CommandError if the daemon refuses a batch; the message says how many jobs were
+        submitted.
+        """
         from ...node.control.messages.jobs import SubmitJobs
         from ..client import request
 
@@ -68,6 +77,7 @@ class Sender:
         return self._found
 
     def _have_one(self) -> None:
+        """Wait for the next result."""
         at = len(self._found)
         self._collect(self.jobs[at : at + 1])
 
@@ -84,6 +94,7 @@ class Sender:
             raise interrupted(self._data, self.jobs[len(self._found)], left) from None
 
     def _had(self, found: "Record") -> None:
+        """Append a result, and print it if results are shown."""
         self._found.append(found)
         if not self._show:
             return
@@ -94,7 +105,8 @@ class Sender:
         click.echo(said)
 
     def _stopped(self, done: int, of: int) -> CommandError:
-        """Return the error for an interruption during a request, whose outcome is unknown."""
+        """Return the error for Ctrl-C during a submission. It is unknown whether the daemon has
+        stored that batch."""
         message = "interrupted; the job may have been submitted"
         if of > 1:
             message = f"interrupted; {done} of {of} jobs were submitted, and perhaps the next ones"
@@ -102,6 +114,8 @@ class Sender:
         return CommandError("interrupted", message, hint=hint)
 
     def _partly(self, error: CommandError, done: int, of: int) -> CommandError:
+        """Return the error for a batch that was refused after `done` of `of` jobs had been
+        submitted."""
         if of == 1:
             return error
         what = f"{done} of {of} jobs were submitted, but not those from prompt {done + 1} on"
@@ -112,7 +126,7 @@ class Sender:
 
 
 def _batch(prompts: list[str]) -> list[str]:
-    """Return the first prompts, as many as fit into one request."""
+    """Return as many of the first prompts as fit into one request; at least one."""
     chosen: list[str] = []
     room = defaults.JOBS_BATCH_BYTES
     for prompt in prompts[: defaults.JOBS_BATCH]:
@@ -124,7 +138,11 @@ def _batch(prompts: list[str]) -> list[str]:
 
 
 def prompts_of(prompt: str | None, file: Path | None) -> list[str]:
-    """Return the given prompt, or the lines of a file. Raises CommandError."""
+    """Return the given prompt, or the non-empty lines of a file.
+
+    Raises UsageError unless exactly one of the two is given, and CommandError if the prompts are
+    empty or the file cannot be used.
+    """
     if (prompt is None) == (file is None):
         raise click.UsageError("give either a PROMPT or --file FILE")
     if prompt is not None:
@@ -155,7 +173,8 @@ def _lines(name: str) -> list[str]:
 
 
 def interrupted(data: Path, job_id: str, left: int) -> CommandError:
-    """Return the error for Ctrl-C while waiting for `left` jobs, of which `job_id` is the first."""
+    """Return the error for Ctrl-C while the command waits for results. `left` jobs have none yet,
+    and `job_id` is the first of these."""
     flag, first = data_flag(data), render.safe(job_id[:LETTERS])
     hint = f"`shoal job result {first} --wait{flag}`"
     if left == 1:
@@ -165,6 +184,6 @@ def interrupted(data: Path, job_id: str, left: int) -> CommandError:
 
 
 def why(found: "Record | JobResult") -> str:
-    """Return why a job failed."""
+    """Return the reason why a job failed, as its error code and message."""
     message = render.safe(found.message or "", 300)
     return f"{render.safe(found.error)}: {message}" if message else render.safe(found.error)

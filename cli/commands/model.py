@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
-PULLED = 16  # digits of a root in a suggested command: too many to match by trying
-SHOWN = 8  # vouchers, and other models of the same name, that are printed
+PULLED = 16  # digits of a root in a suggested command: too many to find another root by trial
+SHOWN = 8  # most vouchers, and most other models of the same name, that are printed
 
 
 @click.group(cls=Commands, epilog=example("shoal model add ./Llama-3.2-1B", "shoal model list"))
@@ -66,6 +66,7 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
 
 
 def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.AddedModel":
+    """Add a model through the daemon. If none runs, add it to the library on disk."""
     from ..client import is_running, request
 
     if not is_running(data):
@@ -133,7 +134,7 @@ def show(name: str, data: Path, as_json: bool) -> None:
 
 
 def _models(data: Path) -> "messages.Models":
-    """Ask the daemon for the models or, if none runs, read the library on disk."""
+    """Ask the daemon for the list of models. If none runs, read the library on disk."""
     from ...node.control.messages.models import ListModels
     from ..client import request
 
@@ -151,7 +152,7 @@ def _models(data: Path) -> "messages.Models":
 
 
 def _model(data: Path, name: str) -> "messages.ShownModel":
-    """Ask the daemon for a model or, if none runs, read the library on disk."""
+    """Ask the daemon for one model. If none runs, read the library on disk."""
     from ...node.control.messages.models import ShowModel
     from ..client import request
 

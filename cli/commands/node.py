@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...node.control.messages.node import Invitation
     from ...node.settings.config import DataFolder
 
-_CODE_LETTERS: Final = 1024  # upper limit for a code with spaces and a line break
+_CODE_LETTERS: Final = 1024  # most letters read as a code, including spaces and line breaks
 
 
 @click.command(
@@ -59,7 +59,7 @@ def node(
 
 
 def _was_open(folder: "DataFolder") -> bool:
-    """Whether this data folder belongs to a node of an open swarm."""
+    """Return whether the data folder belongs to a node of an open swarm."""
     from ...transport.identity import IDENTITY_FILE
 
     grouped = folder.group.exists() or folder.swarm_key.exists()
@@ -67,7 +67,8 @@ def _was_open(folder: "DataFolder") -> bool:
 
 
 def _confirm_private(data: Path, *, yes: bool) -> None:
-    """Ask before a node leaves its open swarm for good. Raises CommandError."""
+    """Ask the owner before a node leaves its open swarm for good. Raises CommandError if the owner
+    does not agree."""
     for line in (
         f"`{data}` is a node of an open swarm. `--private` takes it out of that swarm for good:",
         "it creates a swarm of its own, keeps its identity, models and blobs, and links only with",
@@ -113,7 +114,11 @@ def join(
 
 
 def _code(code: str | None, source: TextIO | None) -> str:
-    """Return the code from the argument, the file, the prompt or standard input."""
+    """Return the invitation code from the argument, the file, a prompt on the terminal, or standard
+    input.
+
+    Raises UsageError if there is no code, or both an argument and a file.
+    """
     if code is not None and source is not None:
         raise click.UsageError("give either a CODE or --file FILE")
     if code is None and source is None:
@@ -161,7 +166,8 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
 
 
 def _narrow(answer: "Invitation") -> list[str]:
-    """Say which machines can reach the address of a code, if not all, and what to do otherwise."""
+    """Return a warning if only nearby machines can reach the address in a code, with what to do
+    about it. Returns no line if all can."""
     where = {
         "private": "machines on this network",
         "loopback": "programs on this machine",

@@ -1,4 +1,4 @@
-"""`shoal model pull`: gets a whole model from the nodes that hold it."""
+"""`shoal model pull`: fetches a whole model from the nodes that have it."""
 
 import shlex
 import sys
@@ -52,7 +52,8 @@ def pull(name: str, data: Path, as_json: bool) -> None:
 
 
 class Seen:
-    """The progress of a pull as events report it, and the model that the typed name means."""
+    """The state of a pull, as its events report it: the progress, and the model that the name
+    means."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.done = self.total = 0
@@ -60,7 +61,8 @@ class Seen:
         self._root = ""
 
     def resolved(self, event: "Resolved") -> None:
-        """Print which model a name means and which nodes vouch for it, before the fetch starts."""
+        """Print which model the name means, and which nodes vouch for it, before the fetch
+        starts."""
         self._root = event.root
         if not self._quiet:
             name = event.name or "the model"
@@ -70,7 +72,7 @@ class Seen:
             )
 
     def interrupted(self, name: str, data: Path) -> CommandError:
-        """Return the error for Ctrl-C, with the command that continues."""
+        """Return the error for Ctrl-C. Its hint has the command that continues the pull."""
         came = f", {render.size(self.done)} of {render.size(self.total)} are here"
         again = name if "@" in name or not self._root else f"{name}@{self._root[:16]}"
         again = self._root if name == self._root[: len(name)] else again
@@ -82,7 +84,7 @@ class Seen:
 
 
 def report(answer: "PulledModel", data: Path) -> str:
-    """Format the result of a pull for a person."""
+    """Format the result of a pull as text."""
     name, peers = render.name(answer.name), answer.peers
     if not peers:
         got = "was here already"
@@ -96,7 +98,8 @@ def report(answer: "PulledModel", data: Path) -> str:
 
 
 def dropped(liars: Sequence[str]) -> list[str]:
-    """Return a line about peers that sent wrong bytes; no line if none did."""
+    """Return a line that lists peers which sent wrong bytes. Returns no line if `liars` is
+    empty."""
     lied = ", ".join(render.short(peer) for peer in liars[:4])
     return [f"dropped for sending wrong bytes: {lied}"] if liars else []
 
@@ -110,7 +113,7 @@ def vouched(vouchers: "Sequence[VoucherView]") -> str:
 
 
 def voucher(one: "VoucherView") -> str:
-    """Describe one node that vouches for a name, and how this node learned of it."""
+    """Describe a node that vouches for a model's name, and how this node learned of that."""
     if one.source == "here":
         return "this node"
     if one.source == "members":

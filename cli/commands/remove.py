@@ -86,7 +86,10 @@ def remove_blob(root: str, yes: bool, data: Path, as_json: bool) -> None:
 
 
 def _remove(ask: "Callable[[bool], Removed]", *, yes: bool, as_json: bool) -> None:
-    """Remove something. `ask` returns what would be lost; with True, it also removes it."""
+    """Show what a removal would lose, ask for confirmation, and remove.
+
+    `ask` sends the request: with False it returns the losses, and with True it also removes.
+    """
     if not (yes and as_json):
         loss = ask(False)
         for line in lost(loss):
@@ -101,7 +104,7 @@ def _remove(ask: "Callable[[bool], Removed]", *, yes: bool, as_json: bool) -> No
 
 
 def lost(loss: "Removed") -> list[str]:
-    """Say in sentences what is removed, and what the swarm loses."""
+    """Describe in sentences what is removed, and what the swarm loses."""
     names = " and ".join(render.name(name) for name in loss.names)
     called = f"{names}, " if names else ""
     what = f"{render.safe(loss.kind)} {called}root {render.safe(loss.root[:16])}"
@@ -113,6 +116,7 @@ def lost(loss: "Removed") -> list[str]:
 
 
 def _elsewhere(loss: "Removed") -> list[str]:
+    """Describe in sentences the copies on other nodes."""
     copies, partial = loss.copies, loss.partial
     if copies is None:
         said = ["no daemon runs here, so copies on other nodes are unknown"]

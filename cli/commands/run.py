@@ -65,7 +65,7 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Unpack[Tex
 
 
 def read_prompt() -> str:
-    """Read the prompt from standard input. Raises CommandError."""
+    """Return the prompt from standard input. Raises CommandError if it is too long or not UTF-8."""
     data = sys.stdin.buffer.read(defaults.PROMPT_LIMIT + 1)
     if len(data) > defaults.PROMPT_LIMIT:
         raise CommandError(
@@ -88,11 +88,12 @@ ENDS = {
     "length": "cut at `--max-tokens`",
     "context": "cut: the model's context is full",
 }
-"""Why an answer ended, by `reason` (docs/spec/control.md)."""
+"""Maps the `reason` for which an answer ended (docs/spec/control.md) to words."""
 
 
 def figures(answer: "Answer") -> str:
-    """Format an answer's figures in a line: tokens, first token, rate, hop time, end."""
+    """Format the figures of an answer as one line: tokens, time to the first token, rate, hop time,
+    and how it ended."""
     first = render.number(answer.ttft_ms, ".0f")
     return (
         f"{render.tokens(answer.tokens)} · first token {first} ms · "

@@ -12,7 +12,7 @@ from ..options import Misused, example, json_option
 
 
 class _Value(click.ParamType[Any]):
-    """A value with a unit, parsed as in a scenario."""
+    """Type of a command-line value with a unit, which is parsed as in a scenario."""
 
     def __init__(self, name: str) -> None:
         self.name = name

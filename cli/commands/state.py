@@ -1,4 +1,5 @@
-"""`shoal state show | log | verify | export`: the swarm's shared state, as this node knows it."""
+"""`shoal state show | log | verify | export`: shows the shared state of the swarm, as this node
+knows it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FEED_HEADS = ("AUTHOR", "KIND", "ENTRIES", "SIZE", "BEGUN")
-PARTS = 16  # of the kind `shards`, by the first hex digit of the model's root
+PARTS = 16  # parts of the kind `shards`: one for each first hex digit of a model's root
 NOT_SINCE = "no recorded changes for this key"
 
 kind_option = click.option(
@@ -137,8 +138,11 @@ def export(kind: str | None, author: str | None, data: Path, as_json: bool) -> N
 
 
 def kept_line(keeps: "messages.Parts | None", alone: "messages.Parts | None") -> str:
-    """Say what a node stores of others' feeds, if not all, and which part of that no linked peer
-    stores, so that it gets no news of it. Empty if there is nothing to say."""
+    """Describe which parts of other nodes' feeds this node stores, unless it stores all, and which
+    of those parts no linked peer stores.
+
+    This node receives no updates for the latter. The text is empty if there is nothing to say.
+    """
     lines = []
     if keeps is not None:
         lines.append(f"this node stores only what it needs of other nodes: {_plots(keeps)} "
@@ -169,6 +173,7 @@ def feed_row(feed: "messages.Feed", own: str) -> list[str]:
 def _feeds(
     data: Path, ask: "messages.AskForFeeds[T, messages.Feed]"
 ) -> "tuple[list[messages.Feed], T]":
+    """Send a request about feeds. Return (the feeds, the reply)."""
     from ..client import request
 
     feeds: list[messages.Feed] = []
@@ -176,7 +181,7 @@ def _feeds(
 
 
 def _without_event(events: "Sequence[messages.Feed | messages.Change]") -> "list[Object]":
-    """Encode events without the word that says which event they are."""
+    """Encode events without the field `event`, which names the kind of event."""
     from ...node.control.messages.encoding import encode
 
     encoded = map(encode, events)
@@ -190,14 +195,17 @@ def _nothing(kind: str | None) -> str:
 
 
 def _said_line(each: "messages.Change") -> str:
-    """Format a change. A feed's first facts are older than the feed, so their time is a bound."""
+    """Format a change as one line.
+
+    The first facts of a feed may be older than the feed, so that their time is only an upper bound.
+    """
     when = _time(each.made) + (" or earlier" if each.earlier else "")
     what = "withdrawn" if each.value is None else _shown(each.value)
     return f"{when}  {_author(each.author)}  {each.kind}  {_key(each.key)}  {what}"
 
 
 def _key(key: str) -> str:
-    """Format a key in full, so that it can be copied."""
+    """Format a key at full length, so that it can be copied."""
     return render.name(key, defaults.KEY_WIDTH)
 
 
@@ -213,14 +221,15 @@ def _shown(value: "Json") -> str:
 
 
 def _brief(value: "Json") -> str:
-    """Return the beginning of an id; any other value in full."""
+    """Format a value. Ids are shortened, and other values are shown in full."""
     if isinstance(value, list):
         return ", ".join(map(_brief, value))
     return render.short(value) if isinstance(value, str) and shortid.is_id(value) else str(value)
 
 
 def _time(seconds: float, unit: str = "seconds") -> str:
-    """Format a time by another node's clock, which may be out of any range."""
+    """Format a time that another node's clock gave, in seconds since 1970. It may lie outside the
+    range of dates."""
     try:
         return datetime.fromtimestamp(seconds).isoformat(" ", unit)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""`shoal status` and `shoal peers`: what this node is doing, and the nodes that it knows."""
+"""`shoal status` and `shoal peers`: show the state of this node, and the nodes that it knows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def status(data: Path, links: bool, as_json: bool) -> None:
 
 
 def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
-    """Format the reply of `status` as names and values."""
+    """Format the reply of `status` as pairs of a name and a value."""
     safe = render.safe
     swarm = swarm_line(answer)
     rows = [
@@ -68,7 +68,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
 
 
 def swarm_line(answer: "messages.Status") -> str:
-    """Say whether the swarm is open, or private with this node's role."""
+    """Describe the swarm: open, or private with this node's role in it."""
     if not answer.private:
         return "open"
     place = answer.group
@@ -86,7 +86,8 @@ def _place_line(held: "messages.HeldRelay") -> str:
 
 
 def relaying_line(relaying: "messages.Relaying") -> str:
-    """Format the traffic that this node relays and the rate that it lends."""
+    """Describe how much this node relays for others, and its rate limit. If it does not relay, say
+    why."""
     if not relaying.on:
         if not relaying.allowed:
             return "off, as its owner chose (`--relay none`)"
@@ -99,7 +100,7 @@ def relaying_line(relaying: "messages.Relaying") -> str:
 
 
 def rate(count: float | None) -> str:
-    """Format bytes per second for a person: `-`, `0 B/s`, `1.0 MB/s`."""
+    """Format a rate in bytes per second: `0 B/s`, `1.0 MB/s`. An unknown rate (None) is `-`."""
     if count is None:
         return "-"
     for unit in ("B/s", "kB/s", "MB/s"):
@@ -109,12 +110,12 @@ def rate(count: float | None) -> str:
     return f"{count:.1f} GB/s"
 
 
-NO_PATH = "none"  # path of a link whose paths are all lost
+NO_PATH = "none"  # shown as the path of a link that has lost all its paths
 LINK_HEADS = ("PEER", "PATH", "RTT", "IN", "OUT", "UP FOR")
 
 
 def links_text(links: "Sequence[messages.LinkView]") -> str:
-    """Format a table of links, and below it why some are relayed or have no path."""
+    """Format links as a table. Lines below it explain why links are relayed or have no path."""
     if not links:
         return "there are no links"
     peers = [link.peer for link in links]
@@ -148,7 +149,7 @@ def _rtt(milliseconds: float | None) -> str:
 
 
 def serving_line(serving: "messages.ServingView") -> str:
-    """Say what a node serves, or its progress towards that."""
+    """Describe what the node serves, or its progress until it serves."""
     if serving.phase == "serving" and serving.shard is not None:
         shard = serving.shard
         room = serving.room_tokens
@@ -161,7 +162,7 @@ def serving_line(serving: "messages.ServingView") -> str:
 
 
 def shard_line(shard: "messages.ShardView") -> str:
-    """Format a shard: `tiny layers 0:2 (float32)`."""
+    """Format a shard in the form `tiny layers 0:2 (float32)`."""
     return (
         f"{render.name(shard.model)} layers {render.safe(shard.layers, 16)} "
         f"({render.safe(shard.dtype, 16)})"
@@ -169,7 +170,7 @@ def shard_line(shard: "messages.ShardView") -> str:
 
 
 def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
-    """Return the resident memory of the processes, and the part of the offer in use."""
+    """Format the resident memory of all processes, and how much of the offered memory is in use."""
     shown = [(each.name, each.resident_bytes) for each in memory.processes]
     each_one = ", ".join(f"{render.safe(name)} {render.size(size)}" for name, size in shown)
     loaded, offered = render.size(memory.loaded_bytes), render.size(memory.offered_bytes)
@@ -180,7 +181,7 @@ def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
 
 
 def disk_line(disk: "messages.Disk") -> str:
-    """Format the disk use and the disk limit of models and blobs."""
+    """Format the disk use of models and blobs, and its limit."""
     if disk.limit_bytes is None:
         limit = "no limit"
     else:
@@ -190,7 +191,7 @@ def disk_line(disk: "messages.Disk") -> str:
 
 
 def model_line(model: "ModelEntry") -> str:
-    """Format a model's name, its layers and what is missing."""
+    """Describe a model: its name, its number of layers, and what is missing to serve it."""
     state = "complete" if model.complete else render.sentence(model.missing or "")
     if model.room_tokens is not None:
         state += f", room for {render.tokens(model.room_tokens)} of prompt and answer"
@@ -235,9 +236,9 @@ NEXT = {
     True: "`shoal invite` prints a code for another node to join with",
     False: "`shoal status` shows this node's role in its group, and any problems",
 }
-"""Hint for a node that knows no other node, by whether it may invite."""
+"""Maps whether this node may invite to the hint that is shown if it knows no other node."""
 PEER_HEADS = ("PEER", "SERVES", "ROOM", "PATH", "RTT", "ADDRESS")
-SHARDS_SHOWN = 4  # of one node
+SHARDS_SHOWN = 4  # most shards of one node in the table
 
 
 def peer_row(peer: "messages.PeerView", peers: Sequence[str] = ()) -> list[str]:

@@ -57,7 +57,8 @@ def _table(
     rows: "Iterable[UsageRow]",
     key_of: "Callable[[UsageRow], tuple[str, ...]]",
 ) -> str:
-    """Sum the rows of each key and format the sums, most tokens first."""
+    """Sum up the rows that have the same key (`key_of`), and format the sums as a table. Sums with
+    the most tokens come first."""
     sums: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         total = sums.setdefault(key_of(row), [0] * len(NUMBERS))

@@ -1,4 +1,4 @@
-"""How `shoal sim` shows runs: progress on a terminal, and results as text.
+"""Output of `shoal sim`: progress on a terminal, and results as text.
 
 Public: `Terminal` (`display.py`) and the functions of `words.py`. Imports `netsim/`.
 """

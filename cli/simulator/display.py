@@ -1,4 +1,5 @@
-"""Shows on standard error what a simulation does, and turns its errors into those of commands."""
+"""Shows the progress of simulations on standard error, and converts their errors into errors of
+commands."""
 
 import sys
 import time
@@ -15,12 +16,12 @@ from .words import figures_of_time
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-SHOWN_EVERY: Final = 0.1  # seconds of real time
+SHOWN_EVERY: Final = 0.1  # seconds of real time between two updates of the progress
 
 
 @contextmanager
 def command_errors() -> Iterator[None]:
-    """Raise CommandError for each error of the simulator."""
+    """Convert each error of the simulator that the block raises into a CommandError."""
     try:
         yield
     except SimError as error:
@@ -32,7 +33,7 @@ def command_errors() -> Iterator[None]:
 
 
 class Terminal:
-    """`netsim.runs.execute.Display` of the command line."""
+    """Display of a run on the terminal of the command; implements `netsim.runs.execute.Display`."""
 
     def note(self, text: str) -> None:
         click.echo(text, err=True)
@@ -44,13 +45,14 @@ class Terminal:
             yield shown
 
     def step(self, text: str) -> None:
-        """Show a line that only a person at a terminal needs."""
+        """Print a line, if standard error is a terminal. Programs that read the output do not need
+        it."""
         if sys.stderr.isatty():
             click.echo(text, err=True)
 
 
 class RunTime:
-    """Progress of a run as a changing line on a terminal; silent elsewhere."""
+    """Progress of a run, shown as one changing line on a terminal, and not at all elsewhere."""
 
     def __init__(self, seconds: float, what: str = "virtual") -> None:
         self._what = what
@@ -61,7 +63,7 @@ class RunTime:
 
     @contextmanager
     def showing(self) -> Iterator[None]:
-        """Show the progress while the block runs."""
+        """Show the progress until the end of the block."""
         if not sys.stderr.isatty():
             yield
             return
@@ -70,7 +72,7 @@ class RunTime:
 
         columns = TextColumn(self._what), BarColumn(), TextColumn("{task.description}")
         console = Console(stderr=True)
-        # Refreshed explicitly: a thread would draw it while a simulation runs.
+        # It is refreshed explicitly, so that no thread draws it while a simulation runs.
         self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False)
         self._task = self._progress.add_task("", total=self._seconds)
         with self._progress:

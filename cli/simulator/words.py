@@ -1,4 +1,4 @@
-"""Formats the results of `shoal sim` for a person."""
+"""Formats the results of `shoal sim` as text."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,18 +12,19 @@ from ...netsim.scenario.format.metrics import Figure, shown
 from ...netsim.scenario.result import Result
 from .. import render
 
-SHOWN_SEEDS: Final = 50
+SHOWN_SEEDS: Final = 50  # most seeds in one line, and most lines about runs that ended early
 
 
 def figures_of_time(virtual: float, real: float) -> str:
-    """Format times: `virtual 60.0 s, real 1.2 s, 50 times as fast`."""
+    """Format virtual and real time, both in seconds: `virtual 60.0 s, real 1.2 s, 50 times as
+    fast`."""
     fast = virtual / real if real > 0 else 0.0
     ratio = f", {f'{fast:,.0f}' if fast >= 100 else f'{fast:.3g}'} times as fast" if fast else ""
     return f"virtual {virtual:.1f} s, real {real:.1f} s{ratio}"
 
 
 def result(found: Result) -> str:
-    """Format the figures and verdicts of a run."""
+    """Format the figures of a run, and whether each expectation was met."""
     name = render.safe(found.name)
     if found.digest:
         times = figures_of_time(found.virtual, found.real)
@@ -48,7 +49,7 @@ def _figure(name: str, value: Figure) -> str:
 
 
 def progress(now: Progress) -> str:
-    """Format how far a sweep is, with the seed that has just ended."""
+    """Format the progress of a sweep, with the result of the run that has just finished."""
     if now.line is None:
         return f"{now.done} of {now.total} seeds are already done"
     line = now.line
@@ -75,7 +76,8 @@ def summary(found: Summary) -> str:
 
 
 def _failures(found: Summary) -> Iterator[str]:
-    """Yield a line for each unmet expectation with its seeds, and for each run that ended early."""
+    """Yield one line for each expectation that was not met, with its seeds, and one for each run
+    that ended early."""
     for item in found.unmet:
         where = f" (line {item.line})" if item.line else ""
         seeds = " ".join(map(str, item.seeds[:SHOWN_SEEDS]))
@@ -97,7 +99,8 @@ def comparison(found: Comparison) -> str:
 
 
 def replay(found: Replay) -> str:
-    """Format the comparison of a run with its repetition."""
+    """Format the comparison of a run with its repetition, and the versions that have changed
+    since."""
     lines = [f"seed {found.seed}, digest {found.digest}", comparison(found.comparison)]
     for name, (old, new) in found.other_versions.items():
         lines.append(f"note: {name} was {old} then, and is {new} now")

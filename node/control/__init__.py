@@ -1,7 +1,8 @@
-"""The control socket: what commands on this machine can ask a daemon, and what it shows
+"""The control socket, over which commands on this machine send requests to a daemon
 (docs/spec/control.md).
 
-Public: `ControlServer`, the classes of operations, and `messages/`. One file for each group of
-operations, which take the parts of the daemon that they use. A request is one JSON line, the reply
-is JSON lines of which the last says `ok` or `error`; a client that disconnects cancels its request.
+Public: `ControlServer`, the classes of operations, and `messages/`. Each file has one group of
+operations; its class receives the parts of the daemon that these operations use. A request is one
+line of JSON. The reply is one or more lines of JSON, and the last one says `ok` or `error`. If a
+client disconnects, its request is cancelled.
 """

@@ -18,7 +18,7 @@ from .server import Emit, Operation, operation, progress_to
 
 
 class BlobOperations:
-    """Operations on the blobs of one node."""
+    """Control socket operations that list, add and fetch the blobs of one node."""
 
     def __init__(self, host: Host, content: Content) -> None:
         self._host = host
@@ -80,15 +80,22 @@ class BlobOperations:
         )
 
     def _root_of(self, root: str) -> str:
-        """Return a full root, or the local root that begins with the given text. Raises BadId."""
+        """Return `root` if it is complete, else the root of the local blob that begins with it.
+
+        Raises BadId if no local blob matches, or more than one.
+        """
         if is_digest(root.lower()):
             return root.lower()
         hint = "a blob on another node needs all 64 hex digits: `shoal blob list --json` there"
         return meant(root, self._library.blobs.roots(), "blob", hint=hint)
 
     async def _have_tree(self, root: str) -> None:
-        """Fetch the list of the blob's chunks. If no node claims to hold the blob, ask the linked
-        nodes anyway, but only for UNTOLD_PATIENCE seconds. Raises ModelError."""
+        """Fetch the list of the blob's chunks, unless this node has it.
+
+        If no node claims to hold the blob, the linked nodes are asked anyway, but only for
+        UNTOLD_PATIENCE seconds. Raises ModelError, which is FetchFailed if no reachable node has
+        the list.
+        """
         content, linked = self._content, self._content.holdings.linked
         patience = defaults.PULL_PATIENCE
         if not content.library.knows(root) and not await content.providers.providers(root):

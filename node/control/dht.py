@@ -28,19 +28,20 @@ from .messages import dht as messages
 from .messages.encoding import object_of
 from .server import Emit, Operation, operation
 
-_BITS = 256
+_BITS = 256  # length of a DHT key
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A key, and what its records are about, in words."""
+    """A DHT key to look up, and a short text for a person that says what the records under it are
+    about."""
 
     key: Key
     about: str
 
 
 class Lookups:
-    """Look-ups in one node's DHT."""
+    """Control socket operations that look up records in the DHT for one node."""
 
     def __init__(
         self, dht: Dht, names: Names, blobs: Blobs, directory: Directory, endpoint: Endpoint
@@ -58,8 +59,11 @@ class Lookups:
         return self._dht.view()
 
     async def find(self, ask: messages.Find, _emit: Emit) -> messages.Searches:
-        """Look up a peer, a root or a name. For a name, also find the providers of the models it
-        may mean, in a second round if only the DHT knows its meaning."""
+        """Look up a peer, a root or a name.
+
+        For a name, this also finds the providers of each model that the name may mean. If only the
+        DHT knows a meaning, the providers are found in a second round of look-ups.
+        """
         text = ask.key.lower() if is_digest(ask.key.lower()) else ask.key
         if (peer := self._peer(text)) is not None:
             where = Question(record_key(PeerBody.kind, peer), f"where {peer} is")
@@ -74,7 +78,12 @@ class Lookups:
         return messages.Searches(tuple(searches))
 
     def _peer(self, text: str) -> PeerId | None:
-        """Return the peer with this id, or the known one whose id begins so. Raises BadId."""
+        """Return the peer whose id is `text` or begins with it; None if `text` is not the beginning
+        of a peer id.
+
+        A shortened id must belong to a member or a linked peer. Raises BadId if it matches none or
+        several.
+        """
         if not text.startswith(COMMON):
             return None
         with suppress(TransportError):
@@ -113,7 +122,7 @@ class Lookups:
 
 
 def _read(text: str) -> Asked:
-    """Parse a name or a root. Raises ControlError if `text` cannot be a key."""
+    """Parse `text` as the name or root of a model. Raises ControlError if it cannot be either."""
     try:
         return read(text)
     except ModelError as error:
@@ -121,7 +130,12 @@ def _read(text: str) -> Asked:
 
 
 def _about(text: str, meant: list[Meaning]) -> list[Question]:
-    """Return the questions about each model: which nodes serve it, which hold its chunks."""
+    """Return two questions for each model: which nodes serve its layers, and which provide its
+    chunks.
+
+    `text` is how the user spelled the model. It is used in the questions if there is only one
+    model.
+    """
     found = []
     for one in meant:
         words = text if len(meant) == 1 and text else spelled(one, meant)
@@ -133,7 +147,11 @@ def _about(text: str, meant: list[Meaning]) -> list[Question]:
 
 
 def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
-    """Return the question for what else `text` may be: a bare key, or a name like a root."""
+    """Return the question about any other meaning of `text`.
+
+    64 hex digits may also be a DHT key. A text that matches the root of a known model gives no
+    question. Any other text may be a name that only the DHT knows.
+    """
     if is_digest(asked.prefix) and not asked.name:
         return [Question(parse_key(asked.prefix), "records under this key")]
     if near and not near[0].name:
@@ -143,7 +161,8 @@ def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
 
 
 def _told(searches: list[messages.Search], asked: Asked) -> list[Meaning]:
-    """Return the meanings in the records of a name, the most vouched for first."""
+    """Return the models that the found name records give for `asked`, those with the most records
+    first."""
     said = Counter(
         (str(each.says["name"]), str(each.says["root"]))
         for search in searches
@@ -158,7 +177,8 @@ def _told(searches: list[messages.Search], asked: Asked) -> list[Meaning]:
 
 
 def record_view(found: FoundRecord, own: str) -> messages.RecordView:
-    """Describe a record and its source: this node itself, a member's record, or the DHT."""
+    """Describe a record, and its source: `here` (this node's own storage), `members` (a member's
+    record) or `dht`."""
     record = found.record
     source = "dht" if record.sealed else "members"
     if found.by == own:
@@ -176,7 +196,8 @@ def record_view(found: FoundRecord, own: str) -> messages.RecordView:
 
 
 def step_view(step: Step, key: Key, began: float) -> messages.StepView:
-    """Describe one request of a look-up."""
+    """Describe one request of a look-up. `began` is the time at which the look-up began, in
+    seconds."""
     return messages.StepView(
         peer=step.contact.peer,
         shared=_BITS - distance(node_key(step.contact.peer), key).bit_length(),
@@ -191,7 +212,7 @@ def step_view(step: Step, key: Key, began: float) -> messages.StepView:
 
 
 def _answer(step: Step, key: Key) -> str:
-    """Describe the reply of a peer as far as it concerns one key."""
+    """Describe the part of a peer's reply that concerns one key."""
     if step.answered is None:
         return "not yet"
     if step.outcome in ("records", "contacts", "nothing"):

@@ -1,7 +1,8 @@
-"""Diagnoses how peers reach this node, and by which strategies it reaches them (`shoal doctor`).
+"""Diagnoses how peers reach this node, and which strategies it can use to reach them (`shoal
+doctor`).
 
-Turns the measurements of the dialer into one situation, one verdict and a list of findings. It
-asks no peer itself.
+Turns the measurements of the dialer into a situation, a verdict and a list of findings. The
+diagnosis itself sends nothing to any peer.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,12 +31,17 @@ _PUNCHED: Final = {
     "prediction": Strategy.PREDICTION,
 }
 _LOST: Final = ("reset", "quic", "symmetric-both")
-"""Reasons of a strategy that was tried and did not lead to the peer."""
+"""Reasons that show that a strategy was tried and did not reach the peer."""
 _SAID_BY_THE_MAPPER: Final = ("mapped", "map-refused", "no-map")
 
 
 class Diagnosis:
-    """Diagnosis of one node. Created before the node runs, because it records every new path."""
+    """Diagnosis of one node. It must be created before the node runs, because it records each new
+    path.
+
+    `listen` is the IP address on which the node listens. `port_443` says that the owner configured
+    the node to listen on TCP port 443 as well.
+    """
 
     def __init__(
         self,
@@ -57,7 +63,7 @@ class Diagnosis:
     # Facts.
 
     def situation(self) -> Situation:
-        """Return the current facts that the findings rest on."""
+        """Return the current measurements from which the findings are derived."""
         worked, failed = self._strategies()
         relays = self._dialer.relays.known
         return Situation(
@@ -80,7 +86,8 @@ class Diagnosis:
             self._taken.add(_PUNCHED[medium])
 
     def _strategies(self) -> tuple[set[Strategy], set[Strategy]]:
-        """Return the strategies that made a path since the start, and those that only failed."""
+        """Return (strategies that have produced a path since the start, strategies that have only
+        failed)."""
         worked, failed, came = set(self._taken), set[Strategy](), set[Strategy]()
         for outcome in self._dialer.puncher.outcomes.values():
             for name, strategy in outcome.strategies.items():
@@ -95,13 +102,15 @@ class Diagnosis:
         return worked, failed - worked - came
 
     def _held_by_443(self) -> Iterator[bool]:
+        """Yield for each linked relay of this node whether a path to it uses TCP port 443."""
         for held in self._dialer.relays.relays:
             link = self._endpoint.link(held.relay)
             if link is not None:
                 yield any(path.address[1] == HTTPS_PORT for path in link.status.paths)
 
     def _portmap(self) -> PortMap | None:
-        """Return the result of port mapping; None if mapping is off or a protocol is pending."""
+        """Return the result of port mapping. Returns None if mapping is switched off or some
+        protocols have not answered yet."""
         outcome = self._dialer.mapper.outcome
         if outcome.mapping is not None:
             return PortMap(TITLES[outcome.mapping.protocol])
@@ -121,7 +130,10 @@ class Diagnosis:
     # Conclusions.
 
     def verdict(self) -> Finding:
-        """Return in one line from where this node is reachable. The text follows "reachable:"."""
+        """Return a one-line answer to the question from where this node can be reached.
+
+        The command prints "reachable:" before its sentence.
+        """
         reach, held = self._dialer.reach.reachability, len(self._dialer.relays.relays)
         through = f"through {_count(held, 'relay')}" if held else ""
         if self.local:
@@ -155,7 +167,7 @@ class Diagnosis:
         return all(path_kind_to(each.address) is PathKind.LOOPBACK for each in self._interfaces())
 
     def _cut_off(self) -> bool:
-        """Whether there are links but all have lost their paths."""
+        """Whether this node has links but none of them has a path at the moment."""
         links = self._endpoint.links()
         return bool(links) and all(link.path_kind is None for link in links)
 
@@ -164,7 +176,7 @@ class Diagnosis:
         return bool(self._endpoint.links()) and not self._has_company()
 
     def _has_company(self) -> bool:
-        """Whether a peer outside this computer's own networks is linked."""
+        """Whether at least one linked peer is outside this computer's own networks."""
         near = (PathKind.LAN, PathKind.LOOPBACK, None)
         return any(link.path_kind not in near for link in self._endpoint.links())
 
@@ -188,12 +200,13 @@ class Diagnosis:
         ]
 
     def conditions(self) -> list[Condition]:
-        """Return the problems of this machine itself."""
+        """Return the problems that this machine itself causes, such as a port in use."""
         return [
             Condition(each.code, each.sentence, each.hint or None) for each in self._own_parts()
         ]
 
     def _own_parts(self) -> Iterator[Finding]:
+        """Yield findings about this machine itself: its UDP port, multicast, and TCP port 443."""
         dialer = self._dialer
         if dialer.ports.without_udp:
             yield Finding(
@@ -216,7 +229,8 @@ class Diagnosis:
         )
 
     def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
-        """Replace short sentences about the router by the more detailed ones of the port mapper."""
+        """Yield the findings, with the port mapper's more detailed sentences about the router in
+        place of the general ones."""
         said = self._dialer.mapper.outcome.sentences()
         codes = {each.code for each in general}
         for each in general:
@@ -235,6 +249,7 @@ class Diagnosis:
             yield Finding("port-mapping", said[0])
 
     def _company(self) -> Iterator[Finding]:
+        """Yield findings about missing or silent links."""
         if self._cut_off():
             yield Finding(
                 "cut-off",
@@ -251,6 +266,7 @@ class Diagnosis:
             )
 
     def _relays(self) -> Iterator[Finding]:
+        """Yield findings about the relays that serve this node, and about its own relaying."""
         dialer = self._dialer
         held = len(dialer.relays.relays)
         if held:
@@ -270,7 +286,8 @@ class Diagnosis:
         yield from self._lends()
 
     def _lends(self) -> Iterator[Finding]:
-        """Report whether this node relays, or could relay."""
+        """Yield a finding if this node relays for others, or could do so if its owner allowed
+        it."""
         book, web = self._dialer.relaying.book, self._dialer.web_port
         if book.lends:
             yield Finding(
@@ -289,7 +306,8 @@ class Diagnosis:
             )
 
     def _switched_off(self, strategies: list[Finding]) -> Iterator[Finding]:
-        """Mark the strategies that the owner switched off: they neither work nor fail."""
+        """Yield the findings about strategies. For a strategy that the owner has switched off, the
+        sentence says so instead of a result."""
         allowed, udp = self._dialer.strategies, self._dialer.udp is not None
         off = {
             "strategy-lan": (allowed.lan, "--no-lan"),
@@ -311,7 +329,8 @@ class Diagnosis:
 
 
 def finding_view(finding: Finding) -> messages.Finding:
-    """Describe a finding; `hint` is None if there is nothing to do."""
+    """Describe a finding as a control message. Its `hint` is None if the owner has nothing to
+    do."""
     return messages.Finding(finding.code, finding.sentence, finding.hint or None)
 
 

@@ -18,7 +18,7 @@ from .server import Emit, Operation, operation
 
 
 class GroupOperations:
-    """Operations on the group of one node."""
+    """Control socket operations on the private group of one node."""
 
     def __init__(self, state: State, directory: Directory, credentials: Credentials) -> None:
         self._state = state
@@ -41,7 +41,8 @@ class GroupOperations:
         return upkeep_of(self._state.upkeep)
 
     async def show(self, _ask: messages.GetGroup, _emit: Emit) -> messages.Group:
-        """Return members, revoked peers, this node's invitations and the newest secret's number."""
+        """Return the members, the revoked peers, this node's invitations and the number of the
+        newest secret."""
         group = self._upkeep.group
         live, newest = self._directory.members(), group.newest
         members = (
@@ -91,7 +92,8 @@ class GroupOperations:
         return messages.Rotated(mark.number)
 
     async def uninvite(self, ask: messages.Uninvite, _emit: Emit) -> messages.Uninvited:
-        """Revoke an invitation of this node, given its code or the beginning of its id."""
+        """Revoke an invitation of this node. The request names it by its code, or by its id or the
+        beginning of that."""
         book, text = self._credentials.book, ask.invitation
         known = [ident.hex() for ident in book.outstanding()]
         hint = "`shoal group` lists them; to remove a peer that joined: `shoal group revoke PEER`"
@@ -102,14 +104,16 @@ class GroupOperations:
 
 
 def _peer(start: str, upkeep: Upkeep) -> PeerId:
-    """Return the member or revoked peer whose id begins with the given text. Raises BadId."""
+    """Return the member or revoked peer whose id begins with `start`. Raises BadId if none or
+    several match."""
     order = upkeep.group.order
     known = (*order.standings, *order.revoked)
     return PeerId(meant(start, known, "peer", hint="`shoal group` lists the members"))
 
 
 def upkeep_of(upkeep: Upkeep | None) -> Upkeep:
-    """Return the upkeep of a node's group. Raises ControlError if it has no group."""
+    """Return `upkeep`. Raises ControlError `no-group` if it is None, that is, if the node has no
+    group."""
     if upkeep is None:
         raise ControlError(
             "no-group",
@@ -120,9 +124,12 @@ def upkeep_of(upkeep: Upkeep | None) -> Upkeep:
 
 
 def invited_role(upkeep: Upkeep | None, word: str | None, *, private: bool) -> Role:
-    """Return the role that a new invitation of this node grants; `word` is the requested one.
+    """Return the role that a new invitation of this node grants.
 
-    Raises ControlError, GroupRefused.
+    `word` is the requested role. If it is None, an owner grants the role operator, and an operator
+    the role client. `private` says whether the swarm is private; an open swarm has no roles, and
+    the result is then operator. Raises ControlError if a role is requested in an open swarm, and
+    GroupRefused if this node may not grant the role.
     """
     if not private:
         if word is not None:
@@ -142,12 +149,13 @@ def invited_role(upkeep: Upkeep | None, word: str | None, *, private: bool) -> R
 
 
 def may_invite(upkeep: Upkeep | None) -> bool:
-    """Whether `shoal invite` works on this node."""
+    """Return whether this node is allowed to make invitations."""
     return upkeep is None or (upkeep.group.role or Role.CLIENT) > Role.CLIENT
 
 
 def group_place(upkeep: Upkeep | None) -> GroupPlace | None:
-    """Return the group part of `shoal status`, or None if the node has no group."""
+    """Return this node's role and the number of members, as `shoal status` shows them. Returns None
+    if the node has no group."""
     if upkeep is None:
         return None
     role = upkeep.group.role
@@ -156,7 +164,8 @@ def group_place(upkeep: Upkeep | None) -> GroupPlace | None:
 
 
 def _ident(code: str) -> str | None:
-    """Return the id of the invitation with this code, or None if `code` is not a code."""
+    """Return the id (in hex) of the invitation with this code. Returns None if `code` is not a
+    valid code."""
     try:
         return invitation_ident(invitation_key(decode(code).secret)).hex()
     except BadInvite:

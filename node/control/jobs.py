@@ -40,12 +40,12 @@ from .sampling import sampling_of
 from .server import Emit, Operation, operation
 
 _Row = tuple[Count, PeerId, PeerId, str]
-"""One line of usage: count, client, provider and model root."""
+"""One row of usage: (counts, client, provider, root of the model)."""
 _STATES = (*(state.value for state in KNOWN), FAILED)
 
 
 class JobOperations:
-    """Operations on jobs of one node."""
+    """Control socket operations on the jobs of one node, and on the usage that nodes report."""
 
     def __init__(
         self, base: Base, state: State, directory: Directory, names: Names, working: Working
@@ -75,7 +75,8 @@ class JobOperations:
         return self._working.desk
 
     async def submit(self, ask: messages.SubmitJobs, _emit: Emit) -> messages.SubmittedJobs:
-        """Submit jobs for one model, one for each prompt: all of them or none."""
+        """Submit one job for each prompt, all for the same model. Either all jobs are submitted or
+        none."""
         self._base.refuse_when_stopping()
         root = (await self._names.resolve(ask.model)).root
         specs = [self._spec(ask, root, prompt) for prompt in ask.prompts]
@@ -94,8 +95,11 @@ class JobOperations:
         )
 
     async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.Jobs:
-        """List the jobs of the swarm, or only this node's own, including stored results. Own jobs
-        come first, the newest at the top, then other nodes' jobs by state."""
+        """List the known jobs and stored results of the swarm, or only those of this node.
+
+        This node's own jobs come first, the newest at the top. The jobs of other nodes follow,
+        ordered by state.
+        """
         state = ask.state
         if state is not None and state not in _STATES:
             raise ControlError(
@@ -125,7 +129,8 @@ class JobOperations:
         )
 
     async def _order(self, *, mine: bool) -> Iterator[str]:
-        """Return the ids to list. Jobs may appear and disappear during the iteration."""
+        """Return the ids of the jobs to list, in order. Jobs may appear and disappear during the
+        iteration."""
         jobs = self._state.views.jobs
         own = [*reversed(await self._desk.own())]
         if mine:
@@ -135,7 +140,8 @@ class JobOperations:
         return chain(own, every)
 
     def _state_and_view(self, job: str) -> tuple[str | None, Callable[[], messages.JobView]]:
-        """Return the state of a job and a function that makes its view; None: the job has gone."""
+        """Return (state of a job, function that makes its view). The state is None if the job no
+        longer exists."""
         held, standing = self._desk.results.about(job), self._state.views.jobs.get(job)
         if held is not None:
             return result_state(held), partial(result_view, held, self._own)
@@ -145,7 +151,7 @@ class JobOperations:
         return state_of(standing)[0], partial(standing_view, standing, standing.job, made)
 
     async def show(self, ask: messages.ShowJob, _emit: Emit) -> messages.ShownJob:
-        """Return a job, its specification and all claims on it."""
+        """Return a job, its specification and the claims on it."""
         jobs, results = self._state.views.jobs, self._desk.results
         job = self._find(ask.job)
         standing, held = jobs.get(job), results.about(job)
@@ -167,15 +173,19 @@ class JobOperations:
         )
 
     async def result(self, ask: messages.GetJobResult, _emit: Emit) -> messages.JobResult:
-        """Return the result of an own job; with `until_done`, wait for it."""
+        """Return the result of one of this node's own jobs. With `until_done`, wait until there is
+        one."""
         job = self._desk.find(ask.job)
         found = await self._desk.result(job, wait=ask.until_done)
         view = result_view(found, self._own)
         return extended(messages.JobResult, view, text=found.outcome.text)
 
     async def results(self, ask: messages.GetJobResults, emit: Emit) -> messages.CountedResults:
-        """Emit the results of several own jobs as they arrive, or of all own jobs if the request
-        names none. `until_done`: wait for jobs without a result."""
+        """Emit the results of several of this node's own jobs as they arrive.
+
+        If the request names no jobs, all own jobs are meant. With `until_done`, this waits until
+        each job has a result.
+        """
         desk = self._desk
         await self._state.shown.wait()  # until then, own jobs of earlier runs are unknown
         jobs = tuple(await desk.own()) if ask.jobs is None else ask.jobs
@@ -201,7 +211,11 @@ class JobOperations:
     async def _record(
         self, job: str, *, wait: bool
     ) -> messages.JobRecord | messages.LackingRecord | None:
-        """Return the result of a job and mark it as read; None: the client waits for it."""
+        """Return the result of a job and mark it as read.
+
+        If there is no result, return a record that says so, or None if `wait` is set and the job
+        may still get one.
+        """
         if (found := await self._desk.results.take(job)) is not None:
             return record_of(found, self._own)
         if not self._desk.knows(job):
@@ -214,7 +228,8 @@ class JobOperations:
     async def cancel(
         self, ask: messages.CancelJobs, _emit: Emit
     ) -> messages.CancelledJob | messages.CancelledJobs:
-        """Cancel an own job and delete its result, or cancel `all` that have no result yet."""
+        """Cancel one of this node's own jobs and delete its result. With `all`, cancel every own
+        job that has no result yet."""
         desk = self._desk
         if ask.all:
             return messages.CancelledJobs(tuple(await desk.cancel_unfinished()), len(desk.results))
@@ -225,7 +240,11 @@ class JobOperations:
         return messages.CancelledJob(job)
 
     def _find(self, start: str) -> str:
-        """Return the job whose id begins with the given text, an own job first."""
+        """Return the id of the job that begins with `start`. Own jobs are searched first, then
+        those of other nodes.
+
+        Raises BadId if no job matches, or several.
+        """
         jobs = self._state.views.jobs
         try:
             return self._desk.find(start)
@@ -236,7 +255,8 @@ class JobOperations:
         return meant(start, every, "job", hint="`shoal job list` shows them")
 
     async def usage(self, _ask: messages.GetUsage, _emit: Emit) -> messages.Usage:
-        """Return what each client used of each provider, as the providers say, most first."""
+        """Return how much each client used of each provider, as reported by the providers. Rows
+        with the most tokens come first."""
         names = views.known_models(self._directory.members())
         rows: list[_Row] = []
         every = 0
@@ -264,7 +284,7 @@ class JobOperations:
         return messages.Usage(tuple(shown), every - len(rows), self._own, kept)
 
     def _counts(self) -> Iterator[_Row]:
-        """Yield all lines of usage; they may change during the iteration."""
+        """Yield all rows of usage. The rows may change during the iteration."""
         usage = self._state.views.usage
         for client in tuple(usage.clients()):
             for (provider, root), count in tuple(usage.of(client).items()):
@@ -272,6 +292,7 @@ class JobOperations:
 
 
 def _rank(row: _Row) -> tuple[int, PeerId, PeerId, str]:
+    """Return a sort key that orders rows by their number of tokens, the largest first."""
     count, client, provider, root = row
     return -(count.tokens_in + count.tokens_out), client, provider, root
 

@@ -9,11 +9,11 @@ from ...tasks.jobs.results import Result
 from .messages.encoding import extended
 from .messages.jobs import ChatMessage, ClaimView, JobRecord, JobView, LackingRecord, SpecView
 
-FAILED = "failed"
+FAILED = "failed"  # shown as the state of a job whose result is an error
 
 
 def state_of(standing: Standing) -> tuple[str, str | None]:
-    """Return the state of a job, and the error code if it failed."""
+    """Return (state of a job, error code). The error code is None unless the job failed."""
     error = None
     if standing.state is State.DONE and standing.claim is not None:
         try:
@@ -24,7 +24,11 @@ def state_of(standing: Standing) -> tuple[str, str | None]:
 
 
 def standing_view(standing: Standing, job: Job, made: int = 0) -> JobView:
-    """Describe a job as its feed has it; `made` is 0 if it is not an own job."""
+    """Describe a job from the entries in its author's feed.
+
+    `made` is the time of submission in microseconds since 1970, or 0 if this node did not submit
+    the job.
+    """
     claim, (state, error) = standing.claim, state_of(standing)
     spec = spec_view(job)
     return JobView(
@@ -46,7 +50,8 @@ def standing_view(standing: Standing, job: Job, made: int = 0) -> JobView:
 
 
 def spec_view(job: Job) -> SpecView | None:
-    """Describe what a prompt job asks for; None if the job is not a prompt."""
+    """Describe the request of a prompt job. Returns None if the job is of another kind or its
+    specification is invalid."""
     if job.kind != KIND:
         return None
     try:
@@ -90,7 +95,7 @@ def result_state(result: Result) -> str:
 
 
 def result_view(result: Result, author: str) -> JobView:
-    """Describe a result that is stored here, without its text."""
+    """Describe a result that is stored on this node, without its text."""
     came = result.outcome
     return JobView(
         job=result.job,
@@ -113,7 +118,8 @@ def result_view(result: Result, author: str) -> JobView:
 
 
 def record_of(result: Result, author: str) -> JobRecord:
-    """Describe a result like `result_view`, with the prompt and the text."""
+    """Describe a result that is stored on this node, with its text and its prompt (or the beginning
+    of the prompt, if only that is stored)."""
     return extended(
         JobRecord,
         result_view(result, author),
@@ -124,7 +130,8 @@ def record_of(result: Result, author: str) -> JobRecord:
 
 
 def lacking_record(job: str, standing: Standing | None, error: str, why: str) -> LackingRecord:
-    """Describe a job without a result."""
+    """Describe a job that has no result. `error` is the code of the reason, and `why` the reason as
+    a sentence."""
     spec = None if standing is None or standing.job is None else spec_view(standing.job)
     prompt = None
     if spec is not None:

@@ -1,4 +1,5 @@
-"""Views of links for the control socket: their paths, their rates, and why one is not direct."""
+"""Describes links in messages of the control socket: their paths, their rates, and why a link is
+not direct."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,7 +13,7 @@ from ...transport.strategies.dialer import Dialer, Strategies
 from .messages.node import HeldRelay, LinkView, PathView, Relaying
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
-"""A sample by peer: the peer's incarnation, bytes in, bytes out."""
+"""For each peer (incarnation of the peer, bytes received, bytes sent) at one moment."""
 
 SYMMETRIC: Final = (
     "both routers use another port for every peer, in no predictable order (symmetric NAT), so no "
@@ -40,11 +41,11 @@ _UDP: Final = {
     "no-udp": "this node has no UDP port",
     "udp-blocked": "one of the two networks blocks outgoing UDP",
 }
-SHOWN_CODE: Final = 32  # characters of a peer's own code
+SHOWN_CODE: Final = 32  # characters shown of a code that a peer sent
 
 
 def look(links: list[Link]) -> Looked:
-    """Sample the byte counts of links. Two samples give the rates."""
+    """Return the current byte counts of the links. The rates follow from two such samples."""
     found = {}
     for link in links:
         status = link.status
@@ -53,7 +54,11 @@ def look(links: list[Link]) -> Looked:
 
 
 def link_view(link: Link, dialer: Dialer, before: Looked, span: float, now: float) -> LinkView:
-    """Describe a link, with rates in bytes per second over the last `span` seconds."""
+    """Describe a link.
+
+    `before` is a sample of byte counts that was made `span` seconds ago. The rates are the averages
+    since then, in bytes per second. `now` is in seconds on the host's clock.
+    """
     status = link.status
     name, was_in, was_out = before.get(link.peer, (b"", 0, 0))
     known = name == status.peer_incarnation and span > 0
@@ -90,7 +95,8 @@ def _ms(seconds: float | None) -> float | None:
 def why_relayed(
     path_kind: PathKind | None, outcome: Outcome | None, strategies: Strategies
 ) -> str | None:
-    """Say in a sentence why a link goes through a relay; None if it does not."""
+    """Return a sentence that explains why a link goes through a relay. Returns None if the link is
+    not relayed."""
     if path_kind is not PathKind.RELAYED:
         return None
     if not (strategies.punch_tcp or (strategies.punch_udp and strategies.udp)):
@@ -118,14 +124,16 @@ def why_relayed(
 
 
 def relay_views(dialer: Dialer, now: float) -> tuple[HeldRelay, ...]:
-    """Describe the relays at which this node has a reservation, the nearest first."""
+    """Describe the relays at which this node has a reservation, in the order of their round-trip
+    times, shortest first."""
     return tuple(
         HeldRelay(held.relay, held.rtt * 1000, held.expires - now) for held in dialer.relays.relays
     )
 
 
 def relaying_view(dialer: Dialer) -> Relaying:
-    """Describe what this node relays for others; `rate` is its limit in bytes per second."""
+    """Describe the traffic that this node relays for others. The `rate` of the result is the limit,
+    in bytes per second."""
     book = dialer.relaying.book
     figures = book.figures()
     return Relaying(

@@ -25,7 +25,7 @@ from .server import Emit, Operation, operation, progress_to
 
 
 class ModelOperations:
-    """Operations on the models of one node and its swarm."""
+    """Control socket operations on the models that one node and its swarm know."""
 
     def __init__(self, host: Host, content: Content, directory: Directory) -> None:
         self._host = host
@@ -54,7 +54,8 @@ class ModelOperations:
         )
 
     async def _missing(self, root: str) -> int | None:
-        """Count the chunks of a model that are not on this disk; None if that is unknown."""
+        """Return the number of a model's chunks that are not on this disk. Returns None if the
+        manifest is damaged, because the number is then unknown."""
         try:
             held = await self._library.holdings(root)
         except ModelError:  # the manifest is damaged and is fetched again
@@ -70,7 +71,8 @@ class ModelOperations:
         return views.added_model(added, manifest, before)
 
     async def show(self, ask: messages.ShowModel, _emit: Emit) -> messages.ShownModel:
-        """Describe a model, its vouchers, and what else its name may mean."""
+        """Describe a model, the nodes that vouch for its name, and the other models that the name
+        may mean."""
         content, library, directory = self._content, self._library, self._directory
         meaning = await self._meant(ask.name)
         known = meaning.root in library.roots()
@@ -95,7 +97,11 @@ class ModelOperations:
         )
 
     async def _meant(self, asked: str) -> Meaning:
-        """Resolve a name. Raises ModelError, with a hint if no node is linked."""
+        """Return the model that the name `asked` means.
+
+        Raises ModelError if the name is unknown or ambiguous. If no node is linked, its hint says
+        how to connect.
+        """
         try:
             return await self._content.names.resolve(asked)
         except ModelError as error:
@@ -106,7 +112,8 @@ class ModelOperations:
     # Pulling.
 
     async def pull(self, ask: messages.PullModel, emit: Emit) -> messages.PulledModel:
-        """Fetch a whole model from its providers. Chunks stay if the client disconnects."""
+        """Fetch a whole model from its providers. If the client disconnects, the chunks that have
+        arrived are kept."""
         meaning = await self._meant(ask.name)
         root = meaning.root
         vouchers = voucher_views(meaning.vouchers)
@@ -151,7 +158,8 @@ class ModelOperations:
             )
 
     async def _find_holders(self, meaning: Meaning) -> None:
-        """Raise FetchFailed if the model is incomplete here and no node claims to hold it."""
+        """Return if this node has the whole model, or some node claims to hold it. Raises
+        FetchFailed if neither is the case after several look-ups."""
         content, root = self._content, meaning.root
         if await self._is_whole(root):
             return
@@ -166,6 +174,7 @@ class ModelOperations:
         )
 
     async def _is_whole(self, root: str) -> bool:
+        """Return whether this node's library has every chunk of a model."""
         if root not in self._library.roots():
             return False
         try:
@@ -174,7 +183,8 @@ class ModelOperations:
             return False
 
     async def _keep_name(self, meaning: Meaning) -> str:
-        """Name the pulled model here as well, unless that name means another model here."""
+        """Give the pulled model its name on this node as well, unless the name means another model
+        here. Return the name under which the model is known here."""
         library, root = self._library, meaning.root
         names = library.names()
         if meaning.name and names.get(meaning.name, root) == root:
@@ -184,8 +194,12 @@ class ModelOperations:
 
 
 async def unnamed(library: Library, named: Collection[str]) -> list[messages.ModelEntry]:
-    """Describe the models of a library that have no name, for example after the name was given to
-    another model. Leave out those of which only a few files are needed for prompts."""
+    """Describe the models of a library that have no name, for example because their name was given
+    to another model.
+
+    Models of which the library has only the few files that prompts need are left out. `named` has
+    the roots to leave out as well.
+    """
     entries = []
     for root in sorted(library.roots() - set(named) - set(library.usage.passing)):
         with suppress(ModelError):  # damaged; fetching or adding it again repairs it
@@ -195,7 +209,7 @@ async def unnamed(library: Library, named: Collection[str]) -> list[messages.Mod
 
 
 def voucher_views(vouchers: Iterable[Voucher]) -> tuple[messages.VoucherView, ...]:
-    """Describe at most VOUCHERS_SHOWN vouchers, with source and age, the nearest first."""
+    """Describe the first VOUCHERS_SHOWN vouchers, in the given order."""
     return tuple(
         messages.VoucherView(each.peer, each.source.name.lower(), each.age)
         for each in list(vouchers)[: defaults.VOUCHERS_SHOWN]

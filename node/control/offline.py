@@ -1,4 +1,4 @@
-"""Operations of commands on a data folder on which no daemon runs."""
+"""Operations that commands perform directly on a data folder while no daemon runs on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +25,10 @@ async def add_model(
     name: str | None,
     progress: Callable[[int, int], None],
 ) -> AddedModel:
-    """Import a model folder while holding the lock of the data folder.
+    """Import the model in `folder` into the library, while holding the lock of the data folder.
 
-    Raises DataFolderInUse, ModelError.
+    `progress` is called with the bytes done and in total. Raises DataFolderInUse if a daemon runs,
+    and ModelError if the model cannot be imported.
     """
     lock = await open_folder(host, DataFolder(data))
     try:
@@ -40,7 +41,7 @@ async def add_model(
 
 
 async def list_models(host: Host, data: Path) -> Models:
-    """List the library's models, without the swarm's view of the nodes that serve them."""
+    """List the models of the library. Without a daemon, it is unknown which nodes serve them."""
     library = await _library(host, data)
     entries = []
     for name, root in library.names().items():
@@ -54,7 +55,8 @@ async def list_models(host: Host, data: Path) -> Models:
 
 
 async def show_model(host: Host, data: Path, name: str) -> ShownModel:
-    """Describe one model of the library. Raises ModelError `unknown-model`."""
+    """Describe one model of the library. Raises ModelError `unknown-model` if the library does not
+    have it."""
     library = await _library(host, data)
     root = library.resolve(name)
     shown = next((n for n, r in library.names().items() if r == root), name)
@@ -62,14 +64,17 @@ async def show_model(host: Host, data: Path, name: str) -> ShownModel:
 
 
 async def show_settings(host: Host, data: Path) -> SettingsView:
-    """Return the settings of the next start. Raises BadSetting."""
+    """Return the settings that apply from the next start on. Raises BadSetting if the settings file
+    is invalid."""
     return await host.offload(view, host, DataFolder(data), None)
 
 
 async def change_setting(host: Host, data: Path, key: str, text: str | None) -> ChangedSetting:
-    """Store or remove a setting for the next start, while holding the lock of the data folder.
+    """Store a setting for the next start, or remove it if `text` is None, while holding the lock of
+    the data folder.
 
-    Raises DataFolderInUse, BadSetting, TransportError, NodeError.
+    Raises DataFolderInUse if a daemon runs, BadSetting or TransportError if the value is invalid,
+    and NodeError if the disk fails.
     """
     lock = await open_folder(host, DataFolder(data))
     try:
@@ -80,8 +85,12 @@ async def change_setting(host: Host, data: Path, key: str, text: str | None) -> 
 
 
 async def remove_model(host: Host, data: Path, name: str, *, sure: bool) -> Removed:
-    """Remove a model if `sure`, else say what would be lost, while holding the lock of the data
-    folder. Copies on other nodes are unknown here. Raises DataFolderInUse, ModelError."""
+    """Remove a model if `sure`, else only describe what its removal would lose.
+
+    The lock of the data folder is held meanwhile. Copies on other nodes are unknown without a
+    daemon. Raises DataFolderInUse if a daemon runs, and ModelError if the library does not have the
+    model.
+    """
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)

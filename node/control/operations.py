@@ -1,4 +1,4 @@
-"""General control socket operations, such as `status` and `run`.
+"""Control socket operations on the node as a whole, such as `status` and `run`.
 
 Specified in docs/spec/control.md.
 """
@@ -30,7 +30,7 @@ from .server import Emit, Operation, operation
 
 
 class Operations:
-    """General operations on one node."""
+    """Control socket operations on one node as a whole."""
 
     def __init__(self, base: Base, network: Network, content: Content, compute: Compute) -> None:
         self._base = base
@@ -105,7 +105,8 @@ class Operations:
         return node.Peers(tuple(shown), may_invite(network.state.upkeep))
 
     async def links(self, _ask: node.GetLinks, _emit: Emit) -> node.Links:
-        """Describe every link, with its rates between two samples RATE_SPAN seconds apart."""
+        """Describe every link. Its rates come from two samples of the byte counts, RATE_SPAN
+        seconds apart."""
         network, began = self._network, self._host.now()
         before = linkviews.look(network.endpoint.links())
         await trio.sleep(defaults.RATE_SPAN)
@@ -117,8 +118,10 @@ class Operations:
         return node.Links(shown, now - began)
 
     async def doctor(self, ask: node.Diagnose, emit: Emit) -> node.Reachability:
-        """Return what is known about reachability. Measures if there is no measurement yet or the
-        request asks for a new one."""
+        """Return how peers reach this node.
+
+        A measurement is made first if there is none yet, or if the request asks for a new one.
+        """
         network, reach = self._network, self._network.dialer.reach
         if ask.again or reach.reachability.measured_at is None:
             await self._measure(emit, again=ask.again)
@@ -134,7 +137,11 @@ class Operations:
         )
 
     async def _measure(self, emit: Emit, *, again: bool) -> None:
-        """Wait at most MEASURING seconds for a measurement; return at once if none is possible."""
+        """Wait at most MEASURING seconds for a measurement.
+
+        Returns at once if no other computer can reach this node, and after ALONE seconds of uptime
+        if no node is linked. With `again`, a new measurement is started.
+        """
         network, reach = self._network, self._network.dialer.reach
         if network.diagnosis.local:
             return

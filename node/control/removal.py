@@ -1,7 +1,8 @@
-"""Removes models and blobs from a node's library for its owner, and says first what would be lost.
+"""Removes models and blobs from a node's library, after it has told the owner what would be lost.
 
-A root that is served or being fetched is refused: the owner ends that use first, so that no removal
-takes layers from a running chain. Specified in docs/spec/control.md, `model_rm` and `blob_rm`.
+While a root is served or fetched, its removal is refused, so that no removal takes layers from a
+running chain. The owner must end the use first. Specified in docs/spec/control.md, `model_rm` and
+`blob_rm`.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +27,7 @@ END_SERVING = (
 
 
 class Removal:
-    """Operations that remove content from one node's library."""
+    """Control socket operations that remove models and blobs from one node's library."""
 
     def __init__(self, content: Content, directory: Directory, serving: Serving) -> None:
         self._content = content
@@ -43,11 +44,13 @@ class Removal:
         )
 
     async def remove_model(self, ask: RemoveModel, _emit: Emit) -> Removed:
-        """Remove a model of this library if `sure`, else say what would be lost."""
+        """Remove a model of this library if the request is `sure`, else only describe what its
+        removal would lose."""
         return await self._remove(model_meant(ask.name, self._library), sure=ask.sure)
 
     async def remove_blob(self, ask: RemoveBlob, _emit: Emit) -> Removed:
-        """Remove a blob of this library if `sure`, else say what would be lost."""
+        """Remove a blob of this library if the request is `sure`, else only describe what its
+        removal would lose."""
         root = blob_meant(ask.root.lower(), self._library.blobs.roots())
         return await self._remove(root, sure=ask.sure)
 
@@ -60,7 +63,8 @@ class Removal:
         return replace(loss, removed=sure)
 
     def _check_unused(self, root: str) -> None:
-        """Raise ModelError `in-use` if a root is served or being fetched."""
+        """Raise ModelError `in-use` if this node serves the root, is about to serve it, or is
+        fetching it."""
         name, serving = _called(self._library, root), self._serving
         if root in self._content.exchange.fetching() and not serving.is_for(root):
             raise ModelError(
@@ -81,7 +85,8 @@ class Removal:
         raise ModelError("in-use", what, hint=END_SERVING)
 
     async def _loss(self, root: str) -> Removed:
-        """Return what a removal loses, and which parts of it other nodes claim to hold."""
+        """Describe what a removal would lose, including the disk space that it frees and the copies
+        that other nodes claim to hold."""
         content = self._content
         whole = await content.providers.replicas(root)
         some = set(holders(root, self._directory)) - whole
@@ -95,8 +100,11 @@ class Removal:
 
 
 async def loss_view(library: Library, root: str) -> Removed:
-    """Describe a root before its removal, as far as the library can tell: without the bytes that
-    become free and the copies on other nodes. Raises ModelError."""
+    """Describe what the removal of a root would lose, as far as the library knows.
+
+    The caller adds the disk space that becomes free and the copies on other nodes. Raises
+    ModelError if the root is unknown or damaged.
+    """
     own = await library.only_of(root)
     every = await library.parts(root)
     return Removed(
@@ -115,7 +123,8 @@ async def loss_view(library: Library, root: str) -> Removed:
 
 
 def model_meant(text: str, library: Library) -> str:
-    """Return the root of the one model of this library that `text` means. Raises ModelError."""
+    """Return the root of the model of this library that `text` names. Raises ModelError if none or
+    several match."""
     try:
         return library.resolve(text)
     except ModelError as error:
@@ -129,7 +138,8 @@ def model_meant(text: str, library: Library) -> str:
 
 
 def blob_meant(text: str, roots: Collection[str]) -> str:
-    """Return the one blob whose root begins with `text`. Raises ModelError."""
+    """Return the root among `roots` that begins with `text`. Raises ModelError if none or several
+    match."""
     found = [root for root in roots if text and root.startswith(text)]
     if len(found) == 1:
         return found[0]
@@ -142,7 +152,8 @@ def blob_meant(text: str, roots: Collection[str]) -> str:
 def only_here(
     root: str, members: Mapping[PeerId, MemberRecord], own: PeerId
 ) -> list[tuple[int, int]]:
-    """Return the layers of a model that only this node serves, as ranges."""
+    """Return the layers of a model that only this node serves, as a sorted list of ranges (start,
+    stop), stop exclusive."""
     mine: list[tuple[int, int]] = []
     rest: list[tuple[int, int]] = []
     for peer, record in members.items():

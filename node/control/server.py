@@ -1,7 +1,7 @@
-"""The control socket, over which commands on this machine talk to their daemon.
+"""The control socket, over which commands on this machine send requests to their daemon.
 
-A Unix socket that only this user can open. Each connection carries one request as a line of
-JSON. Specified in docs/spec/control.md.
+It is a Unix socket that only this user can open. Each connection carries one request, which is a
+line of JSON. Specified in docs/spec/control.md.
 """
 
 import json
@@ -27,13 +27,15 @@ Emit = Callable[[View], Awaitable[None]]
 Operation = Callable[[Object, Emit], Awaitable[View]]
 Asked = TypeVar("Asked", bound=Ask[object, object])
 
+# Exceptions that a stream raises once the client has disconnected.
 CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 def operation(
     ask: type[Asked], answer: Callable[[Asked, Emit], Awaitable[View]]
 ) -> tuple[str, Operation]:
-    """Return the name of an operation, and the operation: it decodes a request, then answers it."""
+    """Return (name of an operation, function that runs it). The function decodes the request as an
+    `ask`, and passes it to `answer`."""
 
     async def run(request: Object, emit: Emit) -> View:
         return await answer(decode(ask, request), emit)
@@ -42,7 +44,11 @@ def operation(
 
 
 class ControlServer:
-    """Answers control requests by name. Each operation gets the request and emits events."""
+    """Server of the control socket.
+
+    Passes each request to the operation of that name, together with a function that sends events.
+    Replies to at most CONTROL_CONNECTIONS clients at once, and refuses the others.
+    """
 
     def __init__(
         self,
@@ -58,9 +64,10 @@ class ControlServer:
         self.clients = 0  # current connections
 
     async def run(self, *, task_status: TaskStatus[Path] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen until cancelled. Starts with the path of the socket, and removes it at the end.
+        """Listen until cancelled.
 
-        Raises NodeError `disk`.
+        `nursery.start` returns the path of the socket, which is removed at the end. Raises
+        NodeError `disk` if the socket cannot be created.
         """
         path = self._folder.control_socket
         with disk_errors(self._folder):
@@ -86,7 +93,8 @@ class ControlServer:
 
 
 class _Client:
-    """One connection: reads the request, runs it while the client listens, and replies."""
+    """One connection of a client. Reads the request, runs the operation as long as the client is
+    connected, and replies."""
 
     def __init__(
         self, stream: trio.SocketStream, operations: Mapping[str, Operation], guard: Guard
@@ -131,7 +139,8 @@ class _Client:
         raise ControlError("timeout", "no request arrived")
 
     async def _run(self, name: str, operation: Operation, request: Object) -> None:
-        """Run the operation. Cancel it if the client disconnects or sends anything else."""
+        """Run the operation and send its result. If the client disconnects or sends anything more,
+        the operation is cancelled."""
         result: View | None = None
         failure: ShoalError | None = None
         async with trio.open_nursery() as nursery:
@@ -156,7 +165,8 @@ class _Client:
         self._scope.cancel()
 
     async def _emit(self, event: View) -> None:
-        """Send an event. The operation sees a disconnected client only as a cancellation."""
+        """Send an event. If the client has disconnected, the operation is cancelled; it never sees
+        another error."""
         try:
             await self._send(encode(event))
         except CLIENT_GONE:
@@ -174,13 +184,17 @@ class _Client:
 
 
 def _mishap() -> ControlError:
-    """Return the error for a command that ran into a bug, usually in handling what peers send."""
+    """Return the error for a request whose operation ran into a bug of this program. Such a bug is
+    usually triggered by what a peer has sent."""
     return ControlError(MISHAP, "the daemon ran into a bug", hint="`shoal status` shows it")
 
 
 async def encoded(view: View) -> str:
-    """Encode a reply as JSON, and let other tasks run between the items of its lists, of which a
-    large swarm makes thousands."""
+    """Return a reply as JSON.
+
+    The items of its lists are encoded in small steps, between which other tasks run, because a
+    reply about a large swarm has thousands of items.
+    """
     texts = []
     for name, value in entries(view):
         if isinstance(value, (list, tuple)):
@@ -197,7 +211,8 @@ async def encoded(view: View) -> str:
 
 
 def parse_request(line: bytes) -> Object:
-    """Return a request: a JSON object with a text `op`. Raises ControlError."""
+    """Return the JSON object on a line, which has a text `op`. Raises ControlError if the line is
+    anything else."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
@@ -208,13 +223,14 @@ def parse_request(line: bytes) -> Object:
 
 
 def describe(error: ShoalError) -> Failure:
-    """Return an error in the form of the control protocol."""
+    """Convert an error to its form in the control protocol."""
     code = getattr(error, "code", None) or "failed"
     return Failure(str(code), error.message, error.hint)
 
 
 def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
-    """Return the first error of a group that holds only ShoalErrors. Reraise any other group."""
+    """Return the first error of a group in which all errors are ShoalErrors. Reraise any other
+    group."""
     ours, rest = group.split(ShoalError)
     if ours is None or rest is not None:
         raise group
@@ -227,7 +243,10 @@ def only_shoal_error(group: BaseExceptionGroup[BaseException]) -> ShoalError:
 
 @asynccontextmanager
 async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
-    """Yield a callback for progress. A client that reads slowly gets only the latest values."""
+    """Yield a callback that emits progress: it takes the bytes done and in total.
+
+    If the client reads slowly, intermediate values are dropped.
+    """
     send, receive = trio.open_memory_channel[tuple[int, int]](1)
 
     def note(done: int, total: int) -> None:

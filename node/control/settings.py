@@ -12,7 +12,8 @@ from .server import Emit, Operation, operation
 
 
 class SettingOperations:
-    """Operations on the settings of one node. `parts` are those that live settings change."""
+    """Control socket operations on the settings of one node. `parts` are the parts of the daemon to
+    which changes are applied at once."""
 
     def __init__(self, host: Host, settings: LiveSettings, parts: LiveParts) -> None:
         self._host = host
@@ -29,7 +30,8 @@ class SettingOperations:
             return await host.offload(view, host, settings.config.folder, settings.given)
 
     async def set(self, ask: ChangeSetting, _emit: Emit) -> ChangedSetting:
-        """Store a new value, and apply it at once if its key is live."""
+        """Store a new value in the settings file. If the setting is a live one, apply the value at
+        once as well."""
         host, folder = self._host, self._settings.config.folder
         async with self._one_at_a_time:
             setting = await host.offload(set_key, host, folder, ask.key, ask.text)

@@ -1,4 +1,4 @@
-"""Control socket operations on the swarm's state. Specified in docs/spec/control.md."""
+"""Control socket operations on the shared state of the swarm. Specified in docs/spec/control.md."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ _KINDS = ", ".join(KINDS)
 
 
 class StateOperations:
-    """Operations on the state of the node `own`."""
+    """Control socket operations on the shared state that the node `own` knows."""
 
     def __init__(self, state: State, own: PeerId) -> None:
         self._state = state
@@ -35,7 +35,8 @@ class StateOperations:
         )
 
     async def show(self, ask: messages.ShowState, emit: Emit) -> messages.State:
-        """Emit the feeds, one in each event, with their facts if an author is given."""
+        """Emit one event for each feed. If the request names an author, the events have the facts
+        as well."""
         count = 0
         for view in await self._chosen(ask):
             await emit(await self._feed(view, facts=ask.author is not None))
@@ -51,7 +52,7 @@ class StateOperations:
         )
 
     async def export(self, ask: messages.ExportState, emit: Emit) -> messages.Exported:
-        """Emit all feeds with their facts, one in each event."""
+        """Emit one event for each feed, with its facts."""
         count = 0
         for view in await self._chosen(ask):
             await emit(await self._feed(view, facts=True))
@@ -59,7 +60,7 @@ class StateOperations:
         return messages.Exported(count)
 
     async def log(self, ask: messages.LogState, emit: Emit) -> messages.Changes:
-        """Emit each change of the chosen facts in an event, feed by feed."""
+        """Emit one event for each change of a fact, feed by feed."""
         count = 0
         for view in await self._chosen(ask):
             async for said in self._state.inspection.history(view):
@@ -70,7 +71,7 @@ class StateOperations:
         return messages.Changes(count)
 
     async def verify(self, _ask: messages.VerifyState, _emit: Emit) -> messages.CheckedState:
-        """Verify every signature and chain in the store."""
+        """Verify all signatures and hash chains in the store."""
         found = await self._state.inspection.verified()
         damaged = tuple(
             messages.FeedName(name.author, name.kind, name.part) for name in found.damaged
@@ -80,7 +81,11 @@ class StateOperations:
     async def _chosen(
         self, ask: messages.ShowState | messages.ExportState | messages.LogState
     ) -> list[FeedView]:
-        """Return the feeds of the requested kind and author. Raises BadId."""
+        """Return the feeds of the requested kind and author.
+
+        Raises ControlError if there is no such kind, and BadId if the author is unknown or
+        ambiguous.
+        """
         kind, author = ask.kind, ask.author
         if kind is not None and kind not in KINDS:
             raise ControlError(
@@ -96,7 +101,10 @@ class StateOperations:
         ]
 
     def _author(self, asked: str, known: set[PeerId]) -> str:
-        """Return the peer that the text means; `me` is this node. Raises BadId."""
+        """Return the peer whose id begins with `asked`; `me` means this node.
+
+        `known` has the authors to choose from. Raises BadId if none or several match.
+        """
         if asked == "me":
             return self._own
         some = self._state.interest.kept is not None
@@ -125,7 +133,7 @@ class StateOperations:
 
 
 def _kept(keeps: Keeps) -> messages.Parts | None:
-    """Return the stored parts of each kind of other nodes' feeds; None: all."""
+    """Return the stored parts of other nodes' feeds, grouped by kind. None means all parts."""
     if keeps is None:
         return None
     parts: dict[str, tuple[int, ...]] = {}

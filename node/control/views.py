@@ -1,4 +1,4 @@
-"""Describes models, shards, peers and figures of a node in messages of the control socket."""
+"""Describes models, shards, peers and figures of a node as messages of the control socket."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -42,7 +42,8 @@ SHOWN_CONFIG = (
 
 
 def why_not_served(members: Members, root: str, layers: int) -> str | None:
-    """Say why no chain of members serves a model; None if one does."""
+    """Return a sentence that explains why no chain of members serves a model. Returns None if a
+    chain does."""
     try:
         find_route(members, root, layers, 1)
     except NoRoute as error:
@@ -51,7 +52,8 @@ def why_not_served(members: Members, root: str, layers: int) -> str | None:
 
 
 def known_models(members: Members) -> dict[str, ModelName]:
-    """Return every model that a member names, by root, with its alphabetically first name."""
+    """Return every model that a member gives a name to, by root. A model with several names appears
+    under the alphabetically first one."""
     found: dict[str, ModelName] = {}
     for record in members.values():
         for model in record.models:
@@ -61,13 +63,15 @@ def known_models(members: Members) -> dict[str, ModelName]:
 
 
 def named_models(members: Members) -> list[ModelName]:
-    """Return every name that a member gives to a model, sorted; a model may have several."""
+    """Return every pair of name and model that a member announces, sorted by name. A model may
+    appear under several names."""
     found = {(model.name, model.root): model for r in members.values() for model in r.models}
     return [found[key] for key in sorted(found)]
 
 
 def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
-    """Describe a model of a library, without the swarm's view of it."""
+    """Describe a model from its manifest only. What the swarm knows of the model is left
+    unknown."""
     return ModelEntry(
         name=name,
         root=manifest.root,
@@ -82,7 +86,8 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
 
 
 def added_model(name: str, manifest: Manifest, before: Mapping[str, str]) -> AddedModel:
-    """Describe a model that was just added; `before`: the previous names, each with its root."""
+    """Describe a model that was just added under `name`. `before` maps each earlier name of the
+    library to its root."""
     old = before.get(name, manifest.root)
     entry = model_entry(name, manifest, local=True)
     return extended(AddedModel, entry, replaced=None if old == manifest.root else old)
@@ -91,7 +96,8 @@ def added_model(name: str, manifest: Manifest, before: Mapping[str, str]) -> Add
 def swarm_entry(
     model: ModelName, members: Members, local: Iterable[str], own: PeerId
 ) -> ModelEntry:
-    """Describe a model as the swarm knows it: its vouchers, and whether a chain serves it."""
+    """Describe a model as the swarm knows it: which members vouch for its name, and whether a chain
+    serves it."""
     missing = why_not_served(members, model.root, model.layers)
     return ModelEntry(
         name=model.name,
@@ -107,7 +113,8 @@ def swarm_entry(
 
 
 def vouchers(model: ModelName, members: Members, own: PeerId) -> tuple[VoucherView, ...]:
-    """Return the members that give this name to this root, this node first."""
+    """Return at most VOUCHERS_SHOWN members that give this name to this model. This node comes
+    first if it is one of them."""
     found = [
         VoucherView(peer, "here" if peer == own else "members", 0.0)
         for peer, record in members.items()
@@ -117,13 +124,17 @@ def vouchers(model: ModelName, members: Members, own: PeerId) -> tuple[VoucherVi
 
 
 def swarm_models(directory: Directory, library: Library) -> list[ModelEntry]:
-    """Describe every model that this node or a member names."""
+    """Describe every model that this node or a member gives a name to."""
     members, local, own = directory.members(), library.roots(), directory.own().peer
     return [swarm_entry(model, members, local, own) for model in named_models(members)]
 
 
 def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool) -> ShownModel:
-    """Describe one model in full, without its vouchers."""
+    """Describe a model with its configuration and the members that serve it. Vouchers are not
+    included.
+
+    If `members` is empty, it is unknown whether a chain serves the model.
+    """
     missing = why_not_served(members, manifest.root, manifest.layers) if members else None
     holders = [
         Holder(peer, layers_text(shard), shard.dtype)
@@ -141,12 +152,13 @@ def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool)
 
 
 def layers_text(shard: ShardRecord) -> str:
-    """Return the layers as `start:stop`, stop exclusive."""
+    """Return the layers of a shard as `start:stop`, where stop is exclusive."""
     return f"{shard.start}:{shard.stop}"
 
 
 def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> ShardView:
-    """Describe a shard that a node serves."""
+    """Describe a shard that a node serves. `names` maps roots to models; a shard whose model has no
+    name is shown by its root."""
     named = names.get(shard.root)
     return ShardView(
         model=named.name if named else shard.root[:16],
@@ -162,7 +174,10 @@ def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> ShardView:
 def serving_view(
     status: ServingStatus, shard: ShardRecord | None, names: Mapping[str, ModelName], room: int
 ) -> ServingView:
-    """Describe what the node serves now, and its progress towards what it will serve."""
+    """Describe what the node serves now, or its progress until it serves.
+
+    `room` is the number of tokens that one more request can have.
+    """
     return ServingView(
         phase=status.phase,
         state=status.text,
@@ -175,12 +190,12 @@ def serving_view(
 
 
 def disk_view(allowance: Allowance, used: int) -> Disk:
-    """Describe the disk use and limit of models and blobs, in bytes."""
+    """Describe the disk use of models and blobs (`used`, in bytes) and its limit."""
     return Disk(used, allowance.limit, allowance.firm)
 
 
 def capacity_view(capacity: Capacity) -> CapacityView:
-    """Describe a measured machine."""
+    """Describe the measured capacity of a machine."""
     return CapacityView(
         cores=capacity.cores,
         memory_bytes=capacity.memory_bytes,
@@ -191,12 +206,12 @@ def capacity_view(capacity: Capacity) -> CapacityView:
 
 
 def condition_view(condition: Condition) -> ConditionView:
-    """Describe a condition of node/health.py."""
+    """Describe a condition from the node's `Health`."""
     return ConditionView(condition.name, condition.sentence, condition.hint)
 
 
 def stall_view(guard: StallGuard) -> Stalls:
-    """Describe how often a step blocked the event loop, and the longest one."""
+    """Describe how often a task has blocked the event loop, and the longest such step."""
     worst = guard.worst
     return Stalls(
         guard.count, worst.seconds * 1000 if worst else None, worst.task if worst else None
@@ -204,12 +219,14 @@ def stall_view(guard: StallGuard) -> Stalls:
 
 
 def listening_address(record: MemberRecord, seen: str | None) -> str | None:
-    """Return where a peer listens, as IP:PORT, or only as an IP address.
+    """Return the address at which a peer listens, as IP:PORT, or only its IP address if the port is
+    unknown.
 
-    `seen` is the IP address at which a link leads to it. The peer's address there counts first,
-    then the first that it names; a peer that is seen at a public address counts only public ones,
-    because the others are behind its router. Without such an address the result is `seen`: the
-    port of a link that the peer dialled is one that nothing listens on.
+    `seen` is the IP address of the peer on its link, or None. Among the addresses in the peer's
+    record, the one at `seen` is preferred, then the first. If `seen` is a public address, only
+    public addresses are considered, because the others are behind the peer's router. If no address
+    remains, the result is `seen` without a port: if the peer dialled the link, nothing listens on
+    the link's port.
     """
     found = []
     for text in record.addresses:
@@ -227,7 +244,8 @@ def listening_address(record: MemberRecord, seen: str | None) -> str | None:
 def peer_view(
     record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
 ) -> PeerView:
-    """Describe another node: its own record, and the measurements of the link to it."""
+    """Describe another node from its member record, and from the measurements of the link to it.
+    `link` is None if there is none. `now` is in seconds on the host's clock."""
     status = link.status if link else None
     return PeerView(
         peer=record.peer,

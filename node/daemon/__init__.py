@@ -1,5 +1,5 @@
-"""The daemon's parts, the order of their life, and its clean end.
+"""The parts of a daemon, the order in which they start, and its clean shutdown.
 
-Public: `run_node(host, config, *, engine_factory=None, say=…)`, which the simulator starts as well,
-and `Node`. Imports every other room of `node/`.
+Public: `run_node(host, config, *, engine_factory=None, say=…)`, which the simulator uses as well,
+and `Node`. Imports every other package of `node/`.
 """

@@ -7,17 +7,18 @@ from ...transport.address import Address
 from ...transport.host.seam import Interface
 from ...transport.identity import PeerId
 
+# Beginnings of the names of interfaces that lead to containers and virtual machines only.
 VIRTUAL = ("docker", "br-", "veth", "virbr", "vmnet", "lxc", "cni", "podman")
-MOST = 8  # published addresses
+MOST = 8  # most addresses that are published
 
 
 def own_addresses(
     listen: str, port: int, peer: PeerId, interfaces: Iterable[Interface]
 ) -> list[Address]:
-    """Return the addresses to publish for a listener on `listen`, best first.
+    """Return the addresses to publish for a listener on the IP address `listen`, the best first.
 
-    A listener on all addresses publishes those of the interfaces: public addresses first and
-    addresses of virtual switches last. Loopback is published only if there is no other address.
+    For a listener on all addresses, these are the addresses of the interfaces: public ones first,
+    those of virtual switches last. Loopback addresses are only published if there is no other.
     """
     address = ipaddress.ip_address(listen)
     if not address.is_unspecified:
@@ -31,5 +32,7 @@ def own_addresses(
 
 
 def _rank(item: Interface) -> tuple[bool, bool]:
+    """Return a sort key that puts private addresses after public ones, and virtual switches
+    last."""
     virtual = item.name.startswith(VIRTUAL)
     return virtual, ipaddress.ip_address(item.address).is_private

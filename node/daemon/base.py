@@ -28,11 +28,11 @@ from .stall import StallGuard
 
 
 class ManagedEngine(RestartingEngine, Protocol):
-    """Engine that runs as a task: the worker process, or the simulator's engine."""
+    """An engine that runs as a task: a worker process, or the engine of the simulator."""
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker, while it lives."""
+        """Process id of the worker, or None while it is not running."""
         ...
 
     async def run(self, *, task_status: TaskStatus[None] = ...) -> None: ...
@@ -45,7 +45,8 @@ NO_ENGINE = "this node has no engine, as its owner chose: it serves no layers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Parts of one daemon that need no peer. `began` is on the host's clock."""
+    """The parts of one daemon that need no peer. `began` is the time of the start, in seconds on
+    the host's clock."""
 
     host: Host
     settings: LiveSettings
@@ -58,14 +59,14 @@ class Base:
     capacity: Capacity
     engine: ManagedEngine | None
     no_engine: str
-    """Why there is no engine, if there is none."""
+    """Reason to report if this node has no engine."""
     health: Health
     stalls: StallGuard
     say: Say
     """Prints a line for a person."""
     began: float
     stopped: trio.Event
-    """Set when the daemon is to end."""
+    """Set when the daemon has been told to stop."""
 
     @property
     def config(self) -> NodeConfig:
@@ -74,12 +75,13 @@ class Base:
 
     @property
     def works(self) -> bool:
-        """Whether this node does jobs of others, unless it is a client of a group."""
+        """Whether this node works on jobs of other nodes. (Clients of a private group never do.)"""
         wanted = self.config.jobs
         return self.engine is not None if wanted is None else wanted
 
     def refuse_when_stopping(self) -> None:
-        """Raise ControlError if the daemon is to end: a waiting client must not delay that."""
+        """Raise ControlError if the daemon has been told to stop, because a client that waits would
+        delay that."""
         if self.stopped.is_set():
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 
@@ -87,10 +89,11 @@ class Base:
 async def prepare(
     host: Host, settings: LiveSettings, factory: EngineFactory | None, say: Say
 ) -> Base:
-    """Load or create the contents of the data folder, measure the machine, and make the engine.
+    """Load or create the contents of the data folder, measure the machine, and create the engine.
 
-    Without a factory, the engine is the worker process, if torch is installed. A factory that
-    returns None means that this node has no engine. Raises NodeError, TransportError.
+    If `factory` is None, the engine is a worker process, provided torch is installed. If the
+    factory returns None, this node has no engine. Raises NodeError if the data folder is invalid or
+    the disk fails, and TransportError if the identity is invalid.
     """
     config = settings.config
     with disk_errors(config.folder):
@@ -133,6 +136,7 @@ def _engine(
 
 
 def _tell(say: Say, condition: Condition) -> None:
+    """Print a condition and its hint."""
     say(f"warning: {condition.sentence}")
     if condition.hint:
         say(f"hint: {condition.hint}")

@@ -17,7 +17,7 @@ from .network import Network
 
 
 class Compute:
-    """The computing parts of one daemon, and those that depend on what it computes."""
+    """The parts of one daemon that compute, and the parts that depend on what it computes."""
 
     def __init__(self, base: Base, network: Network, content: Content) -> None:
         host, directory, endpoint = base.host, network.directory, network.endpoint
@@ -72,5 +72,6 @@ class Compute:
         )
 
     def _is_idle(self) -> bool:
+        """Return whether no session is open here and nothing is being fetched."""
         sessions = self.gateway.sessions or self.stage.sessions
         return not (sessions or self._content.exchange.fetching())

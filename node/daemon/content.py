@@ -1,4 +1,4 @@
-"""The parts of a daemon that store and fetch: its providers, its exchange, and its disk limit."""
+"""The parts of a daemon that store and fetch content: providers, chunk exchange, and disk limit."""
 
 from ...dht.content.quota import Quota
 from ...dht.exchange.exchange import Exchange
@@ -15,7 +15,7 @@ from .network import Network
 
 
 class Content:
-    """The models, blobs and KV blocks of one daemon, and its ways to get more."""
+    """The parts of one daemon that store models, blobs and KV blocks, and fetch more of them."""
 
     def __init__(self, base: Base, network: Network) -> None:
         host, endpoint, directory = base.host, network.endpoint, network.directory

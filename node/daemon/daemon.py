@@ -1,6 +1,6 @@
-"""The daemon: builds its parts, starts them in order and ends them cleanly.
+"""The daemon: creates its parts, starts them in order, and shuts them down.
 
-`run_node` is the entry point, both for `shoal node` and for the simulator.
+`run_node` is the entry point for `shoal node` and for the simulator.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,14 +58,19 @@ async def run_node(
     bar: ShowFetch | None = None,
     task_status: "TaskStatus[Node]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run one daemon until `Node.stop` or cancellation.
+    """Run one daemon until `Node.stop` is called or the task is cancelled.
 
-    `nursery.start` returns the node as soon as its sockets answer.
+    `nursery.start` returns the node as soon as its sockets accept connections.
 
-    `options` are settings by key, as a person typed them. They are written to the settings file,
-    which is read as well, and the node logs peers and answers. With None, `config` alone counts.
-    `say` receives lines for a person, including the progress of a fetch unless `bar` is given.
-    Raises DataFolderInUse, NodeError, HostError, TransportError.
+    `options` are settings that the owner gave, by key and as texts. They are stored in the settings
+    file, whose settings apply as well, and the node logs its peers and answers. If `options` is
+    None, only `config` applies and nothing is logged.
+
+    `say` receives lines for the owner. Among them is the progress of fetches, unless `bar` is given
+    to display it.
+
+    Raises DataFolderInUse if another daemon runs, and NodeError, HostError or TransportError if
+    this one cannot start.
     """
     lock = await open_folder(host, config.folder)
     try:
@@ -80,15 +85,17 @@ async def run_node(
 
 
 class Node:
-    """One running daemon: four groups of parts, each built from those before it."""
+    """One running daemon. Its parts form four groups, each of which is built from the groups before
+    it."""
 
     def __init__(self, base: Base, bar: ShowFetch | None = None, *, logs: bool = False) -> None:
-        """`bar` gets the progress of fetches instead of lines; `logs`: log peers and answers."""
+        """`bar` receives the progress of fetches, which is otherwise printed. `logs` says whether
+        to log peers and answers."""
         self.base = base
         self.network = network = Network(base)
         self.content = content = Content(base, network)
         self.compute = compute = Compute(base, network, content)
-        # The parts that a program which embeds the daemon uses, such as the simulator.
+        # Parts that are used by programs which embed the daemon, such as the simulator.
         self.host, self.identity, self.library = base.host, base.identity, base.library
         self.engine, self.health, self.inviter = base.engine, base.health, base.inviter
         self.endpoint, self.dialer, self.listening = (
@@ -104,7 +111,7 @@ class Node:
         self.serving, self.working = compute.serving, compute.working
         self._bar = bar
         self._logs = logs
-        self._restarts = 0  # of the engine's worker
+        self._restarts = 0  # of the engine's worker process
         self.control = ControlServer(
             base.host, base.config.folder, self._operations(), guard=self.network.endpoint.guard
         )
@@ -134,7 +141,8 @@ class Node:
     # Life.
 
     async def run(self, *, task_status: "TaskStatus[Node]") -> None:
-        """Start the parts in order of dependency. When stopped, finish running requests first."""
+        """Start the parts in the order of their dependencies, and run until stopped. Running
+        requests may then finish first."""
         with self.base.stalls.watching():
             async with trio.open_nursery() as nursery:
                 await self.listening.start(nursery)
@@ -150,11 +158,12 @@ class Node:
         return self.base.stopped.is_set()
 
     def stop(self) -> None:
-        """Shut down: refuse new requests, give running ones DRAIN_TIME, then close everything."""
+        """Begin to shut down: refuse new requests, wait up to DRAIN_TIME seconds for running ones,
+        then close everything."""
         self.base.stopped.set()
 
     async def _drain(self) -> None:
-        """Refuse new work, let running work end for at most DRAIN_TIME, then leave the swarm."""
+        """Refuse new work, wait up to DRAIN_TIME seconds for running work, then leave the swarm."""
         self.serving.leave()
         self.directory.publish(shards=())
         await self.working.leave()
@@ -198,7 +207,7 @@ class Node:
             nursery.start_soon(keep_journal, base.say, self.directory, self.gateway, self.stage)
 
     def _greet(self, page: str) -> None:
-        """Print the identity, the addresses and the offers of this node."""
+        """Print the node's version, identity and addresses, and the resources that it offers."""
         base = self.base
         base.say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.listening.addresses:
@@ -211,7 +220,8 @@ class Node:
             base.say(line)
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
-        """Run the engine. If it cannot start, the node stays a member without one."""
+        """Run the engine. If it cannot start, report that; the node stays a member without an
+        engine."""
         engine.on_restart(self._engine_restarted)
         try:
             await engine.run()
@@ -224,6 +234,7 @@ class Node:
         self.health.report("restarts", f"the engine's worker process ended and restarted {times}")
 
     async def _enter_swarm(self, nursery: trio.Nursery) -> None:
+        """Join or rejoin the swarm, start the tasks that need it, and begin to serve layers."""
         config, remembering = self.config, self.network.remembering
         if config.invitation is not None:
             await self._join(config.invitation)
@@ -246,7 +257,7 @@ class Node:
         )
 
     async def _join(self, invitation: Invitation) -> None:
-        """Redeem an invitation, and enter the group that it leads to."""
+        """Use an invitation, and enter the group of the inviter if it has one."""
         credentials, inviter = self.base.credentials, self.inviter
         box = box_of(self.identity)
         link, handed = await join(self.endpoint, invitation, box, before=inviter.peer)
@@ -258,13 +269,15 @@ class Node:
         self.base.say(f"joined the swarm of {link.peer}")
 
     async def _meet_members(self) -> None:
-        """Wait up to MEETING_TIME for other members, to choose layers with their records known."""
+        """Wait up to MEETING_TIME seconds until other members and what they serve are known,
+        because this node's choice of layers depends on that."""
         with trio.move_on_after(defaults.MEETING_TIME):
             while not self.directory.has_met():  # noqa: ASYNC110
                 await trio.sleep(defaults.MEETING_LOOK)
 
     async def _watch_serving(self) -> None:
-        """Print changes of the serving status, and keep the `serving` condition up to date."""
+        """Print each change of the serving status, and report failures as the condition
+        `serving`."""
         said, chosen, progress = "", None, FetchProgress(self.host)
         while True:
             status = self.serving.status()

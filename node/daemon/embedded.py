@@ -1,4 +1,5 @@
-"""The embedded model, which a first node serves so that a fresh swarm answers at once."""
+"""The embedded model, which the first node of a swarm serves, so that a new swarm can answer at
+once."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ CONFIG_LIMIT = 1 << 20  # bytes of config.json
 
 
 def embedded_folder() -> Path:
-    """Return the Hugging Face folder that is shipped inside the package."""
+    """Return the folder of the embedded model inside the package. It has the Hugging Face
+    format."""
     return Path(str(resources.files("shoal"))) / "models" / defaults.EMBEDDED_MODEL
 
 
@@ -31,7 +33,7 @@ def embedded_layers(host: Host) -> int:
 
 
 async def import_embedded(library: Library) -> str:
-    """Import the embedded model into the library under its name and return its root."""
+    """Import the embedded model into the library under its name, and return its root."""
     _, manifest = await library.add(embedded_folder(), defaults.EMBEDDED_MODEL)
     return manifest.root
 
@@ -49,14 +51,18 @@ class EmbeddedModel:
         self._health = health
 
     def is_needed(self, *, fresh: bool) -> bool:
-        """Whether to import the model: this is the `fresh` first node of a swarm and its library
-        is empty, or the library's manifest of the model was damaged."""
+        """Return whether the model must be imported.
+
+        This is the case if the library is empty and this is the first node of a new swarm
+        (`fresh`), or if the library's manifest of the model is missing.
+        """
         names = self._library.names()
         known = names.get(defaults.EMBEDDED_MODEL, "")
         return (fresh and not names) or known not in {"", *self._library.roots()}
 
     async def bring(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Import the model, and retry until that succeeds. Starts after the first attempt."""
+        """Import the model, and retry until this succeeds. `nursery.start` returns after the first
+        attempt."""
         root = self._library.names().get(defaults.EMBEDDED_MODEL)
         while True:
             try:
@@ -77,7 +83,11 @@ class EmbeddedModel:
             await trio.sleep(defaults.EMBEDDED_PAUSE)
 
     async def restore(self, root: str, digests: Sequence[str]) -> None:
-        """Restore chunks of the model from the package if no other member has them."""
+        """Restore chunks of the embedded model from the package, unless another member claims to
+        have them.
+
+        Does nothing if `root` is another model or no chunk is missing.
+        """
         if self._library.names().get(defaults.EMBEDDED_MODEL) != root:
             return
         if holders(root, self._directory):

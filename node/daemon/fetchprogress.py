@@ -1,4 +1,4 @@
-"""Formats the progress of a node's fetches as lines for its terminal. No I/O."""
+"""Formats the progress of a node's fetches as lines of text. Performs no I/O."""
 
 from ...tasks.serving.serving import ServingStatus
 from ...transport.host.seam import Host
@@ -8,14 +8,15 @@ MIB = 2**20
 
 
 class FetchProgress:
-    """Produces a progress line at most every PROGRESS_PAUSE seconds, while bytes arrive."""
+    """Produces a line about the progress of a fetch, at most one every PROGRESS_PAUSE seconds and
+    only if bytes have arrived."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._said: tuple[float, int] | None = None  # time of the last line, and bytes done then
 
     def line(self, status: ServingStatus) -> str | None:
-        """Return the line to print for a `Serving.status`, or None."""
+        """Return the line to print for the current status, or None if no line is due."""
         done, total, now = status.done_bytes, status.total_bytes, self._host.now()
         if status.phase != "fetching" or not total:
             self._said = None

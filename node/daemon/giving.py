@@ -1,4 +1,5 @@
-"""Describes at a node's start what it offers to others, with the option that changes each."""
+"""Formats the list that a node prints at its start: what it offers to others, and the option that
+changes it."""
 
 from ...dht.content.quota import Allowance
 from ...transport.relay.defaults import RelayLimits
@@ -8,21 +9,24 @@ from .base import Base
 
 
 def shown_size(count: int) -> str:
-    """Return a byte count for a person: `300 B`, `120 MiB`, `4.0 GiB`."""
+    """Format a number of bytes: `300 B`, `120 MiB`, `4.0 GiB`."""
     if count >= 2**30:
         return f"{count / 2**30:.1f} GiB"
     return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count} B"
 
 
 def shown_rate(count: int) -> str:
-    """Return bytes per second for a person: `64 kB/s`, `1.5 MB/s`."""
+    """Format a rate in bytes per second: `64 kB/s`, `1.5 MB/s`."""
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 
 def giving_lines(base: Base, allowance: Allowance, relaying: RelayLimits, *, works: bool
                  ) -> list[str]:  # fmt: skip
-    """Return one line for each resource on offer, and one for the stored settings. `works`: the
-    node does jobs of others."""
+    """Return one line for each resource that the node offers, and one line for the stored settings,
+    if any.
+
+    `works` says whether the node works on jobs of other nodes.
+    """
     rows = {
         "memory": _memory(base),
         "cores": _cores(base),

@@ -1,5 +1,7 @@
 """Reports a hole in the model that this node serves: layers that no node serves, or shards that do
-not join. Only a lasting hole is reported, because a chain is briefly missing when nodes start.
+not fit together.
+
+Only a hole that lasts is reported, because chains are briefly incomplete while nodes start.
 """
 
 import trio
@@ -18,7 +20,7 @@ _HINT = (
 
 
 async def watch_holes(host: Host, directory: Directory, health: Health) -> None:
-    """Report and clear the condition, until cancelled."""
+    """Report or clear the condition `hole` as the members change, until cancelled."""
     since: float | None = None
     while True:
         version = directory.version
@@ -36,7 +38,8 @@ async def watch_holes(host: Host, directory: Directory, health: Health) -> None:
 
 
 def _missing(directory: Directory) -> str | None:
-    """Return why no chain answers for a model of which this node serves layers."""
+    """Return a sentence that says why no chain serves a model of which this node serves layers.
+    Returns None if there is no such model."""
     shards = directory.own().shards
     if not shards:
         return None

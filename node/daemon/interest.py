@@ -1,8 +1,9 @@
-"""Chooses which of the swarm's state this node stores: all, or, on a small machine, what it needs.
+"""Chooses which parts of the swarm's state this node stores: all or, on a small machine, only what
+it needs.
 
-A small node stores the feeds of the models that it has or serves, or of all models if it chooses
-for itself what to serve; and those of jobs, if it runs them. An owner of a private group stores
-everything. Every node stores the members and the names of models.
+A small node stores the feeds about shards of the models that it has or serves; if it chooses for
+itself what to serve, those of all models. It stores the feeds about jobs if it works on jobs. An
+owner of a private group stores everything. Every node stores the members and the names of models.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,12 +21,15 @@ from ...transport.host.seam import Host
 from .. import defaults
 from ..settings.config import NodeConfig
 
-SHARDS = "shards"
+SHARDS = "shards"  # the kind of feed that says which layers a node serves
 
 
 def keeps_all(host: Host, config: NodeConfig) -> bool:
-    """Whether to store all state. The owner decides; with `auto`, memory and disk must have space
-    for the state of a swarm of 10,000 nodes and more."""
+    """Return whether this node stores all state.
+
+    The owner decides. With `auto`, the node does so if its memory and disk have space for the state
+    of a swarm of more than 10,000 nodes.
+    """
     if config.state != "auto":
         return config.state == "all"
     return (
@@ -35,8 +39,11 @@ def keeps_all(host: Host, config: NodeConfig) -> bool:
 
 
 def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot]:
-    """Yield the kinds and parts of state that a node needs. `roots`: models that it has or serves;
-    `chooses`: it chooses for itself what to serve; `works`: it runs other nodes' jobs."""
+    """Yield the plots of state (kind, part) that a node needs.
+
+    `roots` are the models that it has or serves. `chooses` says whether it chooses for itself what
+    to serve, and `works` whether it works on jobs of other nodes.
+    """
     if works:
         yield from WORK
     parts = KINDS[SHARDS].parts if chooses else {part_of_root(root) for root in roots}
@@ -45,9 +52,10 @@ def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot
 
 
 class Keeping:
-    """Keeps the interest of one node's state in line with what the node needs.
+    """Updates which parts of the state one node stores, as its needs change.
 
-    `chooses`: the node chooses for itself what to serve; `works`: it runs other nodes' jobs.
+    `chooses` says whether the node chooses for itself what to serve, and `works` whether it works
+    on jobs of other nodes.
     """
 
     def __init__(
@@ -60,22 +68,22 @@ class Keeping:
         self.works = works
 
     def needed(self) -> list[Plot]:
-        """Return the kinds and parts that this node needs now."""
+        """Return the plots of state (kind, part) that this node needs now."""
         upkeep = self._state.upkeep
         if upkeep is not None and upkeep.group.role is Role.OWNER:
-            return list(all_parts())  # a revocation names where each feed ends
+            return list(all_parts())  # a revocation names the last valid entry of each feed
         own = self._directory.own()
         roots = {*self._library.roots(), *(shard.root for shard in own.shards)}
         return list(needed(roots, chooses=self.chooses, works=self.works))
 
     def look(self) -> bool:
-        """Update the interest; return whether it has changed."""
+        """Update which parts of the state this node stores. Return whether that has changed."""
         before = self._state.interest.kept
         self._state.need(self.needed())
         return self._state.interest.kept != before
 
     async def run(self) -> None:
-        """Update the interest every NEEDED_LOOK seconds, until cancelled."""
+        """Repeat `look` every NEEDED_LOOK seconds, until cancelled."""
         while True:
             self.look()
             await trio.sleep(defaults.NEEDED_LOOK)

@@ -1,4 +1,5 @@
-"""Runs a daemon's part in jobs: submits its own, does other nodes', and counts their usage."""
+"""The daemon's part in jobs: submits its own jobs, works on those of other nodes, and counts
+usage."""
 
 from contextlib import suppress
 from functools import partial
@@ -27,7 +28,7 @@ from .network import Network
 
 
 class Working:
-    """Jobs of one node. Created after the computing parts."""
+    """Job service of one node. It is created after the parts that compute."""
 
     def __init__(
         self, base: Base, network: Network, content: Content, gateway: Gateway, serving: Serving
@@ -62,17 +63,21 @@ class Working:
 
     @property
     def does_jobs(self) -> bool:
-        """Whether this node does other nodes' jobs when it is idle."""
+        """Whether this node works on other nodes' jobs when it is idle."""
         return self._does_jobs and not self._is_client()
 
     def _is_ready(self) -> bool:
-        """Whether this node may begin a job now."""
+        """Return whether this node may begin a job now."""
         serves = bool(self._directory.own().shards)
         return (self._wanted is True or serves) and not self._is_client()
 
     def _payer(self, use: Use) -> PeerId | None:
-        """Return the author of the job that a gateway names, if that gateway has claimed it;
-        otherwise it could name any job. None: the job or the claim is unknown here."""
+        """Return the peer for which a piece of work is counted as usage.
+
+        This is the gateway itself or, if the gateway says that it works on a job, the author of
+        that job. The gateway must have claimed the job; otherwise it could name any job. Returns
+        None if the job or the claim is not known on this node.
+        """
         if not use.job:
             return use.gateway
         jobs = self._state.views.jobs
@@ -82,17 +87,20 @@ class Working:
         return standing.job.author
 
     def _is_member(self, author: PeerId) -> bool:
-        """Whether an author is in this node's group, if it has one: revoked authors get no work."""
+        """Return whether jobs of this author are accepted. In a private group, the author must be a
+        member that is not revoked."""
         upkeep = self._state.upkeep
         return upkeep is None or upkeep.group.order.role(author) is not None
 
     def _is_client(self) -> bool:
-        """Whether this node is a client of a group. Members ignore what a client says of jobs."""
+        """Return whether this node is a client of a private group. Members ignore what clients
+        publish about jobs."""
         upkeep = self._state.upkeep
         return upkeep is not None and upkeep.group.role is Role.CLIENT
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run until cancelled. Starts when the results of earlier runs are loaded."""
+        """Run the job service until cancelled. `nursery.start` returns once the results of earlier
+        runs are loaded."""
         with disk_errors(self._folder):
             await self.desk.results.open()
         async with trio.open_nursery() as nursery:
@@ -102,16 +110,17 @@ class Working:
             task_status.started()
 
     async def leave(self) -> None:
-        """Take no more jobs."""
+        """Stop accepting jobs, because the node is about to end."""
         if self._does_jobs:
             await self.worker.leave()
 
     def write_usage(self) -> None:
-        """Write the usage counted since the last write, before this node ends."""
+        """Write the usage since the last write, because this node is about to end."""
         self._accounting.write(last=True)
 
     async def _withdraw(self) -> None:
-        """Withdraw an earlier run's offer to do jobs, and its unfinished claims."""
+        """Withdraw the offer to work on jobs, and the unfinished claims, that an earlier run has
+        left."""
         await self._state.shown.wait()
         begun = [c.job for c in self._state.views.jobs.claims_by(self._own) if not c.done]
         with suppress(FeedFull):  # a forked feed accepts no entries

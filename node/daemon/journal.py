@@ -1,4 +1,4 @@
-"""The log of a running node: peers that join and leave, and the answers it gave."""
+"""Log of a running node: peers that join and leave, and the answers that the node has given."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,33 +13,33 @@ from ...transport.identity import PeerId
 from ..defaults import JOURNAL_NAMED, JOURNAL_PAUSE
 from .base import Say
 
-LETTERS = 12  # last letters of a peer id; the first are the same for all peers
+LETTERS = 12  # letters shown from the end of a peer id, because all ids begin alike
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The figures that the log compares, at one moment."""
+    """The figures of a node at one moment, from which the log lines follow."""
 
     peers: frozenset[PeerId] = frozenset()
-    """The live peers."""
+    """The other live members."""
     answers: int = 0
-    """Prompts answered for clients of this node since its start; `tokens` are their tokens."""
+    """Prompts that this node as a gateway has answered since its start, with `tokens` tokens."""
     tokens: int = 0
     served: Count = field(default_factory=Count)
     """Work done for other nodes since the start."""
 
 
 class Journal:
-    """Produces log lines about the changes between two looks. No I/O.
+    """Produces log lines about changes. Performs no I/O.
 
-    Each look gives at most four lines of bounded length, however many peers join or leave.
+    Each call produces at most four lines of bounded length, however many peers join or leave.
     """
 
     def __init__(self) -> None:
         self._before = Standing()
 
     def lines(self, now: Standing) -> list[str]:
-        """Return the lines about the changes since the last call."""
+        """Return lines about what has changed since the last call."""
         before, self._before = self._before, now
         found = []
         if joined := now.peers - before.peers:
@@ -73,7 +73,7 @@ def _many(count: int, thing: str, tokens: int) -> str:
 
 
 async def keep_journal(say: Say, directory: Directory, gateway: Gateway, stage: Stage) -> None:
-    """Log changes to `say`, until cancelled."""
+    """Pass log lines about changes to `say`, until cancelled."""
     journal = Journal()
     while True:
         peers = frozenset(directory.members()) - {directory.own().peer}

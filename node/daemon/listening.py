@@ -1,4 +1,4 @@
-"""Opens the port that a node listens on, and publishes the addresses that reach it."""
+"""Opens the port on which a node listens, and publishes the addresses that lead to it."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from .addresses import own_addresses
 
 
 class Listening:
-    """The listening port and the published addresses of one node."""
+    """Listening port and published addresses of one node."""
 
     def __init__(
         self,
@@ -39,12 +39,13 @@ class Listening:
         self._directory = directory
         self._say = say
         self.addresses: list[Address] = []
-        """Addresses of the interfaces and others that reach this node, best first."""
+        """Addresses that lead to this node: of its interfaces, and those that peers observe."""
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Listen on the configured port, else on that of the last run, else on a free one.
+        """Open the configured port, else the port of the last run, else a free one.
 
-        Raises NodeError and HostError.
+        Raises NodeError if the configured port is in use or the disk fails, and HostError if the
+        address cannot be used.
         """
         config, folder = self._config, self._config.folder
         with disk_errors(folder):

@@ -10,7 +10,8 @@ from .giving import shown_size
 
 
 def memory_view(base: Base, models: Models, loaded: int) -> Memory:
-    """Return the resident bytes of every process; `loaded` of the offered bytes are in use."""
+    """Describe the resident memory of each process of this node, and the memory that its owner
+    offers. `loaded` bytes of the latter are in use."""
     pids = {"daemon": base.host.pid()}
     if base.engine is not None and base.engine.pid is not None:
         pids["engine"] = base.engine.pid
@@ -24,7 +25,8 @@ def memory_view(base: Base, models: Models, loaded: int) -> Memory:
 
 
 def check_memory(base: Base) -> None:
-    """Warn if the memory that the owner offers is too little, or more than is free."""
+    """Report a condition if the owner has set the memory to less than one layer needs, or to more
+    than is free."""
     asked = base.config.memory if "memory" in base.settings.given.given else None
     if asked is None or base.engine is None:
         return
@@ -34,8 +36,10 @@ def check_memory(base: Base) -> None:
 
 
 def memory_condition(asked: int, machine: Machine) -> Condition | None:
-    """Return a warning about the `asked` bytes of memory, or None. `machine` was measured before
-    the engine started."""
+    """Return a warning about offering `asked` bytes of memory, or None if they are fine.
+
+    `machine` was measured before the engine started.
+    """
     needed, free = asked + PROGRAMS_MEMORY, machine.memory_available
     programs = f"the programs take about {shown_size(PROGRAMS_MEMORY)} more"
     if asked < LAYER_MEMORY:

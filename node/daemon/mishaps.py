@@ -1,7 +1,8 @@
-"""Reports bugs that a peer has triggered as one condition, which the owner can pass on to us.
+"""Reports bugs of this program that peers have triggered, as one condition, so that the owner can
+report them to the developers.
 
-A peer that can trigger a bug can do so thousands of times. So there is one condition, and a new
-line only when a bug shows for the first time or its count has doubled.
+A peer that can trigger a bug can do so thousands of times. All bugs therefore share one condition,
+whose text changes only when a bug appears for the first time or its count has doubled.
 """
 
 from collections import Counter
@@ -18,7 +19,8 @@ HINT = (
 
 
 class Mishaps:
-    """Counts bugs by exception and source line; keeps at most `defaults.MISHAP_KINDS` of them."""
+    """Counts bugs by exception and source line. Beyond MISHAP_KINDS different bugs, further ones
+    are counted together."""
 
     def __init__(self, health: Health) -> None:
         self._health = health

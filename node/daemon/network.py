@@ -1,4 +1,5 @@
-"""The parts of a daemon that peers reach: links, membership, state, the DHT, and its stage."""
+"""The parts of a daemon that communicate with peers: links, membership, state, the DHT, and the
+stage."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,8 +30,8 @@ from .mishaps import Mishaps
 
 
 class Network:
-    """The parts of one daemon that peers reach. The stage is among them, because the DHT publishes
-    its speed."""
+    """The parts of one daemon that communicate with peers. The stage is one of them, because its
+    speed is published in the DHT."""
 
     def __init__(self, base: Base) -> None:
         host, config, identity = base.host, base.config, base.identity
@@ -89,7 +90,7 @@ class Network:
         return await self.dialer.connect(peer, addresses, timeout=timeout, needed=False)
 
     async def _meet(self, peer: PeerId) -> None:
-        """Link to a live member that a session needs. Do nothing for any other peer."""
+        """Link to a peer that a session needs, if it is a live member. Do nothing if it is not."""
         if peer in self.directory.members():
             addresses = self.directory.where(peer)
             await self.dialer.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)

@@ -1,7 +1,8 @@
-"""Detects when one step of a task blocks the event loop, and names the task.
+"""Detects steps of a task that block the event loop, and names the task.
 
-A blocked loop delays every peer, so heavy work belongs in `Host.offload` or a worker process. On a
-busy machine the operating system can delay a step too: read the figure as a hint, not a verdict.
+A blocked loop delays every peer. Heavy work therefore belongs in `Host.offload` or in a worker
+process. On a busy machine the operating system can delay a step as well, so a stall is only a hint
+at a problem.
 """
 
 from contextlib import AbstractContextManager
@@ -14,14 +15,14 @@ from ...transport.host.seam import Host
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A step that took too long: the task's name and the seconds."""
+    """A step that took too long: the name of its task, and its duration."""
 
     task: str
     seconds: float
 
 
 class StallGuard(trio.abc.Instrument):
-    """Counts steps longer than `limit` seconds and remembers the longest."""
+    """Counts the steps that take longer than `limit` seconds, and remembers the longest one."""
 
     def __init__(self, host: Host, limit: float) -> None:
         self.count = 0
@@ -31,7 +32,7 @@ class StallGuard(trio.abc.Instrument):
         self._began = host.now()
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return a context manager that watches this trio run."""
+        """Return a context manager in which the steps of this trio run are measured."""
         return self._host.watch_loop(self)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:

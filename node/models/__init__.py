@@ -1,4 +1,5 @@
-"""Models at this node: what its library holds, which it may serve, where others can be had.
+"""The models of this node: what its library has, which of them it may serve, and where others can
+be found.
 
 Public: `Providers`, `Holdings`. Imports the settings and health of `node/`.
 """

@@ -1,6 +1,8 @@
-"""Collects the evidence for serving a model: its owner's names, and the claims of trusted peers.
+"""Collects evidence that a model is wanted, beyond the claims of unknown members: the owner's own
+names, and what trusted peers need.
 
-`tasks/placement/demand.py` decides with it whether to serve a model that the swarm asks for.
+`tasks/placement/demand.py` decides from the evidence whether to serve a model that the swarm asks
+for.
 """
 
 from contextlib import suppress
@@ -28,7 +30,7 @@ _NEAR: Final = (PathKind.LAN, PathKind.LOOPBACK)
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The parts of a node that have the evidence."""
+    """The parts of a node from which the evidence is collected."""
 
     endpoint: Endpoint
     dialer: Dialer
@@ -38,7 +40,7 @@ class Witnesses:
 
 
 def backing_of(node: Witnesses) -> Backing:
-    """Collect the current evidence."""
+    """Collect the current evidence for all models."""
     links = {link.peer: link for link in node.endpoint.links()}
     return Backing(
         named=frozenset(node.library.names().values()),
@@ -50,11 +52,13 @@ def backing_of(node: Witnesses) -> Backing:
 
 
 def _inviter(inviter: Inviter) -> dict[PeerId, str]:
+    """Return the peer whose invitation this node used, with the reason to trust it."""
     return {} if inviter.peer is None else {inviter.peer: "which invited this node"}
 
 
 def _group(state: State) -> dict[PeerId, str]:
-    """Return the members of this node's private group that may serve."""
+    """Return the members of this node's private group except clients, each with the reason to trust
+    it. Returns none if the node has no group."""
     upkeep = state.upkeep
     if upkeep is None:
         return {}
@@ -63,8 +67,11 @@ def _group(state: State) -> dict[PeerId, str]:
 
 
 def _neighbours(dialer: Dialer, links: dict[PeerId, Link]) -> dict[PeerId, str]:
-    """Return the peers on this node's own network that it dialled there or found by multicast. An
-    incoming connection is no proof: a router or a container can make a stranger look local."""
+    """Return the linked peers on this node's own network, each with the reason to trust it.
+
+    Only peers that this node dialled there or found by multicast count. An incoming connection is
+    no proof: a router or container can make a distant peer look local.
+    """
     return {
         peer: "on the same network"
         for peer, link in links.items()
@@ -73,8 +80,11 @@ def _neighbours(dialer: Dialer, links: dict[PeerId, Link]) -> dict[PeerId, str]:
 
 
 def _was_dialled_near(link: Link) -> bool:
-    """Whether this node itself dialled a path on its own network. `Link` does not tell, because
-    the peer may have added the path. A UDP path does not tell either: both sides begin it."""
+    """Return whether this node itself dialled one of the link's paths on its own network.
+
+    The path kind of the link is no proof, because the peer may have added the path. A UDP path is
+    no proof either, because both sides begin it.
+    """
     return any(
         path.dialled and path.medium == "tcp" and path.path_kind in _NEAR
         for path in link.status.paths
@@ -82,14 +92,19 @@ def _was_dialled_near(link: Link) -> bool:
 
 
 def _met_at(link: Link) -> str:
-    """Return the network of a peer, or "" if its address does not show one. A peer may appear at a
-    relay's address or, through a router or container of this node, at a private address."""
+    """Return the network of a peer's address. Returns "" if the address is not public, because it
+    then says nothing about the peer's network.
+
+    A peer may appear at the address of a relay or, behind a router or container of this node, at a
+    private one.
+    """
     ip = link.address[0]
     return network(ip, *defaults.DEMAND_BITS) if nearness_of(ip) is Nearness.PUBLIC else ""
 
 
 def _asked(state: State, links: dict[PeerId, Link]) -> dict[str, set[PeerId]]:
-    """Return the models that linked peers have jobs for, from a few jobs of each peer."""
+    """Return, for each model, the linked peers that have submitted jobs for it. At most DEMAND_JOBS
+    jobs of each peer are examined."""
     jobs, found = state.views.jobs, dict[str, set[PeerId]]()
     for peer in links:
         for job in islice(jobs.waiting.get(peer, ()), defaults.DEMAND_JOBS):

@@ -1,4 +1,5 @@
-"""Announces the contents of a node's library to the swarm, and reports evictions and repairs."""
+"""Announces the contents of a node's library to the swarm, and handles evicted and damaged
+content."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from .providers import Providers
 
 
 class Holdings:
-    """Library contents of one node, as the swarm and the quota see them."""
+    """Contents of one node's library, as announced to the swarm."""
 
     def __init__(
         self,
@@ -42,7 +43,8 @@ class Holdings:
         return [link.peer for link in self._endpoint.links()]
 
     async def announce(self) -> None:
-        """Tell the swarm which models the library names, and which roots it has chunks of."""
+        """Publish in the member record which models the library has names for, and of which roots
+        it has chunks."""
         models = []
         for name, root in self._library.names().items():
             try:
@@ -62,22 +64,23 @@ class Holdings:
         self._directory.publish(models=tuple(models), holdings=tuple(roots))
 
     async def announce_chunks(self) -> None:
-        """Tell the swarm which chunks are already stored here."""
+        """Announce, for every root of the library, which of its chunks are stored here."""
         for root in sorted(self._library.everything()):
             with suppress(ModelError):  # damaged: `announce` has reported it
                 await self._exchange.announce(root)
 
     async def claims(self, root: str) -> set[PeerId]:
-        """Return other nodes that claim to hold a root, members or not."""
+        """Return the other nodes that claim to hold a root. The claims come from member records and
+        from the DHT."""
         return {*holders(root, self._directory), *await self._providers.replicas(root)}
 
     def in_use(self) -> frozenset[str]:
-        """Return the roots that must not be evicted: served ones and those being fetched."""
+        """Return the roots that must not be evicted because they are served or being fetched."""
         served = {shard.root for shard in self._directory.own().shards}
         return self._exchange.fetching() | served
 
     def evicted(self, root: str) -> None:
-        """Withdraw a root that was evicted or found damaged."""
+        """Withdraw the announcements of a root that was evicted or found damaged."""
         own = self._directory.own()
         self._directory.publish(
             models=tuple(model for model in own.models if model.root != root),
@@ -87,7 +90,8 @@ class Holdings:
         self._say(f"{root[:16]} is no longer on this disk")
 
     def mended(self, again: int, lost: int) -> None:
-        """Report how many damaged chunks were fetched again, and how many no node had."""
+        """Report the result of a repair. `again` is the number of damaged chunks that were fetched
+        again, and `lost` the number of those that no node had."""
         if again:
             self._say(f"{_chunks(again)} damaged on this disk, and fetched again from others")
         if not lost:
@@ -101,7 +105,7 @@ class Holdings:
         )
 
     async def repair(self, root: str, digests: list[str]) -> None:
-        """Fetch damaged chunks again."""
+        """Fetch damaged chunks of a root again."""
         await self._exchange.fetch(root, digests, self.linked, asked=True)
 
 

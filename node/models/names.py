@@ -1,4 +1,4 @@
-"""Collects the model names that this node and its members use, for the name look-up."""
+"""Supplies the name look-up with the model names that this node and the members use."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,7 +14,8 @@ from ..defaults import NAMED_LAYERS
 
 
 def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
-    """Return the names of one node. `told_of`: the names that members use, live or not."""
+    """Return the name look-up of one node. `told_of` has the names that members use, whether or not
+    they are live."""
 
     def known() -> Iterable[str]:
         yield from library.roots()
@@ -30,7 +31,8 @@ def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) 
 
 
 def name_bodies(models: Iterable[ModelName]) -> Iterator[NameBody]:
-    """Yield the names that a member gives to models, as DHT record bodies."""
+    """Yield the names that a member gives to models, as bodies of DHT records. Names that no record
+    can describe are left out."""
     for model in models:
         if model.name and 1 <= model.layers <= NAMED_LAYERS:
             yield NameBody(model.name, model.root, model.layers, model.weight_bytes)

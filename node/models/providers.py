@@ -1,6 +1,6 @@
 """Finds and dials the providers of a root through the DHT, and publishes what this node provides.
 
-Claims of other nodes only say where to ask: every chunk is verified.
+A record only says which node to ask. Every chunk that arrives is verified.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ WHO_HAD = "try again when one of its providers is back; `shoal find {root}` list
 
 
 class Providers:
-    """Provider look-up of one node. `swarm` is its interface for the exchange."""
+    """Finds the providers of roots for one node, and publishes its own contents."""
 
     def __init__(self, host: Host, dht: Dht, dialer: Dialer) -> None:
         self._host = host
@@ -40,6 +40,7 @@ class Providers:
 
     @property
     def swarm(self) -> Swarm:
+        """The interface through which the chunk exchange uses this object."""
         return Swarm(
             providers=self.providers,
             connect=self.connect,
@@ -50,16 +51,21 @@ class Providers:
     # Other nodes.
 
     async def providers(self, root: str) -> Sequence[PeerId]:
-        """Return other nodes that claim chunks of a root: complete ones first, each at random."""
+        """Return the other nodes that claim to have chunks of a root.
+
+        Nodes with all chunks come first. Within both groups, the order is random.
+        """
         held = dict(await self._holdings(root))
         lots = {peer: self._host.entropy(4) for peer in held}
         return sorted(held, key=lambda peer: (held[peer].ranges is not None, lots[peer]))
 
     async def replicas(self, root: str) -> set[PeerId]:
-        """Return other nodes that claim to hold all of a root."""
+        """Return the other nodes that claim to have all chunks of a root."""
         return {peer for peer, body in await self._holdings(root) if body.ranges is None}
 
     async def _holdings(self, root: str) -> list[tuple[PeerId, BlobBody]]:
+        """Return pairs of a node and its DHT record about a root. This node's own record is left
+        out."""
         found = await self._dht.find(
             record_key(BlobBody.kind, root),
             most=defaults.FIND_MOST,
@@ -74,7 +80,8 @@ class Providers:
         ]
 
     async def connect(self, peer: PeerId) -> Link:
-        """Return a link to a peer for as long as it is used. Raises TransportError."""
+        """Return a link to a peer, dialling it if necessary, and mark the link as needed. Raises
+        TransportError if the peer cannot be reached."""
         link = self._dialer.endpoint.link(peer)
         if link is None or not link.connected:
             addresses = self._dialer.book(peer) or await self._addresses(peer)
@@ -83,7 +90,7 @@ class Providers:
         return link
 
     async def _addresses(self, peer: PeerId) -> Sequence[Address]:
-        """Return the addresses that a peer publishes and that may be dialled."""
+        """Return the addresses from a peer's own DHT records that are safe to dial."""
         key = record_key(PeerBody.kind, peer)
         found = await self._dht.find(key, timeout=defaults.FIND_TIME, kinds=(PeerBody.kind,))
         return list(dict.fromkeys(self._dialable(peer, found)))
@@ -97,8 +104,11 @@ class Providers:
         ]
 
     def _nearness(self, found: FoundRecord) -> Nearness:
-        """Return how near the peer is that delivered a record. For a record stored on this node
-        the deliverer is unknown, so the farthest linked peer counts."""
+        """Return how near the peer is that delivered a record.
+
+        If that peer is unknown, because the record was stored on this node, the farthest of all
+        linked peers is assumed.
+        """
         links = self._dialer.endpoint.links()
         handed = [link for link in links if link.peer == found.by] or links
         return min(
@@ -108,7 +118,11 @@ class Providers:
     # This node.
 
     def announce(self, root: str, size: int, chunks: int, ranges: bytes | None) -> None:
-        """Publish what this node has of a root (packed by `dht/content/ranges.py`; None: all)."""
+        """Publish in the DHT which chunks of a root this node has.
+
+        `size` is that of the content in bytes, and `chunks` the number of its chunks. `ranges` has
+        the present chunks, packed as in `dht/content/ranges.py`; None means all.
+        """
         runs = None if ranges is None else longest_runs(_unpacked(ranges))
         body = BlobBody(root, size, chunks, runs)
         with suppress(BadRecord):  # a root that no record can describe
@@ -116,11 +130,12 @@ class Providers:
             self._said[root] = body
 
     def withdraw(self, root: str) -> None:
-        """Withdraw a root that this node no longer has."""
+        """Withdraw the DHT record about a root that this node no longer has."""
         if (body := self._said.pop(root, None)) is not None:
             self._dht.withdraw(body)
 
 
 def _unpacked(ranges: bytes) -> list[tuple[int, int]]:
+    """Return the pairs of numbers that `dht/content/ranges.py` has packed as 4-byte words."""
     words = [int.from_bytes(ranges[at : at + 4]) for at in range(0, len(ranges), 4)]
     return list(zip(words[::2], words[1::2], strict=True))

@@ -15,19 +15,20 @@ from .settings import Setting, Settings
 
 
 def relaying_of(config: NodeConfig) -> RelayLimits:
-    """Return the limits for relaying."""
+    """Return the limits for relaying that the configuration sets."""
     if config.relay is None:
         return RelayLimits()
     return RelayLimits(volunteer=config.relay > 0, rate=config.relay)
 
 
 def caps_of(config: NodeConfig) -> Caps:
-    """Return the bandwidth limits for sending and receiving."""
+    """Return the bandwidth limits that the configuration sets for sending and receiving."""
     return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
 
 
 def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
-    """Return the disk limit of the library."""
+    """Return the disk limit of the library: the configured one or, for "auto", one that depends on
+    the free space."""
     if config.disk != "auto":
         return Allowance(config.disk)
     free = host.files.free_space(config.data)
@@ -36,7 +37,7 @@ def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
 
 @dataclass(frozen=True, slots=True)
 class LiveParts:
-    """The parts of a running daemon that settings change."""
+    """The parts of a running daemon that change when a live setting is changed."""
 
     host: Host
     library: Library
@@ -50,12 +51,13 @@ def _apply_caps(parts: LiveParts, config: NodeConfig) -> None:
 
 
 def _apply_disk(parts: LiveParts, config: NodeConfig) -> None:
-    """Set the library's disk limit. The library evicts when it next needs space."""
+    """Set the library's disk limit. If it is exceeded, the library evicts content when it next
+    needs space."""
     parts.quota.allow(disk_of(parts.host, config, parts.library))
 
 
 def _apply_links(parts: LiveParts, config: NodeConfig) -> None:
-    """Set the number of links up to which members are dialled. Existing links stay."""
+    """Set the number of links below which this node dials further members. Existing links stay."""
     parts.membership.most_links = config.links
 
 
@@ -65,19 +67,19 @@ LIVE: dict[str, Callable[[LiveParts, NodeConfig], None]] = {
     "disk": _apply_disk,
     "links": _apply_links,
 }
-"""For every `live` key, the function that applies a new value to the parts."""
+"""Maps each `live` key to the function that applies its new value to the parts."""
 
 
 class LiveSettings:
-    """The settings in force. A change makes new ones."""
+    """The settings of a running daemon. They can be changed while it runs."""
 
     def __init__(self, config: NodeConfig, given: Settings | None = None) -> None:
-        """`given` are applied to `config`, which alone counts without them."""
+        """The settings in `given` override `config`."""
         self.given = given or Settings()
         self.config = self.given.applied(config)
 
     def change(self, setting: Setting, parts: LiveParts) -> None:
-        """Apply a setting whose key is `live`."""
+        """Change a setting whose key is `live`, and apply it to the parts at once."""
         self.given = self.given.with_(setting)
         self.config = setting.key.change(self.config, setting.value)
         LIVE[setting.key.name](parts, self.config)

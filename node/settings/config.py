@@ -1,7 +1,7 @@
 """The configuration of one daemon, and the paths of the files in its data folder.
 
-`settings.py` merges the command-line options and the settings file once. Nothing reads the
-environment.
+`settings.py` merges the command-line options and the settings file into it at the start. No module
+reads environment variables.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from ..invite import Invitation
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Settings of one daemon. Paths are absolute."""
+    """Configuration of one daemon. Paths are absolute."""
 
     data: Path  # the data folder: mode 0700, one daemon at a time
     listen: str = defaults.LISTEN_ADDRESS  # IP address to listen on
     port: int | None = None  # TCP port; None: the remembered one, else a free one; 0: a free one
     bootstrap: tuple[Address, ...] = ()  # the first peers to link to
-    invitation: Invitation | None = None  # join with this invitation
+    invitation: Invitation | None = None  # join a swarm with this invitation
     model: str | None = None  # serve this model; None: what the swarm needs
     layers: tuple[int, int] | None = None  # start:stop, stop exclusive; None: chosen
     disk: int | Literal["auto"] | None = "auto"  # limit in bytes for models and blobs; "auto":
@@ -30,7 +30,7 @@ class NodeConfig:
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    links: int | None = None  # dial members while there are fewer; None: as needed
+    links: int | None = None  # dial further members while there are fewer links; None: as needed
     relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
     # other nodes can reach this one; 0: does not relay
     up: int | None = None  # upload limit in bytes per second; None: no limit
@@ -42,7 +42,7 @@ class NodeConfig:
     strategies: Strategies = ALL_STRATEGIES  # connection strategies that this node uses
     state: Literal["auto", "all", "needed"] = "auto"  # which part of the swarm's state is stored
     jobs: bool | None = None  # run jobs of other nodes; None: while this node serves layers
-    private: bool = False  # create a private group, which admits only its members
+    private: bool = False  # create a private group (if there is none), which admits only members
 
     @property
     def folder(self) -> "DataFolder":
@@ -51,7 +51,7 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Paths of the files inside a data folder."""
+    """The paths of all files inside a data folder."""
 
     path: Path
 

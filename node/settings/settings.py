@@ -1,7 +1,7 @@
-"""Persistent settings of a node: their keys, the origin of each value, and their file.
+"""Stored settings of a node: their keys, the origin of each value, and the settings file.
 
-A value has the same text form in the settings file and in the option of the same name. `Settings`
-is immutable: a change makes a new one. Specified in docs/spec/settings.md.
+A value has the same text form in the settings file and in the command-line option of the same name.
+`Settings` is immutable, so a change returns a new object. Specified in docs/spec/settings.md.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from . import values
 from .config import DataFolder, NodeConfig
 
 Change = Callable[[NodeConfig, Any], NodeConfig]
-DEFAULT = "default"  # as a value: remove the setting
+DEFAULT = "default"  # this text as a value removes the setting
 HEAD = "# Settings of this node, kept by `shoal config` and by the options of `shoal node`.\n"
 
 
@@ -43,17 +43,17 @@ def _addresses(read: Callable[[str], Address], text: str) -> tuple[Address, ...]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A setting. Its option is `--NAME`."""
+    """One kind of setting. Its command-line option is `--NAME`."""
 
     name: str
     unit: str
-    """The unit or form of its values, for a person."""
+    """Unit or form of the values, as `shoal config show` prints it."""
     read: Callable[[str], Any]
     """Parses the text of a value. Raises BadSetting and TransportError."""
     change: Change
-    """Returns the configuration with a new value."""
+    """Returns a copy of the configuration with a new value."""
     usual: str
-    """The default in words."""
+    """The default value, described in words."""
     default: Any = None
     live: bool = False
     """Whether a running daemon applies a change at once instead of at its next start."""
@@ -116,7 +116,8 @@ KEYS = {
 
 
 def key_named(name: str) -> Key:
-    """Return the key with this name. Raises BadSetting, with the nearest name as a hint."""
+    """Return the key with this name. Raises BadSetting if there is none; its hint suggests the
+    nearest name."""
     key = KEYS.get(name)
     if key is None:
         near = difflib.get_close_matches(name, KEYS, n=1, cutoff=0.5)
@@ -127,7 +128,8 @@ def key_named(name: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Value of a key: its text, its parsed value and its origin."""
+    """Value of a key: its text, its parsed value and its origin. The text is None for the default
+    value."""
 
     key: Key
     text: str | None = None
@@ -136,7 +138,10 @@ class Setting:
 
     @classmethod
     def of(cls, key: Key, text: str, origin: Origin) -> "Setting":
-        """Parse a text. Raises BadSetting and TransportError."""
+        """Parse the text of a value. The text `default` gives the default value.
+
+        Raises BadSetting or TransportError if the value is invalid.
+        """
         text = " ".join(text.split())
         if text == DEFAULT:
             return cls(key, None, key.default)
@@ -149,21 +154,24 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every value that is not the default, by key."""
+    """All settings that differ from the default, by the name of their key."""
 
     given: Mapping[str, Setting] = field(default_factory=dict)
 
     def of(self, name: str) -> Setting:
+        """Return the setting of this name; it has the default value if none is given."""
         key = KEYS[name]
         return self.given.get(name) or Setting(key, value=key.default)
 
     def with_(self, *changes: Setting) -> "Settings":
-        """Return these settings with changes."""
+        """Return a copy in which `changes` replace the settings of the same keys. A change to the
+        default removes its key."""
         after = {**self.given, **{change.key.name: change for change in changes}}
         return Settings({name: each for name, each in after.items() if each.text is not None})
 
     def applied(self, config: NodeConfig) -> NodeConfig:
-        """Return `config` with these values. Keys with default values change nothing."""
+        """Return a copy of `config` with these values. A key without a value here leaves `config`
+        as it is."""
         for each in self.given.values():
             config = each.key.change(config, each.value)
         return config
@@ -171,13 +179,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """The text of the settings file, line by line. Lines that a person wrote are preserved."""
+    """The lines of the settings file. Changes preserve comments and other lines that the owner
+    wrote."""
 
     path: Path
     lines: tuple[str, ...] = ()
 
     def texts(self) -> dict[str, tuple[int, str]]:
-        """Return the line number and text of every key in the file. Raises BadSetting."""
+        """Return (line number, text of the value) for every key in the file.
+
+        Raises BadSetting if a line is malformed or a key appears twice.
+        """
         found: dict[str, tuple[int, str]] = {}
         for number, line in enumerate(self.lines, 1):
             bare = line.strip()
@@ -193,7 +205,8 @@ class SettingsFile:
         return found
 
     def settings(self) -> Settings:
-        """Check and return the settings of the file. Raises BadSetting with file, line and key."""
+        """Parse the settings of the file. Raises BadSetting if one is invalid; the message names
+        the file, the line and the key."""
         checked = []
         for name, (number, text) in self.texts().items():
             try:
@@ -207,7 +220,8 @@ class SettingsFile:
         return Settings().with_(*checked)
 
     def changed(self, name: str, text: str | None) -> "SettingsFile":
-        """Return the file with a new value for a key; None removes its line. Raises BadSetting."""
+        """Return a copy with a new value for a key. If `text` is None, the key's line is removed.
+        Raises BadSetting if the file is malformed."""
         found = self.texts().get(name)
         new = [] if text is None else [f"{name} = {text}"]
         at = found[0] - 1 if found else len(self.lines)
@@ -227,8 +241,11 @@ class SettingsFile:
 
 
 def read_file(host: Host, folder: DataFolder) -> SettingsFile:
-    """Read the settings file. Blocking. Raises BadSetting, NodeError `disk`, and HostError for
-    more than 64 KiB."""
+    """Read the settings file. It is empty if it does not exist. Blocks.
+
+    Raises BadSetting if it is not UTF-8, NodeError `disk` if it cannot be read, and HostError if it
+    is larger than 64 KiB.
+    """
     path = folder.settings
     with disk_errors(folder):
         try:
@@ -244,14 +261,18 @@ def read_file(host: Host, folder: DataFolder) -> SettingsFile:
 
 
 def write_file(host: Host, folder: DataFolder, file: SettingsFile) -> None:
-    """Write the settings file. Blocking. Raises NodeError `disk`."""
+    """Write the settings file. Blocks. Raises NodeError `disk` if that fails."""
     with disk_errors(folder):
         host.files.write(folder.settings, file.encode())
 
 
 def remember(host: Host, folder: DataFolder, options: Mapping[str, str]) -> Settings:
-    """Return the settings of this start, in which options take precedence over the file, and write
-    the options into the file. Blocking; the folder is locked. Raises BadSetting, NodeError."""
+    """Store the given command-line options in the settings file, and return the settings of this
+    start.
+
+    Options take precedence over the file. Blocks; the caller holds the lock of the folder. Raises
+    BadSetting if the file or an option is invalid, and NodeError if the disk fails.
+    """
     file = read_file(host, folder)
     given = [Setting.of(key_named(name), text, "option") for name, text in options.items()]
     after = file
@@ -264,10 +285,11 @@ def remember(host: Host, folder: DataFolder, options: Mapping[str, str]) -> Sett
 
 
 def set_key(host: Host, folder: DataFolder, name: str, text: str | None) -> Setting | None:
-    """Write a key into the file; None and `default` remove it. Return its new setting, or None if
-    the removed line had an unknown key.
+    """Store a value in the settings file, and return the new setting.
 
-    Blocking; the folder is locked. Raises BadSetting, TransportError, NodeError.
+    If `text` is None or `default`, the key is removed. Returns None if a line was removed whose key
+    this version does not know. Blocks; the caller holds the lock of the folder. Raises BadSetting
+    or TransportError if the value is invalid, and NodeError if the disk fails.
     """
     file = read_file(host, folder)
     if text is None and name not in KEYS:
@@ -283,15 +305,21 @@ def set_key(host: Host, folder: DataFolder, name: str, text: str | None) -> Sett
 
 
 def view(host: Host, folder: DataFolder, now: Settings | None) -> SettingsView:
-    """Describe every key for `shoal config show`; `now`: settings of a running daemon. Blocking."""
+    """Describe every setting for `shoal config show`.
+
+    `now` has the settings of the running daemon, or is None if none runs. Blocks.
+    """
     file = read_file(host, folder).settings()
     views = (_key_view(key, file.of(key.name), now) for key in KEYS.values())
     return SettingsView(str(folder.settings), now is not None, tuple(views))
 
 
 def _key_view(key: Key, kept: Setting, now: Settings | None) -> SettingView:
-    """Describe a key. `text` is its value now or, without a daemon, at the next start; None: the
-    default."""
+    """Describe one setting.
+
+    `text` is the daemon's current value or, if no daemon runs, the value at the next start. It is
+    None for the default.
+    """
     holds = kept if now is None else now.of(key.name)
     return SettingView(
         key=key.name,

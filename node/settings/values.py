@@ -1,4 +1,4 @@
-"""Parsers for the values of settings. Every parser raises BadSetting."""
+"""Parsers for the values of settings. Every parser raises BadSetting if the text is invalid."""
 
 import re
 from typing import Literal
@@ -14,7 +14,8 @@ UNITS |= {f"{unit}i": 1 << (10 * power) for power, unit in enumerate("kmgt", 1)}
 
 
 def parse_model(text: str) -> str:
-    """Check a name, NAME@HASH or a root; the model may be unknown. Raises BadSetting."""
+    """Return `text` if it has the form of a model's name, NAME@HASH or a root. The model need not
+    be known. Raises BadSetting otherwise."""
     try:
         read(text)
     except ModelError as error:
@@ -23,7 +24,8 @@ def parse_model(text: str) -> str:
 
 
 def parse_layers(text: str) -> tuple[int, int]:
-    """Parse `A:B`, B exclusive. Raises BadSetting."""
+    """Parse a range of layers `A:B`, where B is exclusive. Raises BadSetting if the text has
+    another form or the range is empty."""
     found = re.fullmatch(r"(\d{1,5}):(\d{1,5})", text)
     if found is None or int(found[1]) >= int(found[2]):
         raise BadSetting(
@@ -33,7 +35,8 @@ def parse_layers(text: str) -> tuple[int, int]:
 
 
 def parse_memory(text: str) -> int:
-    """Parse `4GiB`, `512MiB`, `2.5GB` or `4096B` to bytes. Raises BadSetting, also without unit."""
+    """Parse a size such as `4GiB`, `512MiB`, `2.5GB` or `4096B`, and return it in bytes. Raises
+    BadSetting if the text is not a size or has no unit."""
     return _size(text, "memory")
 
 
@@ -51,8 +54,11 @@ def _size(text: str, option: str, other: str = "") -> int:
 
 
 def parse_disk(text: str) -> int | Literal["auto"] | None:
-    """Parse a size of at least DISK_LEAST as in `parse_memory`, or `auto`, or `none`. Raises
-    BadSetting."""
+    """Parse a disk limit: `auto`, `none` (returns None), or a size with unit, which is returned in
+    bytes.
+
+    Raises BadSetting if the text is none of these, or if the size is below DISK_LEAST.
+    """
     if text == "auto":
         return "auto"
     if text == "none":
@@ -67,8 +73,11 @@ def parse_disk(text: str) -> int | Literal["auto"] | None:
 
 
 def parse_rate(text: str, option: str = "up") -> int:
-    """Parse `1MB`, `2.5MiB/s` or `8Mbit/s` to bytes per second. Raises BadSetting, also without a
-    unit."""
+    """Parse a rate such as `1MB`, `2.5MiB/s` or `8Mbit/s`, and return it in bytes per second.
+
+    `option` is the option that the hints name. Raises BadSetting if the text is not a rate, has no
+    unit, or is below RATE_LEAST.
+    """
     found = re.fullmatch(
         r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt]?i?)(b|bit)?(?:/s)?", text.strip().lower()
     )
@@ -86,13 +95,18 @@ def parse_rate(text: str, option: str = "up") -> int:
 
 
 def parse_relay(text: str) -> int:
-    """Parse a rate as in `parse_rate`; `none` and `0` are 0. Raises BadSetting."""
+    """Parse a rate with unit, and return it in bytes per second. `none` and `0` give 0. Raises
+    BadSetting if the text is neither."""
     return 0 if text.strip().lower() in ("none", "0") else parse_rate(text, "relay")
 
 
 def parse_listen(text: str) -> tuple[str, int | None]:
-    """Parse `IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP or a multiaddr. Without a port, the node uses
-    the remembered one. Raises BadSetting."""
+    """Parse the address to listen on: `IP:PORT`, `[IPv6]:PORT`, `:PORT`, an IP address or a
+    multiaddr.
+
+    Returns (IP address, port). The port is None if the text has none; the node then uses the port
+    of its last run. Raises BadSetting if the text has another form.
+    """
     if found := re.fullmatch(r"/ip[46]/([^/]+)(?:/tcp/(\d+))?", text):
         host, port = found[1], found[2]
     elif (found := re.fullmatch(r"\[([^\]]*)\](?::(\d+))?", text)) or (
@@ -110,7 +124,8 @@ def parse_listen(text: str) -> tuple[str, int | None]:
 
 
 def parse_browsers(text: str) -> tuple[str, int]:
-    """Parse `IP:PORT` or `[IPv6]:PORT`, on which browsers are accepted. Raises BadSetting."""
+    """Parse the address at which browsers are accepted: `IP:PORT` or `[IPv6]:PORT`. Returns (IP
+    address, port). Raises BadSetting if the text has another form."""
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d{1,5})", text)
     host = (found[1] or found[2]) if found is not None else ""
     if found is None or not _is_ip(host) or int(found[3]) > 65535:
@@ -122,8 +137,11 @@ def parse_browsers(text: str) -> tuple[str, int]:
 
 
 def parse_libp2p_relay(text: str) -> Address:
-    """Parse the address of a relay, which must name the relay's peer id. Raises BadSetting, and
-    TransportError if the text is not an address."""
+    """Parse the multiaddr of a libp2p relay.
+
+    Raises BadSetting if the address does not have a TCP port and the relay's peer id, and
+    TransportError if the text is not an address.
+    """
     address = Address.parse(text)
     if address.peer is None or address.transport != "tcp" or address.relay is not None:
         raise BadSetting(
@@ -134,21 +152,21 @@ def parse_libp2p_relay(text: str) -> Address:
 
 
 def parse_yes(text: str) -> bool:
-    """Parse `yes` or `no`. Raises BadSetting."""
+    """Parse `yes` or `no`. Raises BadSetting if the text is neither."""
     if text.lower() not in ("yes", "no"):
         raise BadSetting(f"`{text}` is neither `yes` nor `no`")
     return text.lower() == "yes"
 
 
 def parse_count(text: str, least: int, most: int) -> int:
-    """Parse a whole number from `least` to `most`. Raises BadSetting."""
+    """Parse a whole number from `least` to `most`. Raises BadSetting if the text is not one."""
     if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
         raise BadSetting(f"`{text}` is not a whole number from {least} to {most}")
     return int(text)
 
 
 def parse_word(text: str, words: tuple[str, ...]) -> str:
-    """Return the text if it is one of these words. Raises BadSetting."""
+    """Return `text` if it is one of `words`. Raises BadSetting otherwise."""
     if text not in words:
         raise BadSetting(f"`{text}` is none of {', '.join(f'`{word}`' for word in words)}")
     return text

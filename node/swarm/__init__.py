@@ -1,4 +1,5 @@
-"""This node in its swarm: first peers, invitations and groups, what it says in the DHT.
+"""How this node takes part in its swarm: its first links, invitations and groups, and its DHT
+records.
 
 Public: `Bootstrap`, `Credentials`, `Grouping`, `Discovery`, `Seeking`. Imports `models/`.
 """

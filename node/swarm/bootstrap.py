@@ -1,4 +1,4 @@
-"""Reaches the first peers: bootstrap addresses, remembered addresses and the inviter."""
+"""Links this node to its first peers: bootstrap addresses, remembered addresses and the inviter."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,12 +22,15 @@ from ..invite import Invitation
 from .grouping import JOIN, back_hint
 from .handover import Handed, open_handed
 
+# Error codes after which TCP port 443 of the same host is tried.
 SILENT = {"timeout", "unreachable", "refused", "no-way"}
+# Error codes of a peer that refuses this node.
 NOT_ADMITTED = {"not-admitted", "not-a-member", REVOKED, "wrong-swarm"}
 
 
 class Bootstrap:
-    """Keeps a link to each bootstrap address, redials lost links and reports failures."""
+    """Links to the peers at the bootstrap addresses, dials them again when a link ends, and reports
+    failures."""
 
     def __init__(self, host: Host, dialer: Dialer, health: Health) -> None:
         self._host = host
@@ -42,8 +45,11 @@ class Bootstrap:
         self._lost = trio.Event()
 
     async def run(self, given: Sequence[Address], remembered: Sequence[Address]) -> None:
-        """Run until cancelled. Do not report failures of remembered addresses, because peers come
-        and go."""
+        """Stay linked to the peers at all addresses, until cancelled.
+
+        `given` has the addresses that the owner configured, and `remembered` those of the last run.
+        Failures of remembered addresses are not reported, because peers come and go.
+        """
         async with trio.open_nursery() as nursery:
             places = {(address.host, address.port) for address in given}
             rest = [each for each in remembered if (each.host, each.port) not in places]
@@ -53,9 +59,12 @@ class Bootstrap:
                 nursery.start_soon(self._keep, addresses, False)
 
     async def _dial(self, addresses: Sequence[Address], given: bool) -> Link:
-        """Return a link to the peer at these addresses. If none answers, dial TCP 443 of the same
-        hosts, because some networks allow nothing else. `given`: the owner configured the
-        addresses. Raises DialFailed."""
+        """Return a link to the peer at these addresses.
+
+        If none answers, TCP port 443 of the same hosts is dialled, because some networks allow
+        nothing else. `given` says whether the owner configured the addresses. Raises DialFailed if
+        no address leads to the peer.
+        """
         first = addresses[0]
         if first.peer is None:
             timeout = defaults.BOOTSTRAP_TIMEOUT
@@ -79,7 +88,11 @@ class Bootstrap:
             raise
 
     async def _keep(self, addresses: Sequence[Address], told: bool) -> None:
-        """Dial one peer until it answers, and redial it whenever its link ends."""
+        """Dial one peer until it answers, and again whenever the link ends. Return if the peer is
+        this node itself.
+
+        `told` says whether the owner configured the addresses; failures are then reported.
+        """
         address = addresses[0]
         pause = defaults.BOOTSTRAP_PAUSE
         while True:
@@ -99,6 +112,7 @@ class Bootstrap:
                 await self._lost.wait()
 
     def _tell(self, address: Address, error: TransportError) -> None:
+        """Report a failure to link to a bootstrap address as a condition."""
         where = f"the bootstrap address `{address.host}:{address.port}`"
         if error.code == "wrong-peer":
             self._health.report(
@@ -127,7 +141,7 @@ class Bootstrap:
 
 
 def _by_peer(addresses: Sequence[Address]) -> list[list[Address]]:
-    """Group addresses by peer. An address without a peer id is a group of its own."""
+    """Group addresses by their peer id. An address without a peer id forms a group of its own."""
     found: dict[object, list[Address]] = {}
     for each in addresses:
         found.setdefault(each.peer or each, []).append(each)
@@ -141,11 +155,15 @@ def _condition(address: Address) -> str:
 async def join(
     endpoint: Endpoint, invitation: Invitation, box: bytes, *, before: PeerId | None = None
 ) -> tuple[Link, Handed | None]:
-    """Join with an invitation code. Return the link to the inviter, and its group if it has one.
+    """Join a swarm with an invitation, and return (link to the inviter, credentials of its group).
+    The credentials are None in an open swarm.
 
-    `box` is the public key to which the group seals its secrets. `before` is the inviter of the
-    last join. Raises NodeError: `unreachable`, `wrong-peer`, `invite-refused`, or `other-swarm` if
-    the data folder belongs to another swarm (the code stays valid).
+    `box` is the public key with which the group encrypts its secrets for this node. `before` is the
+    inviter of the last join.
+
+    Raises NodeError with code `unreachable` or another dial error if the inviter does not answer,
+    `wrong-peer` if another node answers, `invite-refused` if the inviter refuses, and `other-swarm`
+    if the data folder belongs to another swarm; the code then stays valid.
     """
     where = f"{invitation.host}:{invitation.port}"
     try:
@@ -164,8 +182,10 @@ async def join(
 
 
 async def _dial_inviter(endpoint: Endpoint, invitation: Invitation) -> Link:
-    """Dial the address of an invitation. If it does not answer, dial TCP 443 of the same host.
-    Raises the DialFailed of the first address."""
+    """Dial the address of an invitation and, if it does not answer, TCP port 443 of the same host.
+
+    Raises DialFailed with the error of the first address.
+    """
     first = Address(invitation.host, invitation.port)
     try:
         return await endpoint.dial(first, timeout=defaults.BOOTSTRAP_TIMEOUT)
@@ -183,6 +203,8 @@ async def _dial_inviter(endpoint: Endpoint, invitation: Invitation) -> Link:
 
 
 async def _redeem(link: Link, where: str, box: bytes, own: PeerId) -> Handed | None:
+    """Ask the inviter to admit this node. Return the credentials of its group, or None if the swarm
+    is open. Raises NodeError `invite-refused` if it refuses."""
     try:
         reply = await link.call(JOIN, payload=box, timeout=defaults.GRANT_TIMEOUT)
     except TransportError as error:
@@ -209,6 +231,8 @@ def _revoked(where: str, own: PeerId) -> NodeError:
 
 
 def _join_failed(where: str, error: DialFailed, own: PeerId, *, again: bool) -> NodeError:
+    """Return the error for a failed dial to the inviter. `again` says whether this node has used an
+    invitation of the same inviter before."""
     if error.code == REVOKED:
         return _revoked(where, own)
     if error.code == "wrong-swarm":

@@ -1,4 +1,5 @@
-"""Accepts browsers on the address that `--browsers` names; each proven session becomes a link."""
+"""Accepts browsers at the address of the option `--browsers`. Each browser that proves its key gets
+a link."""
 
 from contextlib import suppress
 
@@ -21,9 +22,10 @@ async def serve_browsers(
     *,
     task_status: TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Accept browsers at an IP address and port until cancelled. Starts with the URL of the page.
+    """Accept browsers at an IP address and port, until cancelled.
 
-    Raises NodeError `port-in-use`, and HostError, also if aiortc is not installed.
+    `nursery.start` returns the URL of the page for browsers. Raises NodeError `port-in-use`, and
+    HostError if the port cannot be opened or aiortc is not installed.
     """
     listen, port = place
     taken = False

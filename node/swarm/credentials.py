@@ -1,4 +1,5 @@
-"""Secrets of a data folder that decide which peers are admitted: its group and its invitations."""
+"""The secrets in a data folder that decide which peers this node admits: its group and its
+invitations."""
 
 import shlex
 from pathlib import Path
@@ -29,7 +30,7 @@ from .handover import Handed, read_handed
 
 
 class Credentials:
-    """The secrets of one data folder. Each file has mode 0600."""
+    """The group and the invitations of one data folder. Each of their files has mode 0600."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Credentials:
         self._changed = trio.Event()
         self.group: Group | None = None
         self.alone = False
-        """Whether this group is new: no invitation to it was ever made."""
+        """Whether no invitation to this group has been made yet, so that it has no other member."""
         if handed is not None:
             self._take_up(handed)
 
@@ -55,7 +56,11 @@ class Credentials:
     async def load(
         cls, host: Host, folder: DataFolder, identity: Identity, *, private: bool
     ) -> "Credentials":
-        """Load the secrets; `private` creates a group if the folder has none. Raises NodeError."""
+        """Read the secrets from the data folder. With `private`, create a group if the folder has
+        none.
+
+        Raises NodeError if a file is invalid or other users can read it.
+        """
         handed = await host.offload(_load_group, host, folder)
         if handed is None and private:
             handed = Handed.founded(identity.peer, host.entropy)
@@ -65,6 +70,7 @@ class Credentials:
         return cls(host, folder, identity, handed, book)
 
     def _take_up(self, handed: Handed) -> None:
+        """Use the group that these credentials describe."""
         self.alone = handed.alone
         charter = Charter(handed.founder, handed.nonce)
         self.group = Group(charter, self._identity, Secrets(handed.keys))
@@ -72,12 +78,12 @@ class Credentials:
 
     @property
     def private(self) -> bool:
-        """Whether only members of the group, and invited peers, are admitted."""
+        """Whether this node admits only members of its group and invited peers."""
         return self.group is not None
 
     @property
     def handed(self) -> Handed | None:
-        """The group credentials that a joining node receives; None without a group."""
+        """The group credentials to send to a joining node. They are None if there is no group."""
         if self.group is None:
             return None
         charter = self.group.charter
@@ -85,8 +91,11 @@ class Credentials:
         return Handed(charter.founder, charter.nonce, keys, alone=self.alone)
 
     def admission(self, invitation: Invitation | None) -> Admission:
-        """Return the endpoint's admission check. With `invitation`, the proof that a joiner gives
-        before it knows the swarm."""
+        """Return the admission check of the endpoint.
+
+        With `invitation`, this is the check of a node that is joining: it proves that it knows the
+        invitation's secret.
+        """
         if invitation is not None:
             swarm = b"" if self.group is None else self.group.charter.ident
             return Invited(invitation_key(invitation.secret), swarm)
@@ -95,9 +104,11 @@ class Credentials:
         return GroupAdmission(self.group, self.book)
 
     async def adopt(self, handed: Handed | None) -> Admission:
-        """Store the group credentials from an inviter, and return the admission check to use now.
+        """Store the group credentials that an inviter has sent, and return the admission check to
+        use from now on.
 
-        Raises NodeError if the folder belongs to another group. Its credentials are never replaced.
+        `handed` is None if the inviter's swarm is open. Raises OtherSwarm if the folder belongs to
+        another group, whose credentials are never replaced.
         """
         mine = self.group.charter if self.group is not None else None
         if mine is not None and (handed is None or handed.charter != mine):
@@ -112,7 +123,8 @@ class Credentials:
         return self.admission(None)
 
     async def run(self) -> None:
-        """Write the group file whenever its secrets change, until cancelled. Raises NodeError."""
+        """Write the group file whenever the group's secrets change, until cancelled. Raises
+        NodeError `disk` if that fails."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -121,7 +133,7 @@ class Credentials:
             await self.save_group()
 
     async def save_group(self) -> None:
-        """Write the group's credentials. Raises NodeError `disk`."""
+        """Write the group file. Raises NodeError `disk` if that fails."""
         async with self._saving:
             handed = self.handed
             if handed is not None:
@@ -132,8 +144,12 @@ class Credentials:
     async def invite(
         self, public_key: bytes, host: str, port: int, uses: int, role: Role = Role.OPERATOR
     ) -> tuple[str, float]:
-        """Return a new code and its expiry (wall seconds). Raises NodeError at too many codes."""
-        if self.alone:  # from now on, other nodes may hold this node's records of the group
+        """Make an invitation and return (code, time of its expiry in seconds of the wall clock).
+
+        `host` and `port` are the address of this node that the code contains. Raises NodeError if
+        too many invitations are outstanding, and ValueError if `host` is not an IP address.
+        """
+        if self.alone:  # from now on, other nodes may have copies of the group's records
             self.alone = False
             await self.save_group()
         secret = self._host.entropy(SECRET)
@@ -143,7 +159,7 @@ class Credentials:
         return code, expires
 
     async def save(self) -> None:
-        """Write the invitations that are still valid. Raises NodeError `disk`."""
+        """Write the invitations that can still be used. Raises NodeError `disk` if that fails."""
         async with self._saving:  # two writes of one file must not overtake each other
             data = self.book.encode()
             with disk_errors(self._folder):
@@ -151,6 +167,8 @@ class Credentials:
 
 
 def _load_group(host: Host, folder: DataFolder) -> Handed | None:
+    """Read the group file. Return None if there is none. Raises NodeError if it is invalid or other
+    users can read it."""
     if host.files.size(folder.swarm_key) is not None:
         raise NodeError(
             "old-swarm-key",
@@ -185,6 +203,8 @@ def _read_invites(host: Host, folder: DataFolder) -> bytes | None:
 
 
 def _check_mode(host: Host, path: Path, what: str, otherwise: str) -> None:
+    """Raise NodeError `open-key` if other users can read the file. `what` names its contents, and
+    `otherwise` ends the hint."""
     mode = host.files.mode(path)
     if mode & 0o077:
         raise NodeError(

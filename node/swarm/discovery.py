@@ -1,4 +1,5 @@
-"""Connects the daemon to the DHT: publishes this node's records and adds those of members."""
+"""Connects the node to the DHT: publishes the node's own records there, and adds the facts of
+member records to look-ups."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -22,11 +23,12 @@ from ..health import Health
 from ..models.names import name_bodies
 from ..settings.config import DataFolder
 
-MEMBERS_TTL = 600  # seconds for which a lost member is remembered (state/defaults.py)
+MEMBERS_TTL = 600  # seconds for which a member that was lost is remembered (state/defaults.py)
 
 
 class Discovery:
-    """The DHT service, and the records that the daemon publishes: its addresses and its shards."""
+    """The DHT service of one node, and the records about its addresses, shards and names that it
+    publishes."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Discovery:
         self._said: dict[tuple[Key, str], Body] = {}
         self._speed = 0.0
         self.speed = speed
-        """Measured tokens per second of the served shard; 0 before the first measurement."""
+        """Returns the measured speed of the served shard in tokens per second; 0 if unmeasured."""
         self._leaving = False
         self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
@@ -62,7 +64,7 @@ class Discovery:
         self.dht.second_path = self.told_by_members
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Publish changes of this node's records, until cancelled."""
+        """Publish this node's records whenever they change, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.dht.run)
             task_status.started()
@@ -77,12 +79,12 @@ class Discovery:
                 await trio.sleep(defaults.SAY_PAUSE)
 
     async def leave(self) -> None:
-        """Withdraw the records that end with this process, as far as time allows."""
+        """Withdraw the records that describe the running process, within LEAVE_TIME seconds."""
         self._leaving = True
         await self.dht.leave(defaults.LEAVE_TIME)
 
     def _say(self) -> None:
-        """Publish this node's current records and withdraw outdated ones."""
+        """Publish this node's current records, and withdraw those that are no longer true."""
         if self._leaving:
             return
         own = self._directory.own()
@@ -96,7 +98,10 @@ class Discovery:
         self._said = wanted
 
     def _measured(self, body: Body) -> Body:
-        """Add the measured speed to a shard record. Only a large change alters it."""
+        """Return the body of a record; a shard's gets the measured speed.
+
+        The published speed only changes if the measured one differs by more than SPEED_CHANGE.
+        """
         if not isinstance(body, ShardBody):
             return body
         speed = self.speed()
@@ -122,7 +127,8 @@ class Discovery:
     # The second path.
 
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
-        """Yield the records of members for a key: the same facts from another source."""
+        """Yield, as DHT records, what member records say about a key. They are a second source
+        beside the DHT."""
         members = self._directory.members()
         learn(self._keys, members, defaults.MEMBERS_READ)
         for peer, (record, keys) in self._keys.items():
@@ -135,9 +141,10 @@ def learn(
     members: Mapping[PeerId, MemberRecord],
     most: int,
 ) -> bool:
-    """Update `known` to the keys of the members' records and return whether it is complete.
+    """Compute the DHT keys of members' records into `known`, and return whether it is complete.
 
-    Reads at most `most` new records, because one can take hundreds of hashes.
+    At most `most` new records are processed in one call, because a single record can take hundreds
+    of hashes. Members that are gone are removed.
     """
     for peer in known.keys() - members.keys():
         del known[peer]
@@ -151,7 +158,7 @@ def learn(
 
 
 def bodies(member: MemberRecord) -> Iterable[Body]:
-    """Yield the facts of a member record as DHT record bodies."""
+    """Yield the facts of a member record as bodies of DHT records."""
     yield PeerBody(member.peer, member.addresses[: defaults.PEER_ADDRESSES])
     for shard in member.shards[: defaults.SHARD_RECORDS]:
         yield ShardBody(
@@ -169,8 +176,11 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
 
 
 def _is_hearsay(body: Body) -> bool:
-    """Whether better records may exist. Holdings do not say which chunks a member has, but the
-    records of the provider itself do."""
+    """Return whether the provider itself may publish a better record.
+
+    A member record names the roots of which the member has chunks, but not which chunks. The DHT
+    records of that member do.
+    """
     return isinstance(body, BlobBody)
 
 

@@ -1,4 +1,5 @@
-"""Connects a private group to the rest of the node: lets members in, and applies its own role.
+"""Connects a private group to the rest of the node: admits invited peers, applies this node's role,
+and reports a revocation.
 
 The rules of the group itself are in `state/group/`.
 """
@@ -29,7 +30,7 @@ _FULL_HINT = "let other owners or operators let new members in"
 
 
 class Grouping:
-    """Group membership of one node."""
+    """Takes part in the private group for one node."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class Grouping:
         self._endpoint = endpoint
         self._membership = membership
         self._health = health
-        self._told: tuple[PeerId, str] | None = None  # peer that refused this node, and its words
+        # (Peer that claims that this node is revoked, its message), or None if there is none.
+        self._told: tuple[PeerId, str] | None = None
         self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
         self._serving = serving
         endpoint.handle(JOIN, self._on_join)
@@ -54,13 +56,14 @@ class Grouping:
         endpoint.on_link_lost(self._lost)
 
     async def enter(self) -> None:
-        """Enter the group of the credentials, if they have one."""
+        """Enter the group that the credentials name, if there is one."""
         group = self._credentials.group
         if group is not None:
             await self._state.enter(group, alone=self._credentials.alone)
 
     async def run(self) -> None:
-        """Apply this node's role to membership and serving, until cancelled."""
+        """Apply this node's role to its membership and its serving whenever the group changes,
+        until cancelled."""
         upkeep = await self._state.in_group()
         seen: Order | None = None
         while True:
@@ -80,7 +83,8 @@ class Grouping:
     # Joining.
 
     async def _on_join(self, call: Call) -> Reply | Refusal:
-        """Admit a peer that an invitation let in. Refuse any other peer."""
+        """Admit a peer whose link an invitation has opened, and return the group's credentials.
+        Refuse any other peer."""
         link = self._endpoint.link(call.peer)
         admitted = None if link is None else link.status.admitted
         if admitted is None or admitted.kind != INVITATION:
@@ -104,7 +108,11 @@ class Grouping:
         return Reply({"private": True}, handed.as_payload())
 
     async def _admit(self, upkeep: Upkeep, call: Call, invitation: bytes, role: Role) -> None:
-        """Admit a peer once for each code, so that a repeated call cannot raise a lowered role."""
+        """Make the peer a member with this role.
+
+        This happens once for each peer and invitation, so that a repeated call cannot undo a
+        lowered role.
+        """
         joined = call.peer, invitation
         if joined in self._joined and upkeep.group.order.role(call.peer) is not None:
             return
@@ -112,7 +120,8 @@ class Grouping:
         self._note(*joined)
 
     def _note(self, peer: PeerId, invitation: bytes) -> None:
-        """Remember that a peer has joined with an invitation."""
+        """Record that a peer has joined with an invitation. Only the latest JOINED joins are
+        remembered."""
         self._joined[peer, invitation] = None
         if len(self._joined) > defaults.JOINED:
             del self._joined[next(iter(self._joined))]
@@ -120,6 +129,8 @@ class Grouping:
     # Being revoked.
 
     def _refused(self, peer: PeerId, code: str, words: str) -> None:
+        """Record a peer's claim that the group has revoked this node. A claim by a peer that is
+        itself revoked is ignored."""
         upkeep = self._state.upkeep
         if code == REVOKED and upkeep is not None and upkeep.group.revoked_by(peer) is None:
             self._told = peer, words
@@ -130,8 +141,11 @@ class Grouping:
             self._refused(link.peer, code, "")
 
     def _linked(self, link: Link) -> None:
-        """Forget an earlier refusal: a member has admitted this node, so it was wrong or has been
-        undone. Links that the peer dialled do not prove that yet."""
+        """Discard the claim that this node is revoked if a member admits it: the claim was wrong or
+        has been undone.
+
+        Only a link that this node dialled proves that.
+        """
         status = link.status
         if status.dialled and status.admitted.kind == SWARM and self._told is not None:
             self._told = None
@@ -141,7 +155,7 @@ class Grouping:
         upkeep = self._state.upkeep
         own = self._endpoint.peer
         if self._told is not None and self._endpoint.link(self._told[0]) is not None:
-            self._told = None  # the peer that said so has admitted this node again
+            self._told = None  # the peer that made the claim has admitted this node again
         by = None if upkeep is None else upkeep.group.revoked_by(own)
         hint = back_hint(own)
         if by is not None:
@@ -155,7 +169,10 @@ class Grouping:
 
 
 def _by(peer: PeerId, words: str) -> str:
-    """Say which peer has revoked this node, from the words of a peer (`revoked by …`, or none)."""
+    """Return words that name the peer that has revoked this node, and the source of the claim.
+
+    `words` is the message of `peer`, such as `revoked by …`; it may be empty.
+    """
     by = words.removeprefix("revoked ")
     if by == f"by {peer}":
         return by
@@ -163,5 +180,5 @@ def _by(peer: PeerId, words: str) -> str:
 
 
 def back_hint(own: PeerId) -> str:
-    """Return the hint for a revoked node on how to be admitted again."""
+    """Return the hint that tells the owner of a revoked node how the node can be readmitted."""
     return f"an owner of its group can readmit it: `shoal group role {own} ROLE` there"

@@ -1,7 +1,7 @@
-"""Group credentials: the identity of a private group and the secrets that a member knows.
+"""Group credentials: the identity of a private group, and the secrets of a member.
 
-Encodes them as a file of the data folder, and as the payload that a joining node receives.
-Specified in docs/spec/group.md, Joining.
+They are encoded as a file of the data folder, and as the payload for a joining node. Specified in
+docs/spec/group.md, section "Joining".
 """
 
 import json
@@ -25,37 +25,38 @@ HANDED_BYTES = 8 << 10  # limit of the payload for a joining node
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """Founder and nonce of a group, and its numbered secrets, newest first."""
+    """Credentials of a group: its founder, its nonce, and its numbered secrets, the newest
+    first."""
 
     founder: PeerId
     nonce: bytes
     keys: tuple[tuple[int, bytes], ...] = field(repr=False)
-    alone: bool = False  # the founder has not made an invitation yet
+    alone: bool = False  # no invitation to the group has been made yet
 
     @classmethod
     def founded(cls, founder: PeerId, entropy: Callable[[int], bytes]) -> "Handed":
-        """Return the credentials of a new group."""
+        """Return the credentials of a new group with one secret."""
         return cls(founder, entropy(GROUP_NONCE_BYTES), ((1, entropy(SECRET_BYTES)),), alone=True)
 
     @property
     def charter(self) -> Charter:
-        """The charter that identifies the group."""
+        """The charter (founder and nonce) that identifies the group."""
         return Charter(self.founder, self.nonce)
 
     def as_file(self) -> bytes:
-        """Encode as JSON for the data folder."""
+        """Return the credentials as JSON, for the data folder."""
         keys = [[number, secret.hex()] for number, secret in self.keys]
         told = {"version": VERSION, "founder": self.founder, "nonce": self.nonce.hex()}
         return json.dumps(told | {"keys": keys, "alone": self.alone}).encode()
 
     def as_payload(self) -> bytes:
-        """Encode as msgpack for a joining node."""
+        """Return the credentials as msgpack, for a joining node."""
         packed: bytes = msgpack.packb([self.founder, self.nonce, self.keys])
         return packed
 
 
 def read_handed(data: bytes) -> Handed | None:
-    """Decode `as_file`; None if the data is invalid."""
+    """Decode the JSON file that `Handed.as_file` returns. Returns None if the data is invalid."""
     try:
         told: Any = json.loads(data)
         keys = [[number, bytes.fromhex(secret)] for number, secret in told["keys"]]
@@ -66,7 +67,8 @@ def read_handed(data: bytes) -> Handed | None:
 
 
 def open_handed(payload: Bytes) -> Handed | None:
-    """Decode `as_payload` from an untrusted peer; None if the payload is invalid."""
+    """Decode the payload that `Handed.as_payload` returns, received from an untrusted peer. Returns
+    None if it is invalid."""
     try:
         founder, nonce, keys = decode(payload, limit=HANDED_BYTES)
         return _checked(founder, nonce, keys)
@@ -75,7 +77,8 @@ def open_handed(payload: Bytes) -> Handed | None:
 
 
 def _checked(founder: object, nonce: object, keys: object) -> Handed:
-    """Check types and sizes. Raises ValueError."""
+    """Return the credentials after checking all types and sizes. Raises ValueError if one is
+    wrong."""
     if not isinstance(founder, str) or not isinstance(nonce, bytes) or not isinstance(keys, list):
         raise ValueError
     if len(nonce) != GROUP_NONCE_BYTES or not 0 < len(keys) <= KEYS_KEPT:

@@ -1,4 +1,4 @@
-"""Stores the inviter and the addresses of other members in the data folder for the next start."""
+"""Stores the inviter, and addresses of linked members, in the data folder for the next start."""
 
 import trio
 
@@ -23,7 +23,8 @@ from ..settings.config import DataFolder
 
 
 class Inviter:
-    """Remembers the peer whose invitation this node used last."""
+    """The peer whose invitation this node used last, stored in the data folder. `peer` is None if
+    there is none."""
 
     def __init__(self, host: Host, folder: DataFolder, peer: PeerId | None = None) -> None:
         self._host = host
@@ -32,18 +33,19 @@ class Inviter:
 
     @classmethod
     async def load(cls, host: Host, folder: DataFolder) -> "Inviter":
-        """Read the peer from the data folder."""
+        """Read the stored inviter from the data folder."""
         return cls(host, folder, await remembered_inviter(host, folder))
 
     async def remember(self, peer: PeerId) -> None:
-        """Store another inviter. Raises NodeError `disk`."""
+        """Store `peer` as the latest inviter. Raises NodeError `disk` if that fails."""
         self.peer = peer
         with disk_errors(self._folder):
             await remember_inviter(self._host, self._folder, peer)
 
 
 class Remembering:
-    """Remembered peers of one node. A failing disk is reported, but does not end the node."""
+    """Stores addresses of other members for one node. If the disk fails, this is reported and the
+    node continues."""
 
     def __init__(
         self,
@@ -61,7 +63,8 @@ class Remembering:
         self._refused = False  # whether the last write failed
 
     async def known(self) -> list[Address]:
-        """Return the remembered addresses; empty if the file cannot be read."""
+        """Return the addresses that the last run stored. Returns none if the file cannot be
+        read."""
         try:
             return await remembered_peers(self._host, self._folder)
         except OSError as error:
@@ -69,7 +72,7 @@ class Remembering:
             return []
 
     async def run(self) -> None:
-        """Keep the file up to date, until cancelled."""
+        """Write the file whenever the members change, until cancelled."""
         version = -1
         while True:
             version = await self._directory.changed(version)
@@ -79,10 +82,10 @@ class Remembering:
                     version = -1
 
     async def write(self) -> bool:
-        """Store the current addresses of linked members. An empty view keeps the old file.
+        """Store one address of each linked member, and return whether there were any.
 
-        Only addresses that may be dialled are stored, because the next start does not know which
-        peer gave them. Return False if there was nothing to write.
+        If there are none, the old file stays. Only addresses that are safe to dial are stored,
+        because the next start does not know which peer published them.
         """
         known = []
         for peer, record in self._directory.members().items():

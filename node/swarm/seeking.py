@@ -1,7 +1,7 @@
-"""Finds nodes that serve a model through the DHT and links to them, when they are not members yet.
+"""Finds nodes that serve a model, and links to them.
 
-In a swarm larger than a node's number of links, all nodes that serve a model may be strangers to
-it. Their DHT records only say where to link. What they serve is then read in their own feeds.
+In a swarm that is larger than a node's number of links, all nodes that serve a model may be unknown
+to it. Their DHT records only say where to dial. Their own feeds then say what they serve.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from ..models.providers import Providers
 
 
 class Seeking:
-    """Search for serving nodes, for one node."""
+    """Search of one node for other nodes that serve a model."""
 
     def __init__(
         self,
@@ -33,7 +33,8 @@ class Seeking:
         look: Callable[[], bool] = lambda: False,
         guard: Guard | None = None,
     ) -> None:
-        """`look` updates which state a small node needs; it returns whether that has changed."""
+        """`look` updates which parts of the state a small node stores, and returns whether that has
+        changed."""
         self._host = host
         self._guard = guard or Guard()
         self._dht = dht
@@ -44,11 +45,11 @@ class Seeking:
         self._ended: dict[str, float] = {}  # when the last search for each root ended
 
     async def seek(self, root: str) -> bool:
-        """Link to a few nodes that claim to serve layers of a model. Return whether any was linked
-        or more state is on its way.
+        """Link to some nodes that claim to serve layers of a model.
 
-        Searches for each model at most every SEEK_PAUSE seconds. A call during a search waits for
-        it to end.
+        Returns True if at least one link was made or more state is about to arrive. A call during a
+        search for the same model waits for that search and returns True. Returns False without a
+        search if the last one ended less than SEEK_PAUSE seconds ago.
         """
         if (going := self._going.get(root)) is not None:
             await going.wait()
@@ -69,7 +70,8 @@ class Seeking:
             self._ended[root] = self._host.now()
 
     async def _serving(self, root: str) -> list[PeerId]:
-        """Return peers to link to, chosen at random from each range of layers in turn."""
+        """Return at most SEEK_LINKS peers to link to. They are chosen at random, alternating
+        between the ranges of layers that they serve."""
         found = await self._dht.find(
             record_key(ShardBody.kind, root),
             most=defaults.FIND_MOST,
@@ -89,6 +91,7 @@ class Seeking:
         return list(peers)[: defaults.SEEK_LINKS]
 
     async def _meet(self, peers: Iterable[PeerId]) -> bool:
+        """Link to the peers within SEEK_MEET seconds. Return whether any link was made."""
         met = []
 
         async def meet(peer: PeerId) -> None:

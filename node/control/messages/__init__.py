@@ -1,6 +1,6 @@
 """The messages of the control socket: frozen dataclasses for requests, events and replies.
 
-May import `encoding.py`, `node/defaults.py` and light modules of definitions, so that commands
-start quickly. Public: all of it; `encoding.py` turns a message into JSON and back. One file for
-each group of operations. Specified in docs/spec/control.md.
+These modules may import `encoding.py`, `node/defaults.py` and definitions that import quickly, so
+that commands start without delay. All messages are public. `encoding.py` turns a message into JSON
+and back. Each file has the messages of one group of operations. Specified in docs/spec/control.md.
 """

@@ -16,15 +16,20 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetDht(Ask[DhtFigures, Never]):
-    """Ask for this node's part in the DHT."""
+    """Request for this node's contacts, stored records and other figures of its DHT service."""
 
     op = "dht"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordView:
-    """A record. `says` has the fields of its kind (docs/spec/records.md). `age_s` is the time since
-    its author last published it; `by` is the peer that delivered it, None unless from the DHT."""
+    """A record of the DHT, as `shoal find` shows it.
+
+    `says` has the fields of the record's kind (docs/spec/records.md). `age_s` is the time since the
+    author last published the record, and `ttl_s` its lifetime, both in seconds. `source` is `here`,
+    `members` or `dht`. `by` is the peer that delivered the record, or None if it does not come from
+    the DHT.
+    """
 
     kind: str
     author: str
@@ -38,8 +43,12 @@ class RecordView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One request of a look-up. `shared`: leading bits that the peer's key shares with the
-    requested key; `path`: number of the disjoint path; `took_ms` is None before the reply."""
+    """One request of a look-up.
+
+    `shared` is the number of leading bits that the peer's key shares with the requested key. `path`
+    is the number of the look-up's disjoint path. `at_ms` is the time from the start of the look-up
+    to the request. `took_ms` is None until the peer replies.
+    """
 
     peer: str
     shared: int
@@ -54,7 +63,7 @@ class StepView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """The records under one key, and the requests that found them."""
+    """The records found under one key, and the requests that found them (`path`)."""
 
     about: str
     key: str
@@ -65,32 +74,34 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Searches:
-    """The searches that a key led to."""
+    """The searches that one argument of `shoal find` led to."""
 
     searches: tuple[Search, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Find(Ask[Searches, Never]):
-    """Look up a peer id, a model's name, root or NAME@HASH, or 64 hex digits."""
+    """Request to look up a peer id, a model (by name, root or NAME@HASH), or a key (64 hex
+    digits)."""
 
     op = "find"
     key: Annotated[str, Text(defaults.FIND_KEY, hint=KEYS)]
 
 
-# Contents of the known kinds of records.
+# The fields `says` of a `RecordView`, for each known kind of record.
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSays:
-    """The addresses of a peer."""
+    """Addresses that a peer publishes."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSays:
-    """The layers that a node serves; `speed` in tokens per second, 0 if unknown."""
+    """Layers that a node serves, from `start` up to but not including `stop`. `speed` is in tokens
+    per second, and 0 if unknown."""
 
     start: int
     stop: int
@@ -100,8 +111,11 @@ class ShardSays:
 
 @dataclass(frozen=True, slots=True)
 class BlobSays:
-    """The chunks of a blob that a provider has. `ranges`: lengths of runs of missing and held
-    chunks in turn, None if it has all; `size` in bytes."""
+    """Chunks of a blob that a provider has.
+
+    `ranges` has the lengths of alternating runs of missing and present chunks, beginning with a
+    missing run. It is None if the provider has all chunks. `size` is in bytes.
+    """
 
     chunks: int
     size: int
@@ -110,7 +124,7 @@ class BlobSays:
 
 @dataclass(frozen=True, slots=True)
 class NameSays:
-    """The model that a name means."""
+    """The model that an author means by a name."""
 
     name: str
     root: str
@@ -119,7 +133,7 @@ class NameSays:
 
 @dataclass(frozen=True, slots=True)
 class KvSays:
-    """The KV blocks that a node has, for layers from the first up to the second number."""
+    """KV blocks that a node has. `layers` is the pair (first layer, layer after the last)."""
 
     blocks: int
     layers: tuple[int, ...]

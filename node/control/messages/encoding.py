@@ -1,7 +1,8 @@
 """Turns messages of the control socket into JSON and back.
 
-A message is a frozen dataclass: its fields are the keys of a JSON object, in order. `decode` checks
-every value against the type of its field, and against the bounds that are part of the type.
+A message is a frozen dataclass. Its fields become the keys of a JSON object, in the same order.
+`decode` checks each value against the type of its field, and against the bounds that are annotated
+in that type.
 """
 
 import os
@@ -47,19 +48,20 @@ Event = TypeVar("Event", covariant=True)
 _Reader: TypeAlias = "Callable[[Json, str], object]"
 _LEFT_OUT: Final = "left out"
 IfKnown = Annotated[T | None, _LEFT_OUT]
-"""A field that is left out of the JSON object if it is None."""
+"""Type of a field that does not appear in the JSON object if its value is None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask(Generic[Reply, Event]):
-    """A request. `Event` is the union of its events, `Never` if it has none."""
+    """Base of all requests. `Reply` is the type of the reply. `Event` is the union of the types of
+    its events, or `Never` if it has none."""
 
     op: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a request failed. `code` is a short fixed word."""
+    """Reason why a request failed. `code` is a short fixed word."""
 
     code: str
     message: str
@@ -79,7 +81,11 @@ def event_types(ask: Ask[object, T]) -> tuple[type[T], ...]:
 
 
 def decode_event(ask: Ask[object, T], message: Object) -> T | None:
-    """Return an event of a request; None if this version does not know it. Raises ControlError."""
+    """Return `message` as an event of the request `ask`.
+
+    Returns None if this version does not know the event. Raises ControlError if the event is known
+    but malformed.
+    """
     for kind in event_types(ask):
         assert is_dataclass(kind)
         names = [field.kind for field in _fields(kind) if field.name == "event"]
@@ -88,20 +94,21 @@ def decode_event(ask: Ask[object, T], message: Object) -> T | None:
     return None
 
 
-# Bounds, for `Annotated`. Each checks a value before the value is used.
+# Bounds, for use in `Annotated`. `decode` checks them before it reads the value.
 
 
 class Bound(Protocol):
-    """Limits of a value."""
+    """Limits of a value, annotated in the type of a field."""
 
     def check(self, value: Json, key: str) -> None:
-        """Raise ControlError `bad-request` if the value is out of bounds."""
+        """Raise ControlError `bad-request` if the value is out of bounds. `key` names the value in
+        the error."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text of `least` to `limit` characters that UTF-8 can encode."""
+    """A text of `least` to `limit` characters that can be encoded as UTF-8."""
 
     limit: int
     least: int = 1
@@ -123,7 +130,8 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """A text that can be the name of a file."""
+    """A text of 1 to 4096 characters that the operating system accepts as a path: it can be
+    encoded, and has no NUL."""
 
     def check(self, value: Json, key: str) -> None:
         if not isinstance(value, str) or not 0 < len(value) <= 4096:
@@ -138,7 +146,7 @@ class FileName:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A word out of a fixed list."""
+    """A word of a fixed list."""
 
     words: tuple[str, ...]
 
@@ -150,7 +158,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number."""
+    """A whole number from `least` to `most`."""
 
     least: int
     most: int
@@ -163,7 +171,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number."""
+    """A number from `least` to `most`."""
 
     least: float
     most: float
@@ -207,7 +215,7 @@ def entries(view: View) -> "Iterator[tuple[str, Json | DataclassInstance]]":
 
 
 def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Json:
-    """Return a value that may hold messages as JSON."""
+    """Return `value` as JSON; messages inside it are encoded."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Sequence):
@@ -216,26 +224,27 @@ def plain(value: "Json | DataclassInstance | Sequence[DataclassInstance]") -> Js
 
 
 def extended(kind: Callable[..., T], view: "DataclassInstance", **more: object) -> T:
-    """Return a `kind` with the fields of `view` and `more` fields."""
+    """Return a new `kind` that has the fields of the message `view`, and the further fields in
+    `more`."""
     known = {field.name: getattr(view, field.name) for field in _fields(type(view))}
     return kind(**{**known, **more})
 
 
-# Decoding. Each type has a reader, which is made once.
+# Decoding. A reader checks and converts a JSON value. There is one for each type; it is cached.
 
 
 def decode(kind: type[T], value: Json, key: str = "reply") -> T:
-    """Return the value as a `kind`: a dataclass, or a type of one of its fields.
+    """Return a JSON value as a `kind`, which is a dataclass or any type that a field may have.
 
     `key` names the value in errors. Keys that the dataclass does not have are ignored. Raises
-    ControlError `bad-request`.
+    ControlError `bad-request` if the value does not fit the type or is out of bounds.
     """
     read: Callable[[Json, str], T] = _reader(kind)  # type: ignore[assignment, arg-type]
     return read(value, key)
 
 
 def object_of(value: object, key: str) -> Object:
-    """Return a value of JSON that must be an object. Raises ControlError."""
+    """Return `value` if it is a JSON object. Raises ControlError if it is anything else."""
     if not isinstance(value, dict):
         raise _mistyped(dict, value, key)
     return value
@@ -252,7 +261,8 @@ class _Field:
 
 @cache
 def _fields(kind: "type[DataclassInstance]") -> tuple[_Field, ...]:
-    """Return the fields of a message in the order of its JSON: `event` comes first."""
+    """Return the fields of a message in the order in which they appear in JSON. A field `event`
+    comes first."""
     kinds = get_type_hints(kind, include_extras=True)
     return tuple(
         _Field(
@@ -297,7 +307,8 @@ def _bounded(read: _Reader, bounds: Sequence[Bound]) -> _Reader:
 
 
 def _one_of(readers: Sequence[_Reader], *, nullable: bool) -> _Reader:
-    """Return a reader for a union, of which the first type that fits counts."""
+    """Return a reader for a union. It tries the types in order and returns the first value that
+    fits."""
     *others, last = readers
 
     def one_of(value: Json, key: str) -> object:

@@ -1,4 +1,4 @@
-"""Messages of `run`, and the options for sampling tokens that jobs have too."""
+"""Messages of `run`, and the sampling options that requests for jobs share with it."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -12,7 +12,8 @@ STOP_LIMIT: Final = 16  # stop strings of one request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskForText(Ask[Reply, Event]):
-    """A request for text of a model. Without a seed, a random one counts."""
+    """Base of the requests that generate text with a model. If `seed` is None, the daemon chooses a
+    random one."""
 
     model: Name
     raw: bool = False
@@ -25,7 +26,7 @@ class AskForText(Ask[Reply, Event]):
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """A stage of a chain. `layers` is `A:B`, B exclusive."""
+    """One stage of a chain. `layers` has the form `A:B`, where B is exclusive."""
 
     peer: str
     layers: str
@@ -33,7 +34,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The chain that generates from now on."""
+    """Event that names the chain which generates the following text."""
 
     stages: tuple[Hop, ...]
     event: Literal["routed"] = "routed"
@@ -41,7 +42,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next piece of the text."""
+    """Event that carries the next piece of the text."""
 
     text: str
     event: Literal["text"] = "text"
@@ -49,10 +50,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A generated text. `reason` is `stop`, `length` or `context`.
+    """A complete generated text, with its figures.
 
-    `tokens_per_s` counts the tokens after the first one. `hop_ms` is the time in which no stage
-    computed, divided by those tokens and by the stages.
+    `reason` says why it ended: `stop`, `length` or `context`. `ttft_ms` is the time to the first
+    token. `tokens_per_s` and `hop_ms` concern the tokens after the first one. `hop_ms` is the mean
+    time per token and stage, in milliseconds, without the time spent computing. `nodes` is the
+    chain.
     """
 
     text: str
@@ -68,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(AskForText[Answer, Routed | Piece]):
-    """Run a model on a prompt."""
+    """Request to generate text that continues or answers a prompt."""
 
     op = "run"
     prompt: Annotated[str, Text(defaults.CONTROL_REQUEST_LIMIT)]

@@ -7,12 +7,16 @@ from .encoding import Ask, Choice, Text
 
 RoleName = Annotated[str, Choice(("client", "operator", "owner"))]
 Start = Annotated[str, Text(256)]
-"""An id, or the beginning of one."""
+"""An id, or its first characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """A member. `since` is in seconds since 1970, by the granter's clock."""
+    """A member of the group.
+
+    `by` is the member that granted `role`, at the time `since`, in seconds since 1970 by the
+    granter's clock. `live` says whether the member is reachable now.
+    """
 
     peer: str
     role: str
@@ -24,7 +28,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class RevokedPeer:
-    """A peer whose membership was revoked."""
+    """A peer whose membership was revoked by the member `by`. `since` is in seconds since 1970."""
 
     peer: str
     by: str
@@ -33,7 +37,10 @@ class RevokedPeer:
 
 @dataclass(frozen=True, slots=True)
 class OpenInvitation:
-    """An invitation of this node. `uses` are the joins that are left."""
+    """An invitation of this node that is still valid.
+
+    `uses` is the number of joins that are left. `expires` is in seconds since 1970.
+    """
 
     ident: str
     role: str
@@ -43,7 +50,11 @@ class OpenInvitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The group of this node, most senior members first. `key` is the number of the newest key."""
+    """The private group of this node.
+
+    The most senior members come first. `key` is the number of the newest group key, or None if
+    there is none yet. `key_known` says whether this node has that key.
+    """
 
     group: str
     founder: str
@@ -57,14 +68,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetGroup(Ask[Group, Never]):
-    """Ask for the group of this node."""
+    """Request for the group of this node."""
 
     op = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRole:
-    """The member and its new role."""
+    """A member, and the role that it has now."""
 
     peer: str
     role: str
@@ -72,7 +83,7 @@ class ChangedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRole(Ask[ChangedRole, Never]):
-    """Change the role of a member."""
+    """Request to change the role of a member."""
 
     op = "group_role"
     peer: Start
@@ -88,7 +99,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke(Ask[Revoked, Never]):
-    """Revoke the membership of a peer."""
+    """Request to revoke the membership of a peer."""
 
     op = "group_revoke"
     peer: Start
@@ -96,28 +107,29 @@ class Revoke(Ask[Revoked, Never]):
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """The number of the new key."""
+    """Number of the new group key."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotate(Ask[Rotated, Never]):
-    """Give the members a new key."""
+    """Request to replace the group key."""
 
     op = "group_rotate"
 
 
 @dataclass(frozen=True, slots=True)
 class Uninvited:
-    """The id of the invitation that was revoked."""
+    """Id of the invitation that was revoked."""
 
     ident: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uninvite(Ask[Uninvited, Never]):
-    """Revoke an invitation, by its code, its id or the beginning of its id."""
+    """Request to revoke an invitation, which is named by its code, its id or the beginning of its
+    id."""
 
     op = "group_uninvite"
     invitation: Start

@@ -1,4 +1,4 @@
-"""Messages about jobs, and about the usage that nodes report."""
+"""Messages about jobs, and about the usage that providers report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ Id = Annotated[str, Text(64)]
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJobs:
-    """The ids of the jobs, one for each prompt, and the model that they are for."""
+    """The ids of the submitted jobs, one for each prompt and in the same order, and the model that
+    answers them."""
 
     jobs: tuple[str, ...]
     model: str
@@ -23,7 +24,7 @@ class SubmittedJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJobs(AskForText[SubmittedJobs, Never]):
-    """Submit a job for each prompt: all of them or none."""
+    """Request to submit one job for each prompt. Either all jobs are submitted or none."""
 
     op = "job_submit"
     prompts: Annotated[
@@ -35,10 +36,13 @@ class SubmitJobs(AskForText[SubmittedJobs, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job. `error` is a code if it failed, `abstract` the beginning of the prompt, `claimant` the
-    author of the leading claim. `came` and `made` are in seconds since 1970, None if unknown.
+    """A job, without its prompt and result.
 
-    `tokens` and `reason` are None unless the result is stored here.
+    `error` is the error code if the job failed. `abstract` is the beginning of the prompt.
+    `claimant` is the node whose claim counts, `attempt` the number of that claim, and `step` its
+    progress. `came` is the time at which the result arrived and `made` the time of submission; both
+    are in seconds since 1970, and None if unknown. `read` says whether the result was read.
+    `tokens` and `reason` are None unless the result is stored on this node.
     """
 
     job: str
@@ -61,9 +65,12 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """A part of the list of jobs. `more`: how many follow; `at`: the job that this node is doing.
+    """One page of the list of jobs.
 
-    `does_jobs`: this node does jobs of others. `kept`: it stores jobs of others.
+    `more` is the number of jobs after this page, and `totals` counts the jobs in each state. `own`
+    is this node's peer id. `at` is the id of the job that this node is working on, or None.
+    `does_jobs` says whether this node works on jobs of other nodes, and `kept` whether it stores
+    those jobs.
     """
 
     jobs: tuple[JobView, ...]
@@ -77,7 +84,11 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListJobs(Ask[Jobs, Never]):
-    """Ask for jobs, own ones first. `mine`: only own ones; `state`: only those in this state."""
+    """Request for a page of the list of jobs, in which this node's own jobs come first.
+
+    `mine` restricts the list to own jobs, and `state` to jobs in that state. The page has at most
+    `limit` jobs and begins after the first `offset` ones.
+    """
 
     op = "job_list"
     mine: bool = False
@@ -88,7 +99,7 @@ class ListJobs(Ask[Jobs, Never]):
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """A message of a conversation."""
+    """One message of a conversation."""
 
     role: str
     content: str
@@ -96,7 +107,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecView:
-    """The request of a prompt job. It has either `prompt` or `messages`."""
+    """The request of a prompt job. Either `prompt` or `messages` is set, and the other is None."""
 
     root: str
     model: str
@@ -114,7 +125,11 @@ class SpecView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimView:
-    """A claim on a job. `refused`: the author does not accept this claimant."""
+    """One node's claim on a job.
+
+    `done` says whether the claim has a result, and `step` how far it is. `refused` says whether the
+    author of the job has rejected this claimant.
+    """
 
     claimant: str
     attempt: int
@@ -125,7 +140,8 @@ class ClaimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownJob(JobView):
-    """A job in full. `spec` is None if it is unreadable or cancelled."""
+    """A job with its specification and claims. `spec` is None if the job was cancelled, or if its
+    specification is invalid or of another kind than a prompt."""
 
     spec: SpecView | None
     claims: tuple[ClaimView, ...]
@@ -133,7 +149,7 @@ class ShownJob(JobView):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowJob(Ask[ShownJob, Never]):
-    """Describe a job, by its id or the beginning of it."""
+    """Request to describe one job, which is named by its id or the beginning of its id."""
 
     op = "job_show"
     job: Id
@@ -141,14 +157,15 @@ class ShowJob(Ask[ShownJob, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(JobView):
-    """The result of a job, with its text."""
+    """A finished job with the generated text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobResult(Ask[JobResult, Never]):
-    """Ask for the result of an own job. `until_done`: wait for it."""
+    """Request for the result of one of this node's own jobs. With `until_done`, the reply waits
+    until there is a result."""
 
     op = "job_result"
     job: Id
@@ -157,7 +174,8 @@ class GetJobResult(Ask[JobResult, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord(JobView):
-    """The result of one of many jobs, with its prompt and the node that made it."""
+    """The result of one of several jobs, with its prompt. `node` is the node that made the
+    result."""
 
     prompt: str | None
     text: str
@@ -166,7 +184,8 @@ class JobRecord(JobView):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LackingRecord:
-    """A job without a result; `error` is `not-done` or `unknown-job`."""
+    """A record in place of a missing result. `error` is `not-done` or `unknown-job`, and `message`
+    explains it."""
 
     job: str
     prompt: str | None
@@ -178,7 +197,8 @@ class LackingRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedJobs:
-    """The jobs whose results follow, in the order of the request or of submission."""
+    """Event that lists the jobs whose results follow, in the order of the request. If the request
+    names no jobs, they are in the order of submission."""
 
     jobs: tuple[str, ...]
     event: Literal["jobs"] = "jobs"
@@ -186,7 +206,7 @@ class ExpectedJobs:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedResult:
-    """The result of one job."""
+    """Event that carries the result of one job."""
 
     result: JobRecord | LackingRecord
     event: Literal["result"] = "result"
@@ -194,7 +214,7 @@ class ArrivedResult:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How many jobs have a result, and how many of these failed."""
+    """Event that says how many jobs have a result, and how many of these failed."""
 
     done: int
     failed: int
@@ -203,7 +223,8 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class CountedResults:
-    """How many results came, and how many of these are failures."""
+    """The number of jobs whose results were sent, and how many of these jobs failed or lack a
+    result."""
 
     jobs: int
     failed: int
@@ -211,9 +232,10 @@ class CountedResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetJobResults(Ask[CountedResults, ExpectedJobs | ArrivedResult | JobProgress]):
-    """Ask for the results of several own jobs, by full ids; None: all own jobs.
+    """Request for the results of several of this node's own jobs.
 
-    `until_done`: wait for jobs without a result.
+    `jobs` has their full ids; None means all own jobs. With `until_done`, the reply waits for each
+    result.
     """
 
     op = "job_results"
@@ -223,14 +245,15 @@ class GetJobResults(Ask[CountedResults, ExpectedJobs | ArrivedResult | JobProgre
 
 @dataclass(frozen=True, slots=True)
 class CancelledJob:
-    """The full id of the job that was cancelled."""
+    """Full id of the job that was cancelled."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class CancelledJobs:
-    """The ids of the jobs that were cancelled, and how many results are kept."""
+    """The ids of the jobs that were cancelled, and the number of stored results, which are not
+    deleted."""
 
     jobs: tuple[str, ...]
     results: int
@@ -238,7 +261,8 @@ class CancelledJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelJobs(Ask[CancelledJob | CancelledJobs, Never]):
-    """Cancel an own job, or `all` own jobs without a result."""
+    """Request to cancel one of this node's own jobs. With `all`, it cancels every own job that has
+    no result."""
 
     op = "job_cancel"
     job: IfKnown[Id] = None
@@ -247,8 +271,11 @@ class CancelJobs(Ask[CancelledJob | CancelledJobs, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What one client used of one provider, by the provider's word. `client` and `root` are None
-    for many clients combined."""
+    """How much one client used of one provider, as the provider reports it.
+
+    `busy_s` is the computing time in seconds. `client` and `root` are None in a row that sums up
+    many clients.
+    """
 
     client: str | None
     provider: str
@@ -262,8 +289,11 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage, most tokens first. `more`: how many rows follow; `kept`: this node stores the reports
-    of other nodes."""
+    """Rows of usage, those with the most tokens first.
+
+    `more` is the number of rows left out. `own` is this node's peer id. `kept` says whether this
+    node stores the reports of other nodes.
+    """
 
     usage: tuple[UsageRow, ...]
     more: int
@@ -273,6 +303,6 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetUsage(Ask[Usage, Never]):
-    """Ask for the usage that providers report."""
+    """Request for the usage that providers report."""
 
     op = "usage"

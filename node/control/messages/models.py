@@ -12,7 +12,11 @@ Name = Annotated[str, Text(NAME_LIMIT)]
 
 @dataclass(frozen=True, slots=True)
 class VoucherView:
-    """A node that gives a name to a model. `source` is `here`, `members` or `dht`."""
+    """A node that gives a name to a model.
+
+    `source` says where this node learned of it: `here` (its own library), `members` or `dht`.
+    `age_s` is the age of the record in seconds.
+    """
 
     peer: str
     source: str
@@ -21,9 +25,12 @@ class VoucherView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """A model. `complete`: a chain of members serves it, None if unknown; `missing`: why not.
+    """A model that this node knows.
 
-    `room_tokens`: tokens of prompt and answer that the chain with most space can take.
+    `local` says whether this node's library has the model, perhaps not all chunks of it. `complete`
+    says whether a chain of members serves all its layers; None means unknown. If no chain does,
+    `missing` explains why. `room_tokens` is the number of tokens, of prompt and answer together,
+    for which the chain with the most free memory has space; None means unknown.
     """
 
     name: str
@@ -39,28 +46,29 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel(ModelEntry):
-    """A model in a list. `lacks`: chunks that this library lacks, None if unknown."""
+    """A model in the list. `lacks` is the number of its chunks that this node's library does not
+    have; None means unknown."""
 
     lacks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """All models that this node or a member names."""
+    """All models that this node or a member of the swarm gives a name to."""
 
     models: tuple[ListedModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListModels(Ask[Models, Never]):
-    """Ask for all models."""
+    """Request for the list of models."""
 
     op = "models"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes done and in total."""
+    """Event that gives the bytes done so far and in total."""
 
     done: int
     total: int
@@ -69,14 +77,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel(ModelEntry):
-    """A model that was added. `replaced`: the root that its name meant here before, or None."""
+    """A model that was added. If its name meant another model on this node before, `replaced` is
+    the root of that model, else None."""
 
     replaced: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddModel(Ask[AddedModel, Progress]):
-    """Add the model in a folder, given by its absolute path."""
+    """Request to import the model in a folder, which is given by its absolute path."""
 
     op = "model_add"
     path: Annotated[str, FileName()]
@@ -85,7 +94,8 @@ class AddModel(Ask[AddedModel, Progress]):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The meaning of the requested name. `name` is None for a model requested by its root."""
+    """Event that says which model the requested name means. `name` is None if the model was
+    requested by its root."""
 
     name: str | None
     root: str
@@ -95,8 +105,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledModel(ModelEntry):
-    """A model that was fetched. `fetched` is in bytes, `peers` counts those that sent chunks, and
-    `liars` are those that sent wrong bytes."""
+    """A model that was fetched as a whole.
+
+    `fetched` is the number of bytes that came from peers, `peers` the number of peers that sent
+    chunks, and `liars` the peers that sent wrong bytes.
+    """
 
     fetched: int
     peers: int
@@ -106,7 +119,7 @@ class PulledModel(ModelEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullModel(Ask[PulledModel, Resolved | Progress]):
-    """Fetch a whole model, by a name, NAME@HASH or a root."""
+    """Request to fetch a whole model, which is named by a name, NAME@HASH or a root."""
 
     op = "model_pull"
     name: Name
@@ -114,7 +127,7 @@ class PullModel(Ask[PulledModel, Resolved | Progress]):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A node that serves layers of a model."""
+    """A node that serves layers of a model. `layers` has the form `A:B`, where B is exclusive."""
 
     peer: str
     layers: str
@@ -123,7 +136,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class OtherMeaning:
-    """A different model of the same name; `name` is NAME@HASH."""
+    """A different model that has the same name. `name` has the form NAME@HASH, which tells the two
+    apart."""
 
     name: str
     vouchers: tuple[VoucherView, ...]
@@ -131,8 +145,11 @@ class OtherMeaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownModel(ModelEntry):
-    """One model in full. `config` has chosen keys of config.json. `others` is None without a
-    daemon."""
+    """A model with the nodes that serve it.
+
+    `config` has selected keys of config.json. `others` has the other models of the same name; it is
+    None if no daemon was running to find them.
+    """
 
     holders: tuple[Holder, ...]
     config: Mapping[str, Json]
@@ -141,7 +158,7 @@ class ShownModel(ModelEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowModel(Ask[ShownModel, Never]):
-    """Describe one model, by a name, NAME@HASH or a root."""
+    """Request to describe one model, which is named by a name, NAME@HASH or a root."""
 
     op = "model_show"
     name: Name
@@ -149,11 +166,14 @@ class ShowModel(Ask[ShownModel, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """The losses of a removal, which has happened if `removed` is true.
+    """The losses of the removal of a model or blob. `removed` says whether the removal has
+    happened.
 
-    `freed` is in bytes; `shared` counts chunks that stay because other content needs them.
-    `copies` counts other nodes that claim all of it, `partial` those that claim parts of it; both
-    are None if no daemon could look.
+    `freed` is the disk space in bytes. `shared` is the number of chunks that stay because other
+    content needs them. `fetched` says whether the content came from other nodes, and `embedded`
+    whether it is the embedded model. `copies` is the number of other nodes that claim to hold all
+    of it, and `partial` the number of those that claim parts of it; both are None if no daemon was
+    running to find out. `linked` says whether this node has any links.
     """
 
     kind: str
@@ -171,7 +191,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveModel(Ask[Removed, Never]):
-    """Say what the removal of a model would lose; remove it if `sure`."""
+    """Request to remove a model if `sure`, else to describe what its removal would lose."""
 
     op = "model_rm"
     name: Name
@@ -183,7 +203,7 @@ class RemoveModel(Ask[Removed, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveBlob(Ask[Removed, Never]):
-    """Say what the removal of a blob would lose; remove it if `sure`."""
+    """Request to remove a blob if `sure`, else to describe what its removal would lose."""
 
     op = "blob_rm"
     root: Name
@@ -192,7 +212,11 @@ class RemoveBlob(Ask[Removed, Never]):
 
 @dataclass(frozen=True, slots=True)
 class BlobView:
-    """A blob of this node. `size` is in bytes; `own`: this node's owner added it."""
+    """A blob of this node.
+
+    `size` is in bytes. `missing` is the number of chunks that this node does not have. `own` says
+    whether the node's owner added the blob, instead of fetching it.
+    """
 
     root: str
     size: int
@@ -203,21 +227,21 @@ class BlobView:
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """The blobs of this node."""
+    """The list of this node's blobs."""
 
     blobs: tuple[BlobView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListBlobs(Ask[Blobs, Never]):
-    """Ask for the blobs of this node."""
+    """Request for the list of this node's blobs."""
 
     op = "blobs"
 
 
 @dataclass(frozen=True, slots=True)
 class AddedBlob:
-    """A file that became a blob of `size` bytes."""
+    """Root of a blob that was made from a file, and its size in bytes."""
 
     root: str
     size: int
@@ -225,7 +249,7 @@ class AddedBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddBlob(Ask[AddedBlob, Progress]):
-    """Add a file, given by its absolute path."""
+    """Request to add a file as a blob. The file is given by its absolute path."""
 
     op = "blob_add"
     path: Annotated[str, FileName()]
@@ -233,7 +257,7 @@ class AddBlob(Ask[AddedBlob, Progress]):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The disk is full, so the fetch waits."""
+    """Event that says that the disk is full, and that the fetch continues once there is space."""
 
     message: str
     event: Literal["waiting"] = "waiting"
@@ -241,7 +265,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class FetchedBlob:
-    """A blob that was written to a file. The fields are those of `PulledModel`."""
+    """A blob that was written to a file.
+
+    `fetched` is the number of bytes that came from peers, `peers` the number of peers that sent
+    chunks, and `liars` the peers that sent wrong bytes.
+    """
 
     root: str
     size: int
@@ -253,7 +281,7 @@ class FetchedBlob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetBlob(Ask[FetchedBlob, Progress | Waiting]):
-    """Fetch a blob and write it to a file, which is replaced."""
+    """Request to fetch a blob and write it to a file. An existing file is replaced."""
 
     op = "blob_get"
     root: Name

@@ -1,4 +1,4 @@
-"""Messages about this node as a whole: what it is, what it serves, and how peers reach it."""
+"""Messages about one node as a whole: its state, what it serves, and how peers reach it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .models import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The daemon's process, and its version."""
+    """Process id and version of the daemon."""
 
     pid: int
     version: str
@@ -20,28 +20,28 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping(Ask[Process, Never]):
-    """Ask whether the daemon answers."""
+    """Request that tests whether the daemon replies."""
 
     op = "ping"
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The process that ends within 10 seconds."""
+    """Id of the daemon's process, which ends within 10 seconds."""
 
     pid: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(Ask[Stopped, Never]):
-    """Stop the daemon."""
+    """Request to stop the daemon."""
 
     op = "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of the diagnosis. `hint`: what the owner could change, or None."""
+    """One result of the diagnosis. `hint` says what the owner can change, or is None."""
 
     code: str
     sentence: str
@@ -50,7 +50,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """The role of this node in its group, and the number of members."""
+    """This node's role in its group, and the number of members. `role` is None if the node is not a
+    member."""
 
     role: str | None
     members: int
@@ -58,7 +59,7 @@ class GroupPlace:
 
 @dataclass(frozen=True, slots=True)
 class HeldRelay:
-    """A relay at which this node has a reservation."""
+    """A relay at which this node has a reservation, which ends in `expires_s` seconds."""
 
     peer: str
     rtt_ms: float
@@ -67,8 +68,13 @@ class HeldRelay:
 
 @dataclass(frozen=True, slots=True)
 class Relaying:
-    """Traffic that this node relays for others. `rate` is in bytes per second, `bytes` counts since
-    the start, `strangers` counts circuits of strangers, `refused` counts by code."""
+    """What this node relays for other nodes.
+
+    `on` says whether it relays now, and `allowed` whether its owner permits it. `rate` is the limit
+    in bytes per second. `places` is the number of reservations, `circuits` the number of open
+    circuits, and `strangers` the number of those circuits of which one end is not a member. `bytes`
+    counts the relayed bytes since the start. `refused` counts the refused requests by error code.
+    """
 
     on: bool
     allowed: bool
@@ -82,7 +88,12 @@ class Relaying:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """Layers that a node serves. `layers` is `A:B`, B exclusive."""
+    """Layers that a node serves.
+
+    `layers` has the form `A:B`, where B is exclusive. `embedding` and `head` say whether the node
+    also computes the embedding and the output head. `kv_tokens_free` is the number of tokens for
+    which it has free KV memory.
+    """
 
     model: str
     root: str
@@ -95,9 +106,10 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
-    """The layers that a node serves, and its progress towards serving.
+    """The layers that a node serves, or its progress until it serves some.
 
-    `room_tokens`: tokens of prompt and answer that another request of this node can take now.
+    `why` explains the choice of the layers. `room_tokens` is the number of tokens, of prompt and
+    answer together, that one more request of this node can have now.
     """
 
     phase: str
@@ -111,7 +123,8 @@ class ServingView:
 
 @dataclass(frozen=True, slots=True)
 class CapacityView:
-    """A measured machine, in bytes, flop/s and byte/s."""
+    """The measured capacity of a machine. `flops` is in operations per second, and `bandwidth` in
+    bytes per second. `engine` says whether the machine can compute layers."""
 
     cores: int
     memory_bytes: int
@@ -122,7 +135,7 @@ class CapacityView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """The resident memory of one process."""
+    """Resident memory of one process, in bytes."""
 
     name: str
     pid: int
@@ -131,7 +144,8 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory that the owner offers, and how much of it layers and KV caches use."""
+    """The memory that the owner offers, and how much of that is reserved for layers and KV
+    caches."""
 
     offered_bytes: int
     loaded_bytes: int
@@ -140,7 +154,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk use and limit of models and blobs. `set`: the owner set the limit; None: none."""
+    """Disk use of models and blobs, and its limit, in bytes.
+
+    `set` says whether the owner chose the limit. `limit_bytes` is None if there is no limit.
+    """
 
     used_bytes: int
     limit_bytes: int | None
@@ -149,7 +166,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Open sessions of this node's stage and of its gateway."""
+    """Number of open sessions at this node's stage, and at its gateway."""
 
     stage: int
     gateway: int
@@ -157,7 +174,8 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Steps of a task that held the event loop for over 50 ms."""
+    """Number of steps of tasks that blocked the event loop for more than 50 ms. `worst_ms` and
+    `task` describe the longest one, and are None if there was none."""
 
     count: int
     worst_ms: float | None
@@ -166,7 +184,7 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class ConditionView:
-    """A problem that the owner should know."""
+    """A problem that the owner of the node should know of."""
 
     name: str
     sentence: str
@@ -175,7 +193,7 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What `shoal status` shows. `peers` counts other nodes."""
+    """State of a node, as `shoal status` shows it. `peers` is the number of other live members."""
 
     peer: str
     version: str
@@ -201,16 +219,17 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetStatus(Ask[Status, Never]):
-    """Ask for the state of this node."""
+    """Request for the state of this node."""
 
     op = "status"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """A node of the swarm, by its own record and by the link to it.
+    """Another node of the swarm, as described by its own record and by the link to it.
 
-    `address` is IP:PORT or only an IP address, None if it is unknown.
+    `address` is IP:PORT or only an IP address, or None if unknown. `path`, `rtt_ms` and `linked_s`
+    are None if there is no link.
     """
 
     peer: str
@@ -227,7 +246,8 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The nodes that this one knows. `may_invite`: this node may invite others."""
+    """The other nodes that this node knows. `may_invite` says whether this node is allowed to
+    invite nodes."""
 
     peers: tuple[PeerView, ...]
     may_invite: bool = True
@@ -235,14 +255,14 @@ class Peers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetPeers(Ask[Peers, Never]):
-    """Ask for the nodes that this one knows."""
+    """Request for the other nodes that this node knows."""
 
     op = "peers"
 
 
 @dataclass(frozen=True, slots=True)
 class PathView:
-    """One path of a link."""
+    """One path of a link. `used` says whether the link sends over this path now."""
 
     path: str
     medium: str | None
@@ -253,9 +273,11 @@ class PathView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkView:
-    """A link. Rates are in bytes per second, None for a link that is too young to have one.
+    """A link to a peer.
 
-    `path` is `none` while no path carries the link. `why_relayed` is None unless it is relayed.
+    `path` is the kind of the path in use, or `none` while the link has no path. Rates are in bytes
+    per second, and None if the link is too young for a measurement. `why_relayed` explains why the
+    link goes through a relay, and is None if it does not.
     """
 
     peer: str
@@ -273,7 +295,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Every link, with rates over `span_s` seconds."""
+    """All links of this node. Their rates are the averages over `span_s` seconds."""
 
     links: tuple[LinkView, ...]
     span_s: float
@@ -281,16 +303,19 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetLinks(Ask[Links, Never]):
-    """Ask for every link. The reply comes after a second."""
+    """Request for all links of this node. The reply takes a second, in which the rates are
+    measured."""
 
     op = "links"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reachability:
-    """How peers reach this node. `measured_s`: seconds since the measurement, or None.
+    """How peers reach this node.
 
-    `observers` counts the helping peers by address.
+    `measured_s` is the time since the latest measurement, in seconds, or None if there was none.
+    `observers` is the number of peers that helped, where peers with the same address count once.
+    `links` is the number of links.
     """
 
     peer: str
@@ -304,14 +329,14 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """A measurement has begun."""
+    """Event that says that a measurement has begun."""
 
     event: Literal["measuring"] = "measuring"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnose(Ask[Reachability, Measuring]):
-    """Ask how peers reach this node. `again`: measure again."""
+    """Request for the reachability of this node. With `again`, a new measurement is made."""
 
     op = "doctor"
     again: bool = False
@@ -319,9 +344,11 @@ class Diagnose(Ask[Reachability, Measuring]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """A code for joining. `expires` is in seconds since 1970; `role` is None in an open swarm.
+    """An invitation code for `uses` joins.
 
-    `near` says which machines can reach `address`: `public`, `private` or `loopback`.
+    `expires` is in seconds since 1970. `role` is None in an open swarm. `near` says which machines
+    can reach `address`: `public` (all), `private` (those on the same network) or `loopback` (this
+    machine only).
     """
 
     code: str
@@ -334,7 +361,8 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invite(Ask[Invitation, Never]):
-    """Ask for a code. Without an address, this node's first one counts."""
+    """Request to make an invitation code. If `address` is None, the code has the first address that
+    this node publishes."""
 
     op = "invite"
     uses: Annotated[int, Whole(1, 1000)] = defaults.INVITE_USES

@@ -13,9 +13,11 @@ Value = Annotated[str, Text(SETTING_LIMIT)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingView:
-    """A setting. `text` is its value in force, None for the default; `next` that of the next start.
+    """A setting of a node.
 
-    `default` is in words. `applies`: whether a change applies at once or at the next start.
+    `text` is the value in force, and `next` the value from the next start on; None means the
+    default, which `default` describes in words. `origin` says where the value comes from. `applies`
+    says whether a change takes effect at once or at the next start.
     """
 
     key: str
@@ -29,7 +31,8 @@ class SettingView:
 
 @dataclass(frozen=True, slots=True)
 class SettingsView:
-    """All settings, and the path of their file. `running`: a daemon runs."""
+    """All settings, and the path of the file that stores them. `running` says whether a daemon is
+    running."""
 
     file: str
     running: bool
@@ -38,14 +41,15 @@ class SettingsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetSettings(Ask[SettingsView, Never]):
-    """Ask for all settings."""
+    """Request for all settings."""
 
     op = "config"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A setting that was stored or removed. `applied`: the new value is in force now."""
+    """A setting that was stored or removed. `applied` says whether the new value is already in
+    force."""
 
     key: str
     text: str | None
@@ -54,7 +58,8 @@ class ChangedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting(Ask[ChangedSetting, Never]):
-    """Store a setting; None or `default` removes it."""
+    """Request to store a setting. If `text` is None or `default`, the setting is removed
+    instead."""
 
     op = "config_set"
     key: Value

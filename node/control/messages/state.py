@@ -1,4 +1,4 @@
-"""Messages about the swarm's shared state."""
+"""Messages about the shared state of the swarm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,17 @@ from .encoding import Ask, Event, IfKnown, Json, Reply, Text
 
 Word = Annotated[str, Text(256)]
 Parts = Mapping[str, tuple[int, ...]]
-"""Parts of feeds, by kind."""
+"""For each kind of feed, the numbers of the parts into which feeds of that kind are split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """A feed as this node knows it. `facts` is None unless they were requested; `epoch` is in
-    milliseconds since 1970."""
+    """Event that describes a feed as this node knows it.
+
+    `epoch` is the time at which the author began the feed, in milliseconds since 1970. `bytes` is
+    its size. `forked` says whether the author signed two different versions of it. `facts` has the
+    current values by key, and is None unless they were requested.
+    """
 
     event: Literal["feed"] = "feed"
     author: str
@@ -30,10 +34,11 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The state that this node knows. `feeds` counts, `unreadable` counts skipped facts.
+    """Figures of the shared state that this node knows.
 
-    `keeps`: the stored parts of other nodes' feeds, None for all; `alone`: those of them that no
-    linked peer stores.
+    `feeds` is the number of feeds that were sent, and `unreadable` the number of facts that could
+    not be decoded. `keeps` has the parts of other nodes' feeds that this node stores; None means
+    all. `alone` has those of these parts that no linked peer stores.
     """
 
     feeds: int
@@ -46,14 +51,18 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The number of exported feeds."""
+    """Number of feeds that were exported."""
 
     feeds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskForFeeds(Ask[Reply, Event]):
-    """A request about some feeds: those of a kind, and of an author (`me`: this node)."""
+    """Base of the requests about feeds.
+
+    `kind` restricts the feeds to one kind, and `author` to one author (`me` is this node). None
+    means all.
+    """
 
     kind: IfKnown[Word] = None
     author: IfKnown[Word] = None
@@ -61,22 +70,26 @@ class AskForFeeds(Ask[Reply, Event]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowState(AskForFeeds[State, Feed]):
-    """Ask for the feeds, with their facts if an author is given."""
+    """Request for the feeds. If an author is given, the reply has the facts of each feed as
+    well."""
 
     op = "state_show"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportState(AskForFeeds[Exported, Feed]):
-    """Ask for the feeds with their facts."""
+    """Request for the feeds with their facts."""
 
     op = "state_export"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of a fact. `made` is in seconds since 1970, by the author's clock, or earlier if
-    `earlier`; `value` is None if the fact was withdrawn."""
+    """Event that describes one change of a fact.
+
+    `made` is the time of the change in seconds since 1970, by the author's clock. If `earlier` is
+    true, the change may be older than that. `value` is None if the author withdrew the fact.
+    """
 
     event: Literal["said"] = "said"
     author: str
@@ -92,14 +105,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The number of changes."""
+    """Number of changes that were sent."""
 
     changes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState(AskForFeeds[Changes, Change]):
-    """Ask for the changes of a key, or for all changes."""
+    """Request for the changes of the facts with this key. If `key` is None, all changes are
+    sent."""
 
     op = "state_log"
     key: IfKnown[Word] = None
@@ -107,7 +121,7 @@ class LogState(AskForFeeds[Changes, Change]):
 
 @dataclass(frozen=True, slots=True)
 class FeedName:
-    """The name of a feed."""
+    """Name of a feed: its author, its kind, and the number of its part."""
 
     author: str
     kind: str
@@ -116,7 +130,8 @@ class FeedName:
 
 @dataclass(frozen=True, slots=True)
 class CheckedState:
-    """The intact feeds and entries, and their bytes; damaged feeds are fetched again."""
+    """Result of a check of the store: the numbers of intact feeds, entries and bytes, and the
+    damaged feeds, which this node fetches again."""
 
     feeds: int
     entries: int
@@ -126,6 +141,6 @@ class CheckedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyState(Ask[CheckedState, Never]):
-    """Verify every signature in the store."""
+    """Request to verify every signature in the store."""
 
     op = "state_verify"
