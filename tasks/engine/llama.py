@@ -65,7 +65,7 @@ class Model:
         self._hidden = (arch.hidden,)
         self._head_dim = (arch.head_dim,)
         self._half = arch.head_dim // 2
-        self._turned = arch.heads + arch.kv_heads  # heads that get rotary: queries and keys
+        self._turned = arch.heads + arch.kv_heads  # heads with rotary embedding: queries and keys
         self._grouped = (1, arch.kv_heads, arch.heads // arch.kv_heads, arch.head_dim)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -122,9 +122,8 @@ class EngineProcess:
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
         self._environment = _environment(threads)
         self._channel: Connection | None = None  # set while a worker is ready
-        self._change = (
-            trio.Event()
-        )  # set and replaced when a worker becomes ready, or turns out to be impossible
+        # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
+        self._change = trio.Event()
         self._blocked = trio.Event()  # set when the socket did not accept everything
         self._unavailable: EngineUnavailable | None = None
         self._sessions: dict[SessionId, _Open] = {}
@@ -263,7 +262,7 @@ class EngineProcess:
         self._change.set()
         self._change = trio.Event()
 
-    # Engine.
+    # Implementation of `Engine`.
 
     async def load(self, shard: LoadShard) -> Loaded:
         """Load a shard. If a worker is starting, wait for it first."""

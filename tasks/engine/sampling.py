@@ -31,9 +31,8 @@ def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, floa
     `logits` has one float32 per token id. Raises EngineError `not-finite` if the largest is
     infinite or NaN.
     """
-    token = int(
-        logits.argmax()
-    )  # the first NaN if there is one, else the lowest id with the largest logit
+    # The first NaN if there is one, else the lowest id with the largest logit.
+    token = int(logits.argmax())
     largest = float(logits[token])
     if not math.isfinite(largest):
         raise EngineError("not-finite", f"the logits for position {position} are not finite")

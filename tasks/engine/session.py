@@ -14,7 +14,7 @@ SpanKey = tuple[int, int, int]  # (epoch, start, count)
 class State(Protocol):
     """Interface of a session's KV over a shard's layers. Positions 0 to length-1 are valid."""
 
-    tokens: int  # positions reserved
+    tokens: int  # number of reserved positions
     length: int
 
     def free(self) -> None:

@@ -57,7 +57,7 @@ def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
     """Send `ready` and serve the daemon."""
     import torch
 
-    from .compute import computing  # now, not at the first load
+    from .compute import computing  # imported before `ready`, not at the first load
     from .core import Core
 
     torch.set_num_threads(threads)

@@ -34,9 +34,8 @@ class Chains:
         self._host = host
         self._courier = courier
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
-        self._asking: dict[
-            trio.CancelScope, PeerId
-        ] = {}  # the calls in progress, each with its peer
+        # The cancel scopes of the calls in progress, each with the peer that is called.
+        self._asking: dict[trio.CancelScope, PeerId] = {}
         courier.on_link_quiet(self._link_quiet)
 
     def avoided(self) -> Collection[PeerId]:
@@ -135,7 +134,7 @@ class Chains:
         header = Close(run.session).header()
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage holds no session any more
+            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
                 await self._ask(peer, "session.close", header, CLOSE_TIMEOUT)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):

@@ -258,10 +258,10 @@ class Gateway:
         try:
             try:
                 route = self._route(talk, linked, new, session)
-            except NoRoute:  # a new link takes a moment, so members with a link come first
+            except NoRoute:  # a new link takes time, so chains of linked members are tried first
                 route = self._route(talk, members, new, session)
         except NoRoute:
-            for error in talk.refused.values():  # the last chain's refusal is more informative
+            for error in talk.refused.values():  # a stage's refusal is more informative
                 raise _told(talk, error) from None
             raise
         return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
@@ -288,7 +288,7 @@ class Gateway:
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
             if before is not None and before.has_gone_on(began):
-                return  # the quiet stage is back in time
+                return  # the previous chain continues
             await self._leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)

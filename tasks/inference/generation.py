@@ -142,7 +142,7 @@ class Run:
         self.session = session
         self.job = job
         self.route = tuple(route)
-        self.ids = ids  # prompt and generated
+        self.ids = ids  # of the prompt, followed by the generated ones
         self.new = new  # most tokens to generate
         self.prompt = len(ids)
         self.start = self.prompt - 1  # the first position to compute
@@ -156,8 +156,8 @@ class Run:
         self._broken = False
         self._ended = trio.Event()  # set by the final token or an error
         self._next_at = 0.0  # earliest time at which `heard` returns tokens again
-        # Unbounded, but at most `new` tokens and one progress per position are queued. None
-        # is queued at most once. It carries no news and only makes the reader check quiet stages.
+        # Unbounded, but it holds at most `new` tokens and one progress per position. None
+        # is queued at most once, only to make the reader check quiet stages.
         self._send, self._inbox = trio.open_memory_channel[
             Arrived | Progress | SessionError | None
         ](math.inf)

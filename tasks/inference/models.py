@@ -178,7 +178,7 @@ class Models:
     async def _files(self, loaded: _Loaded) -> ModelFiles:
         """Return the model's files, fetching those that are missing or damaged."""
         sources, library, root = self._sources, self._sources.library, loaded.root
-        # Files that are here only for prompts have a disk limit of their own.
+        # Files that are stored only to answer prompts have a separate disk limit.
         fetch = partial(sources.fetch, patience=ASK_PATIENCE, asked=True)
         known = root in library.roots()
         manifest = await sources.manifest(root)

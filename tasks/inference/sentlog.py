@@ -1,4 +1,4 @@
-"""Log of the inputs that a stage sent to the next stage, for replay. Spec: docs/spec/session.md."""
+"""Log of what a stage has sent to the next stage, for replay. Spec: docs/spec/session.md."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,8 @@ class SentLog:
                 self._sent.append(Sent(last.epoch, last.start, keep, data))
 
     def slices(self, start: int) -> list[Sent]:
-        """Return the spans that cover positions from `start` on. The first may begin earlier."""
+        """Return the spans with positions from `start` on. The first one may begin before
+        `start`."""
         return [sent for sent in self._sent if sent.start + sent.count > start]
 
     def drop(self) -> None:

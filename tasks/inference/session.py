@@ -24,7 +24,7 @@ SESSION_BYTES = 16
 _MAX_CODE = 32
 _MAX_MESSAGE = 300
 
-# Codes of the stage, of its engine (docs/spec/engine.md), and of the lane (docs/spec/lane.md).
+# Codes of the stage, its engine (docs/spec/engine.md) and the lane (docs/spec/lane.md), in order.
 _STAGE_CODES = """
     bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard
     too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
@@ -95,7 +95,7 @@ class Open(EpochMessage, frozen=True):
 
     @property
     def idle(self) -> bool:
-        """Whether the session is for a job, so that interactive requests have priority."""
+        """Whether the session is for a job, over which interactive requests have priority."""
         return bool(self.job)
 
     def check(self) -> None:

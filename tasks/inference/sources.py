@@ -71,7 +71,7 @@ def holders(root: str, directory: Directory) -> list[PeerId]:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources of models of one node."""
+    """All places from which one node gets models."""
 
     library: Library
     exchange: Exchange

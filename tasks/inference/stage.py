@@ -71,8 +71,8 @@ class _Session:
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message arrived
-    made: int = 0  # tokens sampled here
-    asked: bool = False  # whether a token was requested; later inputs are not prompt
+    made: int = 0  # tokens sampled at this stage
+    asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     waiting: int = 0  # spans that the engine has not answered yet
     # By the span's end: (seconds that earlier stages computed, whether a token is requested).
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
@@ -326,7 +326,7 @@ class Stage:
         if name in self._closed:
             raise SessionError("session-closed", "the session was closed")
         own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
-        mine = gateway == self._courier.peer  # the owner may use all of it
+        mine = gateway == self._courier.peer  # the owner's gateway has no limit of its own
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
         if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
@@ -542,13 +542,13 @@ class Stage:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first token's time is that of the prompt
+        if session.made:  # the first token's time includes the prompt's
             self.speed.note(event.seconds)
         session.made += 1
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
-        if not final and not session.single:  # the first stage continues before the gateway is told
+        if not final and not session.single:  # sent before the gateway's message, to save time
             feed = Feed(order.session, order.epoch, event.position, event.token, session.gateway)
             self._courier.post(session.next, "session.feed", feed.header())
         token = Token(

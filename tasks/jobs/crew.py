@@ -31,9 +31,8 @@ class Crew:
         self._now = now
         self._began = now()
         self._answering: Collection[PeerId] = frozenset()
-        self._answered: dict[
-            PeerId, float
-        ] = {}  # time at which each member that does jobs was last live
+        # By member that does jobs: the time at which it was last live.
+        self._answered: dict[PeerId, float] = {}
         self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:

@@ -230,6 +230,7 @@ class Desk:
         return standing if own else None
 
     async def _watch(self) -> None:
+        """Wake the collector and waiting callers whenever one of this node's jobs changes."""
         async for change in self._jobs.watch():
             if change.subject is None or self._of_own(change.subject) is not None:
                 self._wake()
@@ -268,7 +269,7 @@ class Desk:
                 await self.results.put(self._result_of(job, claim, outcome))
                 # A claimant that keeps publishing new attempts must not delay the job's removal.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
-        except OSError:  # the job stays in the feed, and its result with the claimant
+        except OSError:  # the job and the claimant's result stay available
             self._rest(job.id)
         finally:
             self._fetching.discard(job.id)
@@ -351,7 +352,7 @@ class Desk:
         self._settled.pop(job, None)
         self._later.pop(job, None)
         self._made.pop(job, None)
-        with suppress(FeedFull):  # a forked feed does not count anyway
+        with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set("jobs", job, None)
         self._wake()
 

@@ -9,7 +9,8 @@ from ..errors import TaskError
 
 
 class JobError(TaskError):
-    """A job cannot be submitted, done or read."""
+    """A job cannot be submitted, done or loaded. `code` is a short fixed word
+    (docs/spec/jobs.md)."""
 
 
 class BadSpec(JobError):

@@ -30,8 +30,10 @@ _Time = Annotated[float, Meta(ge=0.0, le=1e12)]  # seconds since 1970
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one job. The text is loaded only on demand. `came` and `read` are Unix times in
-    seconds."""
+    """Result of one job. The text is loaded only on demand.
+
+    `came` and `read` are Unix times in seconds; a `read` of 0 means that the result is unread.
+    """
 
     job: str
     kind: str

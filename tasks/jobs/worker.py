@@ -39,7 +39,7 @@ _NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "unreachable")
 
 
 class Runner(Protocol):
-    """Implementation of jobs of one kind."""
+    """Interface of the code that does jobs of one kind."""
 
     kind: str
 
@@ -104,9 +104,8 @@ class Worker:
         )
         self._work: _Work | None = None
         self._failures: OrderedDict[str, int] = OrderedDict()
-        self._spent: Counter[PeerId] = (
-            Counter()
-        )  # bytes of this node's claims, by author of the job
+        # By author of jobs: the bytes that these jobs take in this node's claims.
+        self._spent: Counter[PeerId] = Counter()
         self._leaving = False
 
     @property
@@ -174,6 +173,7 @@ class Worker:
     # Changes by other nodes.
 
     async def _watch_jobs(self, watch: Watch[str, Standing]) -> None:
+        """Process each change of a job."""
         async for change in watch:
             if change.subject is None:
                 await in_turns(self._claimant.known(), self._notice)
@@ -182,6 +182,7 @@ class Worker:
                     self._notice(change.subject)
 
     async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
+        """Process each change of a member."""
         async for change in watch:
             if change.subject is None:
                 await in_turns(self.crew.known(), self.crew.changed)
@@ -213,7 +214,7 @@ class Worker:
     def _willing(self, job: Job) -> bool:
         """Return whether this node accepts a job and can do it now.
 
-        One author's claims may take at most as much space as is left for others.
+        The claims on one author's jobs may take at most as much space as is still free.
         """
         runner = self._runners.get(job.kind)
         left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
@@ -352,7 +353,7 @@ class Worker:
 
     def _take_back(self, job: str) -> None:
         """Remove this node's claim on a job from the feed."""
-        with suppress(FeedFull):  # a forked feed does not count anyway
+        with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set(KIND, job, None)
 
     async def _tidy(self) -> None:

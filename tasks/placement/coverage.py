@@ -162,8 +162,8 @@ class Coverage:
 
         If the whole model fits, the range is the whole model. Otherwise it fills as much as
         possible of a hole. If there is no hole, it is the range whose layers have the fewest
-        replicas, among those that begin and end where other shards do. `turn` skips that many of
-        the best choices.
+        replicas. Ranges that begin and end where other shards do have priority. `turn` skips that
+        many of the best choices.
         """
         self.steps += len(self._edges)
         if sizes.everything <= memory:

@@ -24,7 +24,7 @@ class Backing:
     """Roots that have a name on this node: its owner added or downloaded the model, or the node
     served it."""
     embedded: str = ""
-    """The root of the model that every node ships with."""
+    """Root of the model that every node has from its installation."""
     trusted: Mapping[PeerId, str] = field(default_factory=dict)
     """Peers whose demand the owner trusts, each with a phrase for its relation to this node."""
     networks: Mapping[PeerId, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Backing:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model that members name."""
+    """A model that members name, with the demand for it."""
 
     root: str
     name: str
@@ -63,9 +63,9 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
 
     Among the models with a reason, the one whose weakest layer has the fewest replicas comes first.
     Ties go to the model that is wanted in most networks, then to the lower root. Layers that
-    members are about to serve count as replicas. The embedded model is chosen only if there is no
-    other model. However, if it has a name on this node and one of its layers has no replica, it is
-    considered like the others.
+    members are about to serve count as replicas. The embedded model is considered only if there is
+    no reason to serve another model, or if there is a reason to serve it and one of its layers has
+    no replica.
     """
     found = candidates(members, own, backing)
     others = {peer: _as_aimed(record) for peer, record in members.items() if peer != own}

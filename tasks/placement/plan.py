@@ -23,7 +23,7 @@ class Place:
     some)."""
 
     peer: PeerId
-    memory: int  # bytes offered
+    memory: int  # bytes that the node offers
     span: Span | None
     rank: Rank
 
@@ -39,7 +39,7 @@ class Plan:
 
     spans: Mapping[PeerId, Span]
     complete: bool
-    """Whether a chain of nodes that hold layers or fill gaps covers all layers."""
+    """Whether a chain of these nodes covers all layers."""
 
 
 @dataclass(slots=True)

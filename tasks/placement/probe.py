@@ -103,7 +103,7 @@ async def measure(host: Host) -> Speed:
 async def _fastest(host: Host, work: Callable[[], None]) -> float:
     """Return the duration in seconds of the fastest round.
 
-    The first round is ignored, because it also allocates the memory.
+    The first round is ignored, because it accesses the memory for the first time.
     """
     seconds = []
     for _ in range(PROBE_ROUNDS + 1):

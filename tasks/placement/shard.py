@@ -25,7 +25,7 @@ class Held:
     dtype: DType
     hidden: int  # number of values in one token's hidden state
     vocabulary: int  # number of token ids
-    context: int  # tokens
+    context: int  # the longest session, in tokens
     kv_tokens: int  # positions of KV reserved for all sessions together
 
     @property
@@ -99,7 +99,7 @@ def shard_of(
 
 
 def held_of(shard: LoadShard, arch: Architecture) -> Held:
-    """Return the properties of a loaded shard against which the stage checks messages."""
+    """Return the properties of a loaded shard that the stage needs to check messages."""
     parts = shard.parts
     position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
     return Held(

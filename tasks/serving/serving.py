@@ -71,9 +71,9 @@ class ServingStatus:
 
     phase: Phase
     text: str
-    done_bytes: int = 0  # fetched, of `total_bytes`
+    done_bytes: int = 0  # bytes fetched so far, of `total_bytes`
     total_bytes: int = 0
-    hint: str | None = None  # what the owner can do about it, if known
+    hint: str | None = None  # what the owner can do about a failure, if known
     why: str | None = None
 
 
@@ -135,7 +135,7 @@ class Serving:
         self._news = trio.Event()
 
     async def changed(self) -> None:
-        """Wait until `status` changes."""
+        """Wait until the result of `status` changes."""
         await self._news.wait()
 
     @property
@@ -367,7 +367,7 @@ class Serving:
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
-        shard = await self._host.offload(  # a name and a path per chunk: almost 1 s for 140 GB
+        shard = await self._host.offload(  # many paths: takes almost 1 s for 140 GB
             shard_of,
             plan.manifest,
             plan.arch,

@@ -69,7 +69,7 @@ class Standing:
         others = self._facts.places(members.values(), self._directory.own().peer, now)
         if others == self._seen and self._idle is not None:
             return self._idle
-        with trio.CancelScope(shield=True):  # a cancelled decision to load would be lost
+        with trio.CancelScope(shield=True):  # if cancelled, a decision to load would be lost
             step = await self._host.offload(self._placing.look, now, self._sizes, others)
         if step.span is not None:
             self.say(Aim(self._facts.root, *step.span, step.rank))

@@ -60,7 +60,7 @@ def limit_process() -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 0),
     ):
-        with suppress(ValueError, OSError):  # macOS has no address space limit to set
+        with suppress(ValueError, OSError):  # macOS has no limit for address space
             resource.setrlimit(limit, (value, value))
 
 

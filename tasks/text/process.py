@@ -281,7 +281,7 @@ class TextProcess:
                     while data := await child.socket.recv(65536):
                         for fields in reader.feed(data):
                             if self._answer(fields).code == "text-memory":
-                                return None  # restart the child rather than let its heap fill up
+                                return None  # restarts the child, whose heap is almost full
                 except TextError as error:
                     return error
                 except OSError:

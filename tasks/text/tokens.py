@@ -65,9 +65,8 @@ class Tokens:
         """
         if self._source is None:
             raise TextError("no-template", "the model has no chat template")
-        if (
-            self._template is None
-        ):  # compiled late, so that a bad template does not prevent `encode`
+        # Compiled late, so that a bad template does not prevent `encode`.
+        if self._template is None:
             self._template = ChatTemplate(self._source, self._special)
         text = self._template.render(messages, add_generation_prompt=add_generation_prompt, now=now)
         return self.encode(text, add_special=False)

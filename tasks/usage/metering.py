@@ -43,7 +43,7 @@ class Meter:
         self._add(use, Count(tokens_out=tokens, busy_ms=busy))
 
     def take(self) -> Mapping[Use, Count]:
-        """Return the counts and reset them."""
+        """Return the counts since the last call and reset them."""
         counts, self._counts = self._counts, {}
         return counts
 
