@@ -180,8 +180,8 @@ def _waste(sizes: Sizes, place: Place) -> int:
 def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
     """Return how many layers fit on a node, at most all of them.
 
-    If `first`, these include the embedding; if `last`, the head. If both, the result is either all
-    layers or 0.
+    If `first`, the node must also hold the embedding; if `last`, the head. If both, the result is
+    either all layers or 0.
     """
     if first and last:
         return sizes.layers if place.memory >= sizes.everything else 0
