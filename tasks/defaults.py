@@ -6,64 +6,64 @@ MAX_LAYERS = 4096
 MAX_POSITIONS = 2**24  # tokens of one session
 MAX_SPAN_TOKENS = 4096  # tokens of one span
 MAX_STOP_IDS = 64
-PREFILL_TOKENS = 256  # of one prompt span
-PREFILL_BYTES = 4 * 2**20  # of one prompt span's hidden states in float32
-SPANS_UNDER_WAY = 8  # prompt spans of one session between gateway and head
-ASK_PATIENCE = 15.0  # seconds without a byte of a model's files while a request waits
+PREFILL_TOKENS = 256  # tokens of one prompt span
+PREFILL_BYTES = 4 * 2**20  # bytes of one prompt span's hidden states in float32
+SPANS_UNDER_WAY = 8  # prompt spans of one session that were sent, but have not left the last stage
+ASK_PATIENCE = 15.0  # seconds without a byte of a model's files until a waiting request fails
 TEXT_PROCESSES = 4  # idle text processes cached, one per model
 MAX_NEW_TOKENS = 1024  # tokens generated if the request sets no limit
 SESSIONS_PER_STAGE = 64
-SESSIONS_PER_GATEWAY = 16  # of one gateway at one stage
+SESSIONS_PER_GATEWAY = 16  # open sessions of one gateway at one stage
 KV_SHARE = 0.5  # share of a shard's KV that one other node's gateway may reserve
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
-SENT_BYTES = 256 * 2**20  # logged for replay by one stage, over all sessions
+SENT_BYTES = 256 * 2**20  # logged for replay by one stage, all its sessions together
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
-SESSION_WAITED = 5.0  # seconds without computing, then an open session does not hold up jobs
+SESSION_WAITED = 5.0  # seconds without computing until an open session no longer delays jobs
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
-TOKEN_TIMEOUT = 120.0  # seconds a gateway waits for the chain's next message
-STALLED = 3.0  # seconds without a message from a chain with a quiet stage, then it is replaced
+TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next message
+STALLED = 3.0  # seconds without a message until a chain that has a quiet stage is replaced
 QUIET_LOOK = 1.0  # seconds between attempts to replace the chain while a stage is quiet
-OPEN_ATTEMPTS = 3  # chains tried when stages refuse
+OPEN_ATTEMPTS = 3  # chains that are tried if stages refuse a session
 ROUTE_AROUND = 60.0  # seconds for which a stage that failed to open is used only as a last resort
 
 # Serving.
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
-KV_CONTEXTS = 16  # full contexts whose KV a shard reserves at most
+KV_CONTEXTS = 16  # the most full contexts for which a shard reserves KV
 KV_TOKENS_LEAST = 512  # tokens of KV that a shard must be able to hold
 RESOLVE_PAUSE = 3.0  # seconds until an unknown model name is looked up again
 SPEED_MEMORY = 0.98  # weight of the old mean when one more token is measured
-SPEED_STEPS = 16  # tokens measured before a speed is reported
-MODEL_PATIENCE = 10.0  # seconds until an unknown model name of the owner is a failure
+SPEED_STEPS = 16  # tokens that are measured before a speed is reported
+MODEL_PATIENCE = 10.0  # seconds until serving fails because the owner's model name is unknown
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is retried: first, maximum
 SEEK_TIME = 3.0  # seconds to wait for the records of newly linked nodes
 
 # Usage: docs/spec/jobs.md.
 USAGE_PACE = 600.0  # seconds between two writes of the sums
 USAGE_LOOK = 1.0  # seconds between two lookups of the author of a job
-USAGE_LOOKS = 60  # lookups before the gateway that named the job is charged
-USAGE_UNKNOWN = 64  # jobs of one gateway that wait for these lookups; it pays for others at once
+USAGE_LOOKS = 60  # lookups of an unknown job before the gateway that named it is charged
+USAGE_UNKNOWN = 64  # jobs of one gateway that may wait for lookups; it pays for more at once
 USAGE_USERS = 256  # sums, one per user and model, before the smallest are merged
 
 # Text: docs/spec/text.md.
 TEXT_MEMORY = 2**30  # bytes of address space of the child; a 37 MB tokenizer.json takes 310 MiB
 TEXT_LOAD_TIMEOUT = 15.0  # seconds; a 37 MB tokenizer.json takes 0.9
 TEXT_TIMEOUT = 2.0  # seconds for one template, one text or one step of a detokenizer
-TEXT_BYTES = 2**20  # of one prompt, or of one rendered conversation
+TEXT_BYTES = 2**20  # bytes of one prompt, or of one rendered conversation
 TEXT_MESSAGES = 1024  # messages in one conversation
-TEXT_REPLY_BYTES = 16 * 2**20  # of one frame from the child
+TEXT_REPLY_BYTES = 16 * 2**20  # bytes of one frame from the child
 TEXT_ITEMS = 2**16  # elements of one frame; each message of a conversation has five
-TEXT_REQUEST_BYTES = 96 * 2**20  # of one frame to the child: all of a model's text files
-TEXT_IN_FLIGHT = 256  # requests at one child
+TEXT_REQUEST_BYTES = 96 * 2**20  # bytes of one frame to the child: all of a model's text files
+TEXT_IN_FLIGHT = 256  # requests that one child has not answered yet
 TEXT_RETRY = (0.05, 30.0)  # seconds until a dead child is restarted: first, maximum
 TEXT_SETTLED = 5.0  # seconds after which the death of a child resets that delay
-TOKENIZER_BYTES = 64 * 2**20  # of tokenizer.json
-TEXT_FILE_BYTES = 4 * 2**20  # of each other text file of a model
+TOKENIZER_BYTES = 64 * 2**20  # bytes of tokenizer.json
+TEXT_FILE_BYTES = 4 * 2**20  # bytes of each other text file of a model
 STOP_STRINGS = 16  # stop strings of one request
 STOP_STRING_CHARACTERS = 256  # of one stop string
-HELD_TOKENS = 32  # tokens held back for an unfinished character before it is shown unfinished
+HELD_TOKENS = 32  # tokens withheld while a character is incomplete, before it is shown as it is
 
 # Placement and the probe.
 DEMAND_NETWORKS = 3  # networks whose members must want a model before a node serves it unasked
@@ -72,12 +72,12 @@ DEMAND_TIME = 20.0  # seconds to wait for demand before the embedded model is se
 AHEAD_STEPS = 2000  # segments examined for nodes that choose their layers before this node
 PLACES = 512  # nodes of one model that a plan includes
 PLAN_DROPS = 64  # nodes of a chain released one by one, before all of them are
-PLAN_STEPS = 50_000  # nodes examined while that is tried
+PLAN_STEPS = 50_000  # nodes examined while PLAN_DROPS nodes are released
 CLAIM_WAIT = 2.5  # seconds in which competing claims to the same layers arrive
 CLAIM_LONGEST = 10.0  # seconds of changing claims after which a node loads without another wait
 MOVE_SETTLE = 4.0  # seconds that a reason to move must last for a node that holds layers
-SPREAD_SETTLE = 30.0  # the same if all nodes together lack memory for the model: more nodes
-# may join, and then another division is better
+SPREAD_SETTLE = 30.0  # seconds, if all nodes together lack memory for the model: more nodes
+# may join, and then another division of the layers is better
 MOVES_KEPT = 3600.0  # seconds in which earlier moves make a node wait longer before the next one
 MOVE_JITTER = 1.0  # seconds, at most, that a node waits longer than others
 CLAIM_TIME = 900.0  # seconds in which a claimed shard must be served before the claim expires
@@ -85,10 +85,10 @@ PLACE_LOOK = (
     0.1,
     1.0,
 )  # seconds between two looks at the layers of all nodes: without layers, with layers
-NAMED_NODES = 8  # in a sentence about what is missing
+NAMED_NODES = 8  # nodes listed in a sentence about missing layers
 MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount
 PROBE_FILE = "machine.json"  # in the data folder
 PROBE_FILE_BYTES = 4096
-PROBE_COPY_BYTES = 64 * 2**20  # copied to measure memory bandwidth: beyond most caches
-PROBE_MATRIX = 512  # rows and columns, float32
+PROBE_COPY_BYTES = 64 * 2**20  # bytes copied to measure memory bandwidth; exceeds most caches
+PROBE_MATRIX = 512  # rows and columns of the float32 matrix that is multiplied
 PROBE_ROUNDS = 3  # rounds per measurement; the fastest counts

@@ -2,7 +2,7 @@
 
 TaskError                   `code` is a short fixed word
 ├── SessionError            a generation could not start or continue; codes: docs/spec/session.md
-│   ├── BadMessage          a peer's message is malformed or beyond a bound
+│   ├── BadMessage          a peer's message is malformed or exceeds a limit
 │   ├── StageLost           a stage of the chain was lost
 │   └── PromptTooLong       more tokens than the model's context
 ├── ServingError            this node cannot serve its shard
@@ -15,7 +15,8 @@ from ..transport.errors import ShoalError
 
 
 class TaskError(ShoalError):
-    """Base error of this package. `code` is a short fixed word; the message is for people."""
+    """Base error of this package. `code` is a short fixed word for programs; the message is for
+    people."""
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -27,15 +28,17 @@ class SessionError(TaskError):
 
 
 class BadMessage(SessionError):
-    """A peer's message is malformed or beyond a bound."""
+    """A peer's message is malformed or exceeds a limit."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-message", message)
 
 
 class StageLost(SessionError):
-    """The stage `peer` of the chain was lost, as reported by the stage `by` or, if None, by this
-    node. Another replica may hold its layers."""
+    """Error: the stage `peer` of the chain was lost. Another replica may hold its layers.
+
+    `by` is the peer id of the stage that reported the loss, or None if this node noticed it.
+    """
 
     def __init__(self, peer: str, message: str, *, by: str | None = None) -> None:
         super().__init__(

@@ -1,1 +1,1 @@
-"""The engine, which computes shards in one worker process per device. Spec: docs/spec/engine.md."""
+"""Engine, which computes shards in one worker process per device. Spec: docs/spec/engine.md."""

@@ -11,7 +11,7 @@ class Budget:
         self.reserved = 0
 
     def reserve(self, size: int) -> None:
-        """Reserve `size` bytes. Raises EngineError `no-memory`."""
+        """Reserve `size` bytes. Raises EngineError `no-memory` if they are not free."""
         if size > self.limit - self.reserved:
             raise EngineError(
                 "no-memory",
@@ -21,4 +21,5 @@ class Budget:
         self.reserved += size
 
     def free(self, size: int) -> None:
+        """Release `size` reserved bytes."""
         self.reserved -= size

@@ -1,4 +1,7 @@
-"""Computes for the core in torch. Tensors between the steps have the shape positions x hidden."""
+"""Implementation of the core's computing in torch.
+
+Tensors between the layers have the shape (positions, hidden).
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,13 +20,13 @@ from .wire import Buffer
 
 
 def computing() -> AbstractContextManager[None]:
-    """Return the context in which all computing happens."""
+    """Return the context manager inside which all computing must run."""
     context: AbstractContextManager[None] = torch.inference_mode()
     return context
 
 
 class TorchCompute(Model):
-    """`Compute` of `core.py` over a shard's weights in torch."""
+    """Implementation of the interface `Compute` (`core.py`) with a shard's weights in torch."""
 
     def state(self, root: str, tokens: int, budget: Budget) -> KV:
         return KV(root, self.arch, self.parts, self.dtype, tokens, budget)
@@ -42,7 +45,7 @@ class TorchCompute(Model):
     def advance(
         self, source: torch.Tensor, first: int, count: int, state: State, position: int
     ) -> torch.Tensor:
-        assert isinstance(state, KV)  # of `state` above
+        assert isinstance(state, KV)  # created by `state` above
         x = source if count == len(source) else source[first : first + count]
         if not source.is_floating_point():
             x = self.embed(x)
@@ -62,5 +65,6 @@ class TorchCompute(Model):
 
 
 def _check_finite(values: torch.Tensor, position: int) -> None:
+    """Raise EngineError `not-finite` if any value is infinite or NaN."""
     if not bool(torch.isfinite(values).all()):
         raise EngineError("not-finite", f"values from position {position} on are not finite")

@@ -1,8 +1,9 @@
-"""Core of the worker: takes request frames, computes step by step, and emits frames. No sockets.
+"""Core of the worker: processes request frames, computes step by step, and emits frames.
 
-Implements docs/spec/engine.md, sections session and spans. The owner calls `handle` for each frame
-and `step` while `busy`; sessions take turns, so a long prompt delays the others by one chunk
-at most. This module has the rules; a `Compute` such as torch's (`compute.py`) does the computing.
+Uses no sockets. Implements docs/spec/engine.md, sections session and spans. The owner of the core
+calls `handle` for each frame, and `step` while `busy` is True. Sessions take turns, so a long
+prompt delays the others by one chunk at most. This module has the rules. An implementation of
+`Compute`, such as that in torch (`compute.py`), does the computing.
 """
 
 import time
@@ -28,19 +29,23 @@ _FEATURES = frozenset({"forward", "logits", "token", "export"})
 
 
 class Compute(Protocol):
-    """The weights of one shard. A row stands for one position. Batches of rows are tensors of
-    the implementation, opaque to the core. All methods raise EngineError."""
+    """Interface that computes the layers of one shard.
+
+    Batches have one row per position. They are tensors whose type the implementation chooses, and
+    the core does not look inside. Any method may raise EngineError.
+    """
 
     arch: Architecture
     parts: Parts
     dtype: DType
 
     def state(self, root: str, tokens: int, budget: Budget) -> State:
-        """Reserve memory for the keys and values of `tokens` positions from the budget."""
+        """Reserve memory in the budget for the keys and values of `tokens` positions."""
         ...
 
     def source(self, span: Span) -> Any:
-        """Return a span's input: token ids or rows. Raises `not-finite`."""
+        """Return a span's input, either token ids or rows. Raises EngineError `not-finite` if rows
+        are not finite."""
         ...
 
     def fed_back(self, token: int) -> Any:
@@ -48,28 +53,41 @@ class Compute(Protocol):
         ...
 
     def advance(self, source: Any, first: int, count: int, state: State, position: int) -> Any:
-        """Compute `count` rows of `source` from its row `first`, which is at `position`."""
+        """Compute `count` rows of `source`, starting with row `first`, and return the output rows.
+
+        Row `first` belongs to `position`. Keys and values are written into `state`.
+        """
         ...
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:
-        """Return the shard's output: the rows or their logits. Raises `not-finite`."""
+        """Return the shard's output: the rows themselves or, if `logits`, their logits.
+
+        Raises EngineError `not-finite` if the output is not finite.
+        """
         ...
 
     def joined(self, outputs: list[Any]) -> Buffer:
-        """Return several outputs of `values`, in order, as bytes."""
+        """Concatenate several outputs of `values` and return them as bytes."""
         ...
 
     def choose(self, rows: Any, sampling: Sampling, position: int) -> tuple[int, float]:
-        """Return the token after the last row and its log-probability. Raises `not-finite`."""
+        """Return the token that follows the last row, and its log-probability.
+
+        Raises EngineError `not-finite` if the logits are not finite.
+        """
         ...
 
 
 class Core:
-    """One shard with many sessions. It computes inside `handle` (load) and `step`."""
+    """One shard with many sessions. All computing happens inside `handle` (load) and `step`."""
 
     def __init__(self, emit: Emit, emit_soon: Emit | None = None, *, memory_bytes: int = 0) -> None:
-        """`emit` sends a frame; `emit_soon` may let it wait for the next one, which follows
-        after one step. `memory_bytes` limits weights and KV; 0: the available memory."""
+        """Create a core without a shard.
+
+        `emit` sends a frame at once. `emit_soon` may delay a frame until the next frame, which
+        follows after one step. `memory_bytes` limits weights and KV together (0: the available
+        memory).
+        """
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._memory_bytes = memory_bytes
@@ -89,34 +107,35 @@ class Core:
             "usage": self._usage,
         }
 
-    # The machine it runs on.
+    # Access to the machine. The simulator overrides these methods.
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        """Load the weights of a shard."""
-        from .compute import TorchCompute  # the rules alone need no torch
+        """Load the weights of a shard and return the object that computes it."""
+        from .compute import TorchCompute  # imported late, so that this module needs no torch
 
         return TorchCompute(arch, shard)
 
     def clock(self) -> float:
-        """Return seconds for measuring."""
+        """Return the current time in seconds, for measuring durations."""
         return time.perf_counter()
 
     def available_bytes(self) -> int:
-        """Return the bytes of available memory."""
+        """Return the available memory of this machine in bytes."""
         return int(psutil.virtual_memory().available)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of the worker's resident memory."""
+        """Return the resident memory of the worker in bytes."""
         return int(psutil.Process().memory_info().rss)
 
     # Interface for the process that owns the core.
 
     @property
     def busy(self) -> bool:
+        """Whether a session has work, so that `step` must be called."""
         return bool(self._turns)
 
     def handle(self, header: Header, payload: memoryview) -> None:
-        """Handle one frame. Raises WireError for a frame that no daemon sends."""
+        """Process one frame. Raises WireError if no daemon would send such a frame."""
         name = header[0]
         if name == "span":
             self._submit(header, payload)
@@ -128,7 +147,7 @@ class Core:
             raise WireError(f"the daemon sent `{name}`")
 
     def step(self) -> None:
-        """Compute one step of the next session in turn."""
+        """Compute one step of the session whose turn it is."""
         session = self._turns.popleft()
         if session.busy:
             try:
@@ -140,9 +159,10 @@ class Core:
         else:
             session.scheduled = False
 
-    # Requests: each returns what follows ("ok", n), or raises.
+    # Requests. Each returns the value and payload of the reply, or raises EngineError.
 
     def _answer(self, request: Request, header: Header, payload: memoryview) -> None:
+        """Execute a request and emit its reply, or a refusal if it raises EngineError."""
         number = header[1]
         try:
             value, data = request(header[2:], payload)
@@ -152,6 +172,7 @@ class Core:
             self._emit(("ok", number, value), data)
 
     def _load(self, header: Header, payload: memoryview) -> Result:
+        """Load a shard in place of the current one, whose sessions end."""
         started = self.clock()
         self._unload()
         shard = parse_load(payload)
@@ -165,6 +186,7 @@ class Core:
         return loaded_value(loaded), b""
 
     def _unload(self) -> None:
+        """Drop all sessions and the shard."""
         for session in self._sessions.values():
             self._drop(session)
         self._sessions.clear()
@@ -173,6 +195,7 @@ class Core:
         self._budget = Budget(0)
 
     def _check_memory(self, weights: int, kv: int) -> None:
+        """Raise EngineError `no-memory` if weights and KV exceed the limit."""
         limit = self._memory_bytes or self.available_bytes()
         if weights + kv > limit:
             raise EngineError(
@@ -231,12 +254,13 @@ class Core:
         return usage, b""
 
     def _loaded(self) -> Compute:
+        """Return the loaded shard. Raises EngineError `no-shard` if there is none."""
         if self._model is None:
             raise EngineError("no-shard", "no shard is loaded")
         return self._model
 
     def session(self, name: object) -> Session:
-        """Return an open session. Raises EngineError `unknown-session`."""
+        """Return an open session. Raises EngineError `unknown-session` if it is not open."""
         session = self._sessions.get(self._name(name))
         if session is None:
             raise EngineError("unknown-session", "the session is not open")
@@ -247,13 +271,15 @@ class Core:
         return name if isinstance(name, bytes) else b""
 
     def _idle(self, name: object) -> Session:
+        """Return an open session. Raises EngineError `busy` if it has spans that run or wait."""
         session = self.session(name)
         if session.busy:
             raise EngineError("busy", "spans of the session run or wait")
         return session
 
     def _drop(self, session: Session) -> None:
-        """Drop a session and free its memory. A turn that is still scheduled does nothing."""
+        """Cancel a session's work and free its memory. If it is still queued for a step, that does
+        nothing."""
         session.job = None
         session.waiting.clear()
         session.kv.free()
@@ -261,6 +287,7 @@ class Core:
     # Spans.
 
     def _submit(self, header: Header, payload: memoryview) -> None:
+        """Queue a span. If the span is invalid, emit the failure instead."""
         try:
             session = self.session(header[1] if len(header) > 1 else None)
             span = parse_span(header, payload)
@@ -277,7 +304,8 @@ class Core:
             self._turns.append(session)
 
     def _check(self, session: Session, span: Span) -> None:
-        """Check all that needs no computing. Raises EngineError."""
+        """Check whatever can be checked without computing. Raises EngineError if the span must be
+        refused."""
         model = self._loaded()
         arch, parts = model.arch, model.parts
         if span.tokens is not None:
@@ -303,6 +331,7 @@ class Core:
 
     @staticmethod
     def _check_limits(session: Session, span: Span, model: Compute) -> None:
+        """Raise EngineError if the answer would be too large or too many spans wait."""
         size = {
             "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
             "logits": span.count * model.arch.vocab * 4,
@@ -319,6 +348,7 @@ class Core:
             self._end_work(session, "cancelled", "the session's spans were cancelled")
 
     def _end_work(self, session: Session, code: str, message: str) -> None:
+        """Cancel the running span and the waiting spans of a session, and emit the failure."""
         if not session.busy:
             return
         epoch = session.job.span.epoch if session.job else session.waiting[0].epoch
@@ -329,6 +359,8 @@ class Core:
     # Computing.
 
     def _advance(self, session: Session) -> None:
+        """Compute the next chunk of the session's current span, and emit the results if it is
+        complete."""
         job = session.job or self._begin(session)
         if job is None:
             return
@@ -351,7 +383,10 @@ class Core:
             self._values(session, job, model)
 
     def _begin(self, session: Session) -> Job | None:
-        """Return the next span as a job, or None if it was answered already."""
+        """Make the next waiting span the session's job and return it.
+
+        If the span is a repetition, emit the stored answer and return None.
+        """
         span = session.waiting.popleft()
         key = (span.epoch, span.start, span.count)
         answer = session.kept(key)
@@ -360,7 +395,7 @@ class Core:
                 self._emit(header, payload)
             return None
         job = Job(span, Answer(key), None, span.start, span.count)
-        session.job = job  # from here on a failure is this span's
+        session.job = job  # a failure from here on is a failure of this span
         if span.start > session.kv.length:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {session.kv.length} positions are cached"
@@ -369,6 +404,8 @@ class Core:
         return job
 
     def _token(self, session: Session, job: Job, model: Compute, rows: Any, started: float) -> None:
+        """Choose and emit the next token. Unless it is final, feed the token back as the next
+        input."""
         span = job.span
         position = job.start + job.count
         token, logprob = model.choose(rows, span.sampling, position)
@@ -381,13 +418,14 @@ class Core:
             self._emit(header, b"")
             self._finish(session, job)
         else:
-            # The first one is waited for; a session that is not alone may have to wait for another.
+            # A client waits for the first token. Other sessions would delay the next frame.
             at_once = job.emitted == 1 or self._turns
             (self._emit if at_once else self._emit_soon)(header, b"")
             job.source = model.fed_back(token)
             job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
 
     def _values(self, session: Session, job: Job, model: Compute) -> None:
+        """Emit the span's outputs as one event and finish the span."""
         span = job.span
         header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
         payload = model.joined(job.outputs)
@@ -397,10 +435,12 @@ class Core:
 
     @staticmethod
     def _finish(session: Session, job: Job) -> None:
+        """End the session's job and store its answer for repetitions."""
         session.job = None
         session.keep(job.answer)
 
     def _fail_job(self, session: Session, error: EngineError) -> None:
+        """End the session's job with a failure and drop its positions."""
         job = session.job
         assert job is not None  # only a job raises
         session.job = None

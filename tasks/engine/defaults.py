@@ -1,24 +1,24 @@
 """Constants of the engine, each with its unit."""
 
 PREFILL_CHUNK = 256  # positions that a session computes before other sessions get their turn
-INLINE_BYTES = 64 * 1024  # payloads of this size and more travel as a descriptor
-HEADER_BYTES = 64 * 1024  # the largest frame header
-PAYLOAD_BYTES = 1 << 30  # the largest payload of a frame
-ANSWER_BYTES = 256 << 20  # the largest answer of one span
-KEPT_ANSWERS = 8  # answers a session keeps for repeated spans …
-KEPT_BYTES = 1 << 20  # … while they have less than this together
+INLINE_BYTES = 64 * 1024  # payloads of at least this many bytes are sent as a descriptor
+HEADER_BYTES = 64 * 1024  # bytes of the largest frame header
+PAYLOAD_BYTES = 1 << 30  # bytes of the largest payload of a frame
+ANSWER_BYTES = 256 << 20  # bytes of the largest answer to one span
+KEPT_ANSWERS = 8  # answers that a session stores for repeated spans …
+KEPT_BYTES = 1 << 20  # … and their total size in bytes; the latest is always stored
 WAITING_SPANS = 256  # spans of one session that may wait
 STOP_IDS = 1024  # ids in one span's `stop_ids`
-CHUNK_BYTES = 16 << 20  # the largest chunk file read (docs/spec/model.md cuts at 1 MiB)
+CHUNK_BYTES = 16 << 20  # bytes of the largest chunk file (docs/spec/model.md: 1 MiB)
 LOAD_DEPTH = 40  # nested containers in a shard's description; a config has 32 (dht/defaults.py)
 LOAD_ITEMS = 1 << 22  # elements of a shard's description: two for each chunk
-SHARED_HEAD_BYTES = 64 << 20  # a tied table smaller than this is kept in two layouts
+SHARED_HEAD_BYTES = 64 << 20  # a tied table of fewer bytes is stored in two layouts
 ROPE_BLOCK = 1024  # rotary tables grow by this many positions
 
 EXIT_NO_TORCH = 69  # EX_UNAVAILABLE: the worker's status where torch is absent
 RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled each time …
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds
-RESTART_FORGET = 60.0  # seconds a worker must live for the pause to start over
-STOP_GRACE = 1.0  # seconds a worker has to end by itself
+RESTART_FORGET = 60.0  # seconds that a worker must live until the pause is reset
+STOP_GRACE = 1.0  # seconds in which a worker may end by itself
 
-PIECE_SECONDS = 0.01  # tokens of a loop faster than this reach the daemon together
+PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are sent together

@@ -1,8 +1,9 @@
-"""Checks a model's `config.json` and returns its `Architecture`. No torch: the daemon uses it too.
+"""Checks a model's `config.json` and returns its `Architecture`.
 
-A config comes from a stranger's folder, so every value read is typed and bounded, and what this
-engine cannot compute exactly is refused rather than approximated. Names and defaults are those of
-transformers' configuration classes of the four families.
+A config may come from a hostile peer. Therefore the type and bounds of every value are checked, and
+a model that this engine cannot compute exactly is refused. Names and defaults are those of the
+configuration classes of the four families in transformers. Does not import torch, because the
+daemon uses this module too.
 """
 
 import math
@@ -30,17 +31,18 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotary embedding: frequencies `theta ** (-2i/d)`, rescaled by `kind`.
+    """Rotary embedding with frequencies `theta ** (-2i/d)`, which `kind` rescales.
 
-    Linear divides all by `factor` (position interpolation, Chen 2023); llama3 divides long
-    wavelengths and blends between (Llama 3.1); yarn blends by rotations per original context and
-    multiplies the tables by `attention_factor` (Peng 2023).
+    `linear` divides all frequencies by `factor` (position interpolation, Chen 2023). `llama3`
+    divides the frequencies of long wavelengths and interpolates those of middle ones (Llama 3.1).
+    `yarn` interpolates by the number of rotations within the original context, and multiplies
+    cosines and sines by `attention_factor` (Peng 2023).
     """
 
     theta: float
     kind: RopeKind = "default"
     factor: float = 1.0
-    original_context: int = 0  # tokens; llama3 and yarn
+    original_context: int = 0  # in tokens; only for llama3 and yarn
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -51,7 +53,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Parameters of a model's forward pass. Sizes in elements, `context` in tokens."""
+    """Parameters of a model's forward pass. Sizes are in elements, `context` in tokens."""
 
     family: Family
     hidden: int
@@ -69,11 +71,15 @@ class Architecture:
     mlp_bias: bool
     qk_norm: bool
     tied: bool
-    windows: tuple[int, ...]  # per layer: positions a token attends to, itself included; 0 is all
+    windows: tuple[int, ...]  # by layer: positions a token attends to, with its own; 0: all
 
 
 def architecture(config: Config) -> Architecture:
-    """Check a config.json. Raises EngineError `bad-config` or `unsupported-architecture`."""
+    """Check a config.json and return its architecture.
+
+    Raises EngineError `bad-config` if a value is invalid, and `unsupported-architecture` if this
+    engine cannot compute the model.
+    """
     family = _family(config)
     reader = _Reader(config)
     reader.refuse_unless("hidden_act", "silu")
@@ -108,6 +114,8 @@ def architecture(config: Config) -> Architecture:
 
 
 def _family(config: Config) -> Family:
+    """Return the family of the model. Raises EngineError if the config names none or an unsupported
+    one."""
     names = config.get("architectures")
     if names is None and isinstance(config.get("model_type"), str):
         named = [value for value in SUPPORTED.values() if value == config["model_type"]]
@@ -143,7 +151,7 @@ def _check_heads(arch: Architecture) -> None:
 
 
 def _windows(reader: "_Reader", family: Family, layers: int, context: int) -> tuple[int, ...]:
-    """Return the sliding window of each layer, or 0 if it spans the whole context."""
+    """Return the sliding window of each layer in positions. 0 means the whole context."""
     window = 0
     if family == "mistral" or (family != "llama" and reader.flag("use_sliding_window", False)):
         window = reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)
@@ -162,18 +170,18 @@ def _windows(reader: "_Reader", family: Family, layers: int, context: int) -> tu
 
 
 def _rope(config: Config, context: int) -> Rope:
-    """Read `rope_theta` with `rope_scaling`, or the newer `rope_parameters`."""
+    """Parse `rope_theta` with `rope_scaling`, or the newer `rope_parameters`."""
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(scaling, Mapping):
         raise EngineError("bad-config", "the rotary parameters in config.json are not an object")
-    # Values inside the object win over those beside it, as in transformers.
+    # Values inside the object have priority over those next to it, as in transformers.
     reader = _Reader({"rope_theta": config.get("rope_theta"), **scaling}, "rotary parameter")
     theta = reader.number("rope_theta", 1.0001, 1e15, default=1e4)
     partial = _Reader({**config, **scaling}).number("partial_rotary_factor", 0, 1, default=1.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if partial != 1.0:
         _unsupported("partial rotary embeddings")
-    if kind in ("default", "dynamic"):  # dynamic differs only beyond the context
+    if kind in ("default", "dynamic"):  # `dynamic` differs only beyond the context
         return Rope(theta)
     if kind == "linear":
         return Rope(theta, "linear", reader.number("factor", 1e-3, 1e6))
@@ -186,6 +194,7 @@ def _rope(config: Config, context: int) -> Rope:
 
 
 def _original_context(config: Config, reader: "_Reader", context: int) -> int:
+    """Return the context in tokens for which the model was trained before it was extended."""
     key = "original_max_position_embeddings"
     inside = reader.integer(key, 1, 1 << 24, default=context)
     return _Reader(config).integer(key, 1, 1 << 24, default=inside)
@@ -226,11 +235,16 @@ def _yarn(reader: "_Reader", theta: float, original: int, context: int) -> Rope:
 
 
 def _yarn_scale(factor: float, mscale: float) -> float:
+    """Return YaRN's factor for attention scores (Peng 2023)."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 class _Reader:
-    """Typed, bounded reads of a JSON object; an absent or null key takes the default."""
+    """Reader of a JSON object that checks the type and bounds of each value.
+
+    If a key is absent or null, its default is returned. Any method raises EngineError if a value is
+    invalid, or if a key without a default is absent.
+    """
 
     def __init__(self, values: Mapping[str, object], what: str = "config.json's") -> None:
         self._values = values
@@ -239,7 +253,8 @@ class _Reader:
     def integer(
         self, key: str, low: int, high: int, *, default: int | None = None, null: int | None = None
     ) -> int:
-        """Read an integer. `null`: the value of an explicit null, if that differs from absence."""
+        """Return an integer. `null` is the result for an explicit null, if that differs from
+        absence."""
         value = self._values.get(key)
         if value is None:
             found = null if null is not None and key in self._values else default
@@ -258,7 +273,7 @@ class _Reader:
             if default is None:
                 self._bad(key, "is missing")
             return default
-        # A huge JSON integer compares fine and would overflow only in float().
+        # The bounds are checked before float(), which would overflow on a huge JSON integer.
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
@@ -286,6 +301,7 @@ class _Reader:
         return tuple(value)
 
     def refuse_unless(self, key: str, only: str) -> None:
+        """Raise EngineError if the key is present and has another value than `only`."""
         value = self._values.get(key)
         if value is not None and value != only:
             _unsupported(f"`{key}` {str(value)[:80]!r}")
@@ -299,7 +315,7 @@ class _Reader:
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:
-    """Raise EngineError `bad-config` unless the shard is within the model."""
+    """Raise EngineError `bad-config` unless the model has the layers of this shard."""
     if not 0 <= parts.start <= parts.stop <= arch.layers:
         raise EngineError(
             "bad-config",
@@ -308,14 +324,14 @@ def check_parts(arch: Architecture, parts: Parts) -> None:
 
 
 def kv_token_bytes(arch: Architecture, start: int, stop: int, dtype: DType) -> int:
-    """Return the bytes of one token's keys and values over layers start:stop."""
+    """Return the bytes of one token's keys and values in layers start:stop."""
     return 2 * (stop - start) * arch.kv_heads * arch.head_dim * DTYPE_BYTES[dtype]
 
 
 def tensor_shapes(arch: Architecture, parts: Parts) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each parameter that a shard needs, by Hugging Face name.
+    """Return the shape of each parameter that a shard needs, by its Hugging Face name.
 
-    A tied head is the embedding, under the embedding's name.
+    If the head is tied to the embedding, both are one parameter under the embedding's name.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     if parts.embedding or (parts.head and arch.tied):
@@ -353,8 +369,11 @@ def _layer_shapes(arch: Architecture, prefix: str) -> dict[str, tuple[int, ...]]
 
 
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Return the maximum bytes of a shard's loaded weights. A tied table counts once, but a small
-    one in bfloat16 twice, as llama.py may store it in two layouts (docs/adr/0007)."""
+    """Return the most bytes that a shard's loaded weights may take.
+
+    A table that embedding and head share (tied) counts once. A small one in bfloat16 counts twice,
+    because `llama.py` may store it in two layouts (docs/adr/0007).
+    """
     size = DTYPE_BYTES[dtype] * sum(
         math.prod(shape) for shape in tensor_shapes(arch, parts).values()
     )
@@ -364,8 +383,11 @@ def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
 
 
 def check_model(config: Mapping[str, object]) -> Callable[[Mapping[str, Sequence[int]]], None]:
-    """Check a model before its weights are read: its config now, its tensors' shapes (by
-    parameter name) with the function returned. Both raise EngineError."""
+    """Check a model before its weights are read.
+
+    The config is checked now. The returned function checks the shapes of the tensors, by parameter
+    name. Both raise EngineError if the model is invalid or unsupported.
+    """
     arch = architecture(config)
 
     def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:

@@ -1,9 +1,9 @@
 """Interface of the engine for the rest of shoal. Spec: docs/spec/engine.md.
 
-An engine holds one *shard* of one model and advances *sessions* through it by *spans*.
-Submits are asynchronous and answered by events, in submission order per session. The real
-engine is a worker process (`process.py` on the daemon's side, `worker.py` on the other);
-the simulator brings its own behind the same protocol.
+An engine holds one *shard* of one model and advances *sessions* through the shard by *spans*. Spans
+are submitted without waiting, and events answer them, in the order of submission per session. The
+real engine is a worker process (`process.py` in the daemon, `worker.py` in the worker). The
+simulator has another implementation of the same protocol.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +15,14 @@ from msgspec import Meta
 from ...transport.message import Natural, Row
 from ..defaults import MAX_LAYERS
 
-SessionId = bytes  # 16 random bytes, made by the gateway
+SessionId = bytes  # 16 random bytes, chosen by the gateway
 
 DType = Literal["float32", "bfloat16"]
 Want = Literal["hidden", "logits", "token"]
 
 
 class Parts(Row, frozen=True):
-    """Which pieces of a model a shard holds: the embedding, layers start:stop, the head."""
+    """The pieces of a model that a shard has: the embedding, layers start:stop, the head."""
 
     embedding: bool
     start: Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
@@ -30,48 +30,51 @@ class Parts(Row, frozen=True):
     head: bool
 
     def check(self) -> None:
+        """Raise ValueError if the layers are not in order."""
         if self.start > self.stop:
             raise ValueError(f"`parts` has layers {self.start}:{self.stop}")
 
 
 class TensorSource(Row, frozen=True):
-    """One tensor of the shard on disk: chunk files concatenated are its raw little-endian bytes.
+    """One tensor of the shard on disk. Its chunk files, concatenated, are its little-endian values.
 
-    `roles` are Hugging Face parameter names (a tied tensor has two); `dtype` is a safetensors
-    name (BF16, F16, F32).
+    `roles` are Hugging Face parameter names (a tied tensor has two). `dtype` is a safetensors name
+    (BF16, F16, F32).
     """
 
     roles: tuple[str, ...]
     dtype: str
     shape: tuple[int, ...]
     chunks: tuple[str, ...]  # paths of verified chunk files, in order
-    digests: tuple[bytes, ...]  # SHA-256 of each, checked again while loading
+    digests: tuple[bytes, ...]  # SHA-256 of each chunk, verified again while loading
 
 
 @dataclass(frozen=True, slots=True)
 class LoadShard:
-    """A shard to load. `config` is the model's config.json, already checked by `families.py`."""
+    """Command to load a shard. `config` is the model's config.json, already checked by
+    `families.py`."""
 
     root: str  # the manifest's root, 64 hex digits
     parts: Parts
     config: Mapping[str, object]
     tensors: tuple[TensorSource, ...]
     dtype: DType
-    kv_bytes: int  # all sessions' KV together stay under this
+    kv_bytes: int  # the most KV of all sessions together
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Report of a loaded shard, in bytes and seconds."""
+    """Report on a loaded shard."""
 
     weight_bytes: int
-    kv_token_bytes: int  # KV of one token over the shard's layers
+    kv_token_bytes: int  # KV of one token in all layers of the shard
     seconds: float
-    features: frozenset[str]  # e.g. {"forward", "logits", "export"}
+    features: frozenset[str]  # abilities of the engine, e.g. {"forward", "logits", "export"}
 
 
 class Sampling(NamedTuple):
-    """Parameters for choosing a token. Temperature 0 is greedy. Spec: docs/spec/sampling.md."""
+    """Parameters for the choice of a token. Temperature 0 is greedy. Spec:
+    docs/spec/sampling.md."""
 
     temperature: float = 0.0
     top_k: int = 0  # 0: all
@@ -83,18 +86,21 @@ Temperature = Annotated[float, Meta(ge=0.0, le=100.0)]
 TopK = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
 Sampled = tuple[Temperature, TopK, TopP, Natural]
-"""`Sampling` in a message: all four values, within their bounds."""
+"""The values of `Sampling` in a message, with their bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Advance one session by `count` tokens from position `start`.
+    """Command to advance one session by `count` positions from position `start`.
 
-    `start` below the cached length truncates first; the same (epoch, start, count) again is
-    answered with the same result and computes nothing; a lower epoch than one seen is refused.
-    Input is `tokens` (the shard has the embedding) or `hidden` (count x hidden values in the
-    shard's dtype, C order). `steps` > 1 asks a shard with embedding and head to feed its own
-    tokens back: one TokenEvent per token, until `stop_ids`, `steps`, or cancel.
+    If `start` is below the number of cached positions, the positions from `start` on are dropped
+    first. If the same (epoch, start, count) is submitted again, the stored result is returned
+    without computing. If the epoch is lower than one already seen, the span is refused.
+
+    The input is either `tokens` (if the shard has the embedding) or `hidden` (count x hidden values
+    in the shard's dtype, C order). With `steps` > 1, a shard with embedding and head feeds its
+    sampled tokens back as input. It emits one TokenEvent per token, until it samples one of
+    `stop_ids`, has done `steps` steps, or is cancelled.
     """
 
     session: SessionId
@@ -107,38 +113,39 @@ class Span:
     sampling: Sampling = field(default_factory=Sampling)
     steps: int = 1
     stop_ids: tuple[int, ...] = ()
-    adapter: str | None = None  # hash; refused unless "adapter" is a feature
-    kind: Literal["forward", "backward"] = "forward"  # backward needs the feature
+    adapter: str | None = None  # hash; refused unless the engine has the feature "adapter"
+    kind: Literal["forward", "backward"] = "forward"  # needs the feature of this name
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenEvent:
-    """A span's output for the next stage (or, for want="logits", count x vocabulary float32)."""
+    """Output of a span for the next stage. If the span wants logits: count x vocabulary float32
+    values."""
 
     session: SessionId
     epoch: int
     start: int
     count: int
     data: memoryview
-    seconds: float  # computing, without queueing
+    seconds: float  # computing time without the time in queues
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """A sampled token at `position`, which is the last input position + 1."""
+    """A sampled token. `position` is the last input position plus 1."""
 
     session: SessionId
     epoch: int
     position: int
     token: int
     logprob: float  # of the model's own distribution (temperature 1, unfiltered)
-    final: bool  # the loop ends here: stop id, or `steps` reached
+    final: bool  # whether generation ends here: a stop id, or the last of `steps`
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class FailedEvent:
-    """A span was refused or failed. Codes: docs/spec/engine.md."""
+    """Refusal or failure of a span. Codes: docs/spec/engine.md."""
 
     session: SessionId
     epoch: int
@@ -150,7 +157,8 @@ EngineEvent = HiddenEvent | TokenEvent | FailedEvent
 
 
 class Engine(Protocol):
-    """An engine with one shard and many sessions. Methods raise EngineError when refused."""
+    """Engine with one shard and many sessions. Any method raises EngineError if the engine
+    refuses."""
 
     async def load(self, shard: LoadShard) -> Loaded:
         """Load a shard in place of the current one, whose sessions end."""
@@ -159,18 +167,19 @@ class Engine(Protocol):
     async def open(
         self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
     ) -> int:
-        """Reserve KV for `tokens` positions; returns the cached prefix length (tokens).
+        """Reserve KV for `tokens` positions, and return the length in tokens of the cached prefix.
 
-        `on_event` is called on the event loop and must not block.
+        The session's events are passed to `on_event`, which is called on the event loop and must
+        not block.
         """
         ...
 
     def submit(self, span: Span) -> None:
-        """Queue a span; never blocks. Answers come to the session's `on_event`."""
+        """Queue a span without blocking. Its answers are passed to the session's `on_event`."""
         ...
 
     def cancel(self, session: SessionId) -> None:
-        """Stop a running token loop after its current step and drop queued spans."""
+        """Stop the session's running span after its current step, and drop its queued spans."""
         ...
 
     async def close(self, session: SessionId) -> None:
@@ -178,17 +187,21 @@ class Engine(Protocol):
         ...
 
     async def export_kv(self, session: SessionId) -> bytes:
-        """Return an exact copy of the session's layer state, for `import_kv` on the same shard."""
+        """Return an exact copy of the session's KV, which `import_kv` accepts for the same
+        shard."""
         ...
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
-        """Install an exact copy into an open session. Return its length in tokens."""
+        """Replace an open session's KV by an exported copy. Return its length in tokens."""
         ...
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
-        """Copy a session's state into another open session."""
+        """Copy a session's KV into another open session."""
         ...
 
     async def usage(self) -> Mapping[str, int]:
-        """Return `sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `weight_bytes`, `rss_bytes`."""
+        """Return the usage of the engine.
+
+        Keys: `sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `weight_bytes`, `rss_bytes`.
+        """
         ...

@@ -1,7 +1,7 @@
-"""The keys and values of one session, in torch.
+"""Keys and values of one session, in torch.
 
-Memory for every position is reserved at `open`, so a session that was admitted never fails for
-memory later. The operating system commits pages as positions are written.
+Memory for every position is reserved at `open`, so a session that was admitted never fails later
+for lack of memory. The operating system commits pages when positions are written.
 """
 
 import struct
@@ -23,9 +23,9 @@ _HEADER_LIMIT = 64 * 1024  # bytes; the layer kinds of 1024 layers fit
 
 
 class KV:
-    """State of one session over a shard's layers: positions 0 … length-1 are valid.
+    """Keys and values of one session over a shard's layers. Positions 0 to length-1 are valid.
 
-    `keys[i]` and `values[i]` are views of shape kv_heads x tokens x head_dim.
+    `keys[i]` and `values[i]` are views of shape (kv_heads, tokens, head_dim).
     """
 
     def __init__(
@@ -55,16 +55,20 @@ class KV:
         self._slab = self._slab[:0]
 
     def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on."""
         self.length = min(self.length, length)
 
     def export(self) -> bytes:
-        """Return an exact copy of the state. Format: docs/spec/engine.md, session."""
+        """Return an exact copy of the KV. Format: docs/spec/engine.md, session."""
         header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
         valid = self._slab[:, :, :, : self.length].contiguous()
         return b"".join((_PREFIX.pack(len(header)), header, raw_bytes(valid)))
 
     def install(self, state: bytes | memoryview) -> int:
-        """Install an exported state. Return its length. Raises EngineError `bad-state`."""
+        """Replace the KV by an exported copy, and return its length in positions.
+
+        Raises EngineError `bad-state` if the copy is malformed, too long or of another shard.
+        """
         length, data = self._parse(memoryview(state))
         target = self._slab[:, :, :, :length]
         if length and target.numel():
@@ -76,13 +80,16 @@ class KV:
         return length
 
     def copy_from(self, other: "KV") -> None:
-        """Copy another state. Raises EngineError `bad-state` if it has more positions than fit."""
+        """Replace the KV by that of `other`. Raises EngineError `bad-state` if it has too many
+        positions."""
         if other.length > self.tokens:
             raise EngineError("bad-state", _too_many(other.length, self.tokens))
         self._slab[:, :, :, : other.length] = other._slab[:, :, :, : other.length]
         self.length = other.length
 
     def _parse(self, state: memoryview) -> tuple[int, memoryview]:
+        """Return (length in positions, data) of an exported copy. Raises EngineError
+        `bad-state`."""
         fields, data = _split(state)
         length = fields[6] if len(fields) == len(self._identity) + 1 else None
         if [*fields[:6], *fields[7:]] != self._identity or type(length) is not int:
@@ -99,6 +106,8 @@ def _too_many(length: int, tokens: int) -> str:
 
 
 def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
+    """Return (header fields, data) of an exported copy. Raises EngineError `bad-state` if
+    malformed."""
     if len(state) < _PREFIX.size:
         raise EngineError("bad-state", "the KV copy is cut short")
     (size,) = _PREFIX.unpack_from(state)
@@ -115,5 +124,5 @@ def _split(state: memoryview) -> tuple[Sequence[object], memoryview]:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor as bytes, without a copy."""
+    """Return a view of the memory of a contiguous tensor as bytes."""
     return memoryview(tensor.view(-1).view(torch.uint8).numpy())

@@ -1,11 +1,12 @@
 """Forward pass of the Llama family over a range of layers, in plain torch.
 
-Operations and their order are those of transformers' modelling code, so that float32 agrees to
-rounding and bfloat16 rounds at the same places: the norm's statistics are float32 and its product
-with the weight is not; rotary tables are float32, rounded once. Projections that share their input
-are one matrix. There is no batch dimension: `T x hidden` goes in and comes out.
+The operations and their order are those of transformers' modelling code. Results in float32
+therefore agree up to rounding, and bfloat16 is rounded at the same places: the statistics of a norm
+are float32, but its product with the weight is not; rotary tables are float32 and are rounded once.
+Projections with the same input are one matrix. There is no batch dimension: input and output have
+the shape (T, hidden), for T positions.
 
-In bfloat16 on a CPU whose oneDNN supports it, matrices are kept in oneDNN's blocked layout, which
+In bfloat16 on a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout, which
 gives the same values 1.3 to 2.3 times as fast for a single row.
 """
 
@@ -27,7 +28,7 @@ Linear = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One decoder layer's weights; `qkv` and `gate_up` are fused by rows."""
+    """Weights of one decoder layer. `qkv` and `gate_up` are several projections in one matrix."""
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -37,14 +38,15 @@ class Layer:
     mlp_norm: torch.Tensor
     gate_up: Linear
     down: Linear
-    window: int  # positions attended to; 0 is all
+    window: int  # number of positions that are attended to; 0: all
 
 
 class Model:
-    """The weights of one shard, and their forward."""
+    """Weights of one shard, and their forward pass."""
 
     def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        """Read the weights. Raises EngineError (weights.py, families.py)."""
+        """Load the weights. Raises EngineError if they are missing, damaged or do not fit the
+        architecture."""
         parts = shard.parts
         check_parts(arch, parts)
         weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype)
@@ -56,14 +58,14 @@ class Model:
         self._embedding = table if parts.embedding else None
         self._norm = weights.read_optional("model.norm.weight")
         head = table if parts.head and arch.tied else weights.read_optional("lm_head.weight")
-        # Packing a table that the embedding also uses costs a second copy.
+        # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
         self._head = None if head is None else _linear(head, None, pack=pack)
         self._rotary = Rotary(arch, shard.dtype)
         self._hidden = (arch.hidden,)
         self._head_dim = (arch.head_dim,)
         self._half = arch.head_dim // 2
-        self._turned = arch.heads + arch.kv_heads  # heads that get rotary: queries and keys
+        self._turned = arch.heads + arch.kv_heads  # heads with rotary embedding: queries and keys
         self._grouped = (1, arch.kv_heads, arch.heads // arch.kv_heads, arch.head_dim)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -72,7 +74,10 @@ class Model:
         return F.embedding(tokens, self._embedding)
 
     def forward(self, x: torch.Tensor, kv: KV, start: int) -> torch.Tensor:
-        """Advance by the T positions from `start`; writes their keys and values into `kv`."""
+        """Compute all layers for the T positions from `start`, and return the residual stream.
+
+        The keys and values of the positions are written into `kv`.
+        """
         count = x.shape[0]
         end = start + count
         cos, sin = self._rotary.rows(start, end)
@@ -98,13 +103,14 @@ class Model:
         return self._head(self._normed(x, self._norm)).float()
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        # The fused product would round once where transformers rounds twice.
+        # The fused product would round only once, but transformers rounds twice.
         return weight * torch.rms_norm(x, self._hidden, None, self.arch.eps)
 
     def _turn(
         self, layer: Layer, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        """Norms (Qwen3) and rotary embedding of queries and keys, T x heads x head_dim."""
+        """Apply the norms (Qwen3) and the rotary embedding to queries and keys (T x heads x
+        head_dim)."""
         if layer.query_norm is not None and layer.key_norm is not None:
             plain = torch.rms_norm(heads, self._head_dim, None, self.arch.eps)
             split = self.arch.heads
@@ -122,12 +128,15 @@ class Model:
         end: int,
         window: int,
     ) -> torch.Tensor:
-        """Causal attention of T queries over positions below `end`: T x (heads * head_dim)."""
+        """Return the causal attention of T queries over the positions below `end`.
+
+        The result has the shape (T, heads * head_dim).
+        """
         count = end - start
         first = max(0, start + 1 - window) if window else 0
         keys, values = keys[None, :, first:end], values[None, :, first:end]
         if count == 1:
-            # Heads that share keys become rows of one query, which needs no repeated keys.
+            # Heads that share keys become rows of one query, so the keys need not be repeated.
             grouped = queries.view(self._grouped)
             return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
         mask = None if start == 0 and not window else _mask(start, end, first, window)
@@ -143,7 +152,7 @@ class Model:
 
 
 def _mask(start: int, end: int, first: int, window: int) -> torch.Tensor:
-    """True where the query at a row's position may see the key at a column's."""
+    """Return a mask that is True where the row's query may attend to the column's key."""
     rows = torch.arange(start, end)[:, None]
     columns = torch.arange(first, end)[None]
     seen = columns <= rows
@@ -172,7 +181,8 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
-    """`x W^T + b`, in oneDNN's layout where that is known to be supported."""
+    """Return a function that computes `x W^T + b`, in oneDNN's layout if that is known to be
+    supported."""
     if pack and weight.dtype == torch.bfloat16 and _packs_bfloat16():
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
@@ -189,7 +199,7 @@ def _packs_bfloat16() -> bool:
 
 
 class Rotary:
-    """Cosine and sine by position, grown as sessions need them.
+    """Cosines and sines of the rotary embedding by position, extended when sessions need more.
 
     The first half of `sin` is negated, so that `x * cos + roll(x, d/2) * sin` is the rotation.
     """
@@ -202,7 +212,8 @@ class Rotary:
         self._cos = self._sin = torch.empty(0)
 
     def rows(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tables of positions start … end-1, each (end - start) x 1 x head_dim."""
+        """Return (cosines, sines) of positions start to end-1, each of shape (end - start, 1,
+        head_dim)."""
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
         return self._cos[start:end], self._sin[start:end]
@@ -215,7 +226,7 @@ class Rotary:
 
 
 def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
-    """Radians per position of each rotated pair, head_dim / 2 in float32."""
+    """Return the radians per position of each rotated pair: head_dim / 2 values in float32."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     plain = 1.0 / (rope.theta**exponents)
     if rope.kind == "linear":
@@ -228,7 +239,10 @@ def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
 
 
 def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
-    """Llama 3.1: long wavelengths are divided by the factor, middle ones blended."""
+    """Return the frequencies of Llama 3.1.
+
+    Those of long wavelengths are divided by the factor, those of middle ones are interpolated.
+    """
     wavelength = 2 * math.pi / plain
     low, high = rope.low_freq_factor, rope.high_freq_factor
     smooth = (rope.original_context / wavelength - low) / (high - low)
@@ -238,7 +252,10 @@ def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: Rope, head_dim: int, periods: torch.Tensor) -> torch.Tensor:
-    """YaRN (Peng 2023, 3.2): pairs that turn often keep their frequency, slow ones interpolate."""
+    """Return the frequencies of YaRN (Peng 2023, section 3.2).
+
+    Pairs that rotate often keep their frequency, and slow ones are interpolated.
+    """
 
     def pair_turning(rotations: float) -> float:
         span = rope.original_context / (rotations * 2 * math.pi)

@@ -1,7 +1,7 @@
-"""Encodes the interface's dataclasses as frames. Spec: docs/spec/engine.md, daemon and worker.
+"""Encodes the dataclasses of the interface as frames. Spec: docs/spec/engine.md, daemon and worker.
 
-The worker's side of each is typed and bounded here, so that the rest of the worker reads plain
-values. The daemon's side trusts its worker's types no more than that.
+Whatever the daemon sends is typed and bounded here, so that the rest of the worker processes plain
+values. The daemon checks what its worker sends in the same way.
 """
 
 import array
@@ -38,7 +38,10 @@ _TOKENS, _HIDDEN = 0, 1
 
 
 def span_frame(span: Span) -> tuple[Header, Buffer]:
-    """Encode a span. Raises EngineError `bad-span` unless it has exactly one input."""
+    """Encode a span. Raises EngineError `bad-span` unless it has either tokens or hidden states.
+
+    Raises EngineError `bad-token` if a token id is not a 32-bit integer.
+    """
     if (span.tokens is None) == (span.hidden is None):
         raise EngineError("bad-span", "a span has either tokens or hidden states")
     header = (
@@ -56,7 +59,7 @@ def span_frame(span: Span) -> tuple[Header, Buffer]:
 
 
 class _Span(Row, frozen=True):
-    """A span's frame header, in the order of docs/spec/engine.md."""
+    """Frame header of a span, in the order of docs/spec/engine.md."""
 
     word: Literal["span"]
     session: bytes
@@ -78,7 +81,11 @@ class _Span(Row, frozen=True):
 
 
 def parse_span(header: Header, payload: memoryview) -> Span:
-    """Decode a span and check types and bounds. Raises EngineError: `bad-span`, `unsupported`."""
+    """Decode a span and check types and bounds.
+
+    Raises EngineError `bad-span` if it is malformed, and `unsupported` if it needs a feature that
+    this engine lacks.
+    """
     try:
         said = typed(_Span, header)
     except Undecodable as error:
@@ -100,13 +107,14 @@ def parse_span(header: Header, payload: memoryview) -> Span:
 
 
 def _tokens(payload: memoryview, count: int) -> tuple[int, ...]:
+    """Decode `count` token ids. Raises EngineError `bad-span` if the payload has another number."""
     if len(payload) != 4 * count:
         raise EngineError("bad-span", f"{len(payload) // 4} tokens were sent for {count}")
     return tuple(payload.cast("i"))
 
 
 class _Load(Message, frozen=True):
-    """A load command without the model's config, which is JSON of any form."""
+    """Load command without the model's config, which is JSON of any form."""
 
     root: str
     parts: Parts
@@ -115,10 +123,12 @@ class _Load(Message, frozen=True):
     kv_bytes: Annotated[int, Meta(ge=0, le=1 << 50)]
 
     def check(self) -> None:
+        """Raise ValueError if the layers are not in order."""
         self.parts.check()
 
 
 def load_payload(shard: LoadShard) -> bytes:
+    """Encode a load command."""
     return pack(
         {
             "root": shard.root,
@@ -132,7 +142,7 @@ def load_payload(shard: LoadShard) -> bytes:
 
 
 def parse_load(payload: memoryview) -> LoadShard:
-    """Decode a load command. Raises EngineError `bad-config`."""
+    """Decode a load command. Raises EngineError `bad-config` if it is malformed."""
     try:
         fields = decode(payload, limit=PAYLOAD_BYTES // 4, depth=LOAD_DEPTH, items=LOAD_ITEMS)
         said = typed(_Load, fields)
@@ -145,7 +155,7 @@ def parse_load(payload: memoryview) -> LoadShard:
 
 
 def parse_event(header: Header, payload: memoryview) -> EngineEvent:
-    """Decode a worker's event. Raises WireError."""
+    """Decode an event of the worker. Raises WireError if it is malformed."""
     match header:
         case ("token", bytes(session), int(epoch), int(position), int(token), *rest):
             match rest:
@@ -159,6 +169,7 @@ def parse_event(header: Header, payload: memoryview) -> EngineEvent:
 
 
 def loaded_value(loaded: Loaded) -> list[object]:
+    """Encode the report on a loaded shard."""
     return [
         loaded.weight_bytes,
         loaded.kv_token_bytes,
@@ -168,6 +179,7 @@ def loaded_value(loaded: Loaded) -> list[object]:
 
 
 def parse_loaded(value: object) -> Loaded:
+    """Decode the report on a loaded shard. Raises WireError if it is malformed."""
     match value:
         case (int(weight_bytes), int(kv_token_bytes), float(seconds), tuple() as features):
             return Loaded(weight_bytes, kv_token_bytes, seconds, frozenset(map(str, features)))

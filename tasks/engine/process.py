@@ -1,8 +1,8 @@
-"""The daemon's side of the engine: keeps one worker process alive and implements `Engine` with it.
+"""Daemon's part of the engine: runs one worker process and implements `Engine` with it.
 
-One reader task; an event goes from the socket to the session's callback without another task.
-Submits are written at once where the socket allows, by one writer task where it does not. A
-worker that ends, for whatever reason, fails its sessions and is started again.
+One reader task passes each event from the socket directly to the session's callback. A submitted
+span is written at once if the socket accepts it, and otherwise by one writer task. If a worker ends
+for any reason, its sessions fail and another worker is started.
 """
 
 import itertools
@@ -31,16 +31,18 @@ class Worker(Protocol):
     def pid(self) -> int: ...
 
     async def wait(self) -> int:
-        """Wait for the exit status; a negative one is the signal that ended the process."""
+        """Wait for the exit status. A negative status is the signal that ended the process."""
         ...
 
     async def stop(self, grace: float) -> None:
-        """Let the process end within `grace` seconds, else kill it. Return once it has ended."""
+        """Wait up to `grace` seconds until the process ends, then kill it. Return when it has
+        ended."""
         ...
 
 
 class Connection(Protocol):
-    """The daemon's end of the connection to a worker: a `Channel` that can be waited for."""
+    """Daemon's end of the connection to a worker: a `Channel` with methods that wait for the
+    socket."""
 
     def put(self, header: Header, payload: Buffer = b"") -> None: ...
 
@@ -57,11 +59,11 @@ class Connection(Protocol):
 
 Connect = Callable[
     [Host, Sequence[str], Mapping[str, str]], Awaitable[tuple[Worker, Connection]]
-]  # host, arguments, environment
+]  # (host, arguments, environment): starts a worker
 
 
 class _WaitingChannel(Channel):
-    """A channel in a trio program."""
+    """Channel whose socket can be awaited in trio."""
 
     async def wait_readable(self) -> None:
         await trio.lowlevel.wait_readable(self.fileno())
@@ -73,14 +75,14 @@ class _WaitingChannel(Channel):
 async def start_process(
     host: Host, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[Worker, Connection]:
-    """Start a worker process of this daemon."""
+    """Start a worker process, and return it with the connection to it."""
     child = await host.spawn(_MODULE, arguments, environment)
     return child, _WaitingChannel(child.socket.fileno())
 
 
 @dataclass(slots=True)
 class _Reply:
-    """The pending reply to a request."""
+    """Reply to a request, pending until `done` is set."""
 
     done: trio.Event = field(default_factory=trio.Event)
     value: object = None
@@ -90,16 +92,16 @@ class _Reply:
 
 @dataclass(slots=True)
 class _Open:
-    """An open session: its callback, and the epoch of its last span."""
+    """An open session: its callback, and the highest epoch of its spans."""
 
     on_event: Callable[[EngineEvent], None]
     epoch: int = 0
 
 
 class EngineProcess:
-    """`Engine` over a worker process; `run` must be running.
+    """Implementation of `Engine` with a worker process. `run` must be running.
 
-    Raises EngineUnavailable where torch is not installed.
+    Methods raise EngineUnavailable if torch is not installed.
     """
 
     def __init__(
@@ -110,35 +112,36 @@ class EngineProcess:
         memory_bytes: int = 0,
         connect: Connect = start_process,
     ) -> None:
-        """`threads` torch computes with; `memory_bytes` limits weights and KV (0: all memory).
+        """Create an engine without starting a worker.
 
-        `connect` starts a worker, each time there is none.
+        `threads` is the number of threads with which torch computes. `memory_bytes` limits weights
+        and KV together (0: the available memory). `connect` is called to start each worker.
         """
         self._host = host
         self._connect = connect
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
         self._environment = _environment(threads)
         self._channel: Connection | None = None  # set while a worker is ready
-        self._change = (
-            trio.Event()
-        )  # set, and replaced, when a worker becomes ready or none can start
-        self._blocked = trio.Event()  # set when the socket did not take everything
+        # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
+        self._change = trio.Event()
+        self._blocked = trio.Event()  # set when the socket did not accept everything
         self._unavailable: EngineUnavailable | None = None
         self._sessions: dict[SessionId, _Open] = {}
         self._replies: dict[int, _Reply] = {}
         self._numbers = itertools.count(1)
         self._on_restart: list[Callable[[], None]] = []
         self._starts = 0
-        self.pid: int | None = None  # of the worker, while it lives
+        self.pid: int | None = None  # pid of the worker, or None if there is none
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """`callback` is called when a worker is ready again after a crash: it holds no shard."""
+        """Register `callback` to be called when a worker without a shard is ready after a crash."""
         self._on_restart.append(callback)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a worker alive; started when the first one is ready.
+        """Start a worker, and start another one whenever it ends, until cancelled.
 
-        Raises EngineUnavailable, before it started, where torch is not installed.
+        Reports `started` when the first worker is ready. Raises EngineUnavailable if torch is not
+        installed.
         """
         pause = defaults.RESTART_PAUSE
         while True:
@@ -152,6 +155,7 @@ class EngineProcess:
             pause = min(2 * pause, defaults.RESTART_PAUSE_MOST)
 
     async def _one_life(self, task_status: trio.TaskStatus[None]) -> None:
+        """Start one worker, serve it until it ends, and end its sessions."""
         child, channel = await self._connect(self._host, self._arguments, self._environment)
         self.pid = child.pid
         status: int | None = None
@@ -167,6 +171,7 @@ class EngineProcess:
             self.pid = None
 
     async def _converse(self, channel: Connection, task_status: trio.TaskStatus[None]) -> None:
+        """Wait until a worker is ready, and then exchange frames until its connection closes."""
         await self._greeted(channel)
         self._channel = channel
         self._blocked = trio.Event()
@@ -185,6 +190,7 @@ class EngineProcess:
 
     @staticmethod
     async def _greeted(channel: Connection) -> None:
+        """Wait for the worker's `ready` frame. Raises WireError if another frame is the first."""
         while True:
             await channel.wait_readable()
             frames = channel.receive()
@@ -200,7 +206,8 @@ class EngineProcess:
                 self._arrived(header, payload)
 
     async def _write(self, channel: Connection) -> None:
-        with suppress(WireClosed):  # the reader sees the same
+        """Send queued frames whenever the socket did not accept everything at once."""
+        with suppress(WireClosed):  # the reader notices this too
             while True:
                 await self._blocked.wait()
                 self._blocked = trio.Event()
@@ -208,15 +215,18 @@ class EngineProcess:
                     await channel.wait_writable()
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
+        """Pass a frame to the request or session that it belongs to."""
         if header[0] in ("ok", "refused"):
             self._replied(header, payload)
             return
         event = parse_event(header, payload)
         opened = self._sessions.get(event.session)
-        if opened is not None:  # closed ones may still have events under way
+        if opened is not None:  # events of a closed session may still arrive
             opened.on_event(event)
 
     def _replied(self, header: Header, payload: memoryview) -> None:
+        """Complete the pending request that this frame answers. Raises WireError if it is
+        malformed."""
         reply = self._replies.get(header[1]) if isinstance(header[1], int) else None
         if reply is None:  # the request was cancelled
             return
@@ -230,7 +240,8 @@ class EngineProcess:
         reply.done.set()
 
     def _lost(self, status: int | None) -> None:
-        """End all requests and sessions of a worker that has ended."""
+        """Fail all requests and sessions of a worker that has ended. `status` is its exit
+        status."""
         self._channel = None
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
@@ -242,6 +253,7 @@ class EngineProcess:
             reply.done.set()
 
     def _end_sessions(self, code: str, message: str) -> None:
+        """Remove all sessions and emit a failure for each."""
         sessions, self._sessions = self._sessions, {}
         for name, opened in sessions.items():
             opened.on_event(FailedEvent(name, opened.epoch, code, message))
@@ -250,10 +262,10 @@ class EngineProcess:
         self._change.set()
         self._change = trio.Event()
 
-    # Engine.
+    # Implementation of `Engine`.
 
     async def load(self, shard: LoadShard) -> Loaded:
-        """Load a shard, after waiting for a worker that is starting."""
+        """Load a shard. If a worker is starting, wait for it first."""
         while self._channel is None:
             if self._unavailable is not None:
                 raise self._unavailable
@@ -273,7 +285,7 @@ class EngineProcess:
             value, _ = await self._request("open", session, tokens)
         except BaseException as error:
             self._sessions.pop(session, None)
-            if not isinstance(error, EngineError):  # cancelled: the worker may open it yet
+            if not isinstance(error, EngineError):  # cancelled; the worker may still open it
                 self._send(("close", 0, session))
             raise
         return value if isinstance(value, int) else 0
@@ -290,7 +302,7 @@ class EngineProcess:
 
     async def close(self, session: SessionId) -> None:
         self._sessions.pop(session, None)
-        with suppress(EngineError):  # a worker that has ended freed it
+        with suppress(EngineError):  # the end of a worker frees its sessions
             await self._request("close", session)
 
     async def export_kv(self, session: SessionId) -> bytes:
@@ -313,6 +325,8 @@ class EngineProcess:
     async def _request(
         self, name: str, *fields: object, payload: Buffer = b""
     ) -> tuple[object, memoryview]:
+        """Send a request and return (value, payload) of its reply. Raises EngineError if it is
+        refused."""
         if self._channel is None:
             raise self._unavailable or EngineError("worker-crashed", _CRASHED)
         number = next(self._numbers)
@@ -327,7 +341,10 @@ class EngineProcess:
         return reply.value, reply.payload
 
     def _send(self, header: Header, payload: Buffer = b"") -> None:
-        """Write as much as the socket accepts now, and leave the rest to the writer task."""
+        """Send as much as the socket accepts now, and leave the rest to the writer task.
+
+        Raises EngineError `too-large` if the frame exceeds a limit.
+        """
         channel = self._channel
         if channel is None:  # the crash has failed the session already
             return
@@ -338,24 +355,29 @@ class EngineProcess:
         except WireError as error:
             raise EngineError("too-large", str(error)) from None
         except WireClosed:
-            return  # the reader sees the same, and ends the sessions
+            return  # the reader notices this too and ends the sessions
 
 
 async def _ended(child: Worker) -> int | None:
-    """Return the status of a worker whose socket has closed, or None if it had to be killed."""
+    """Return the exit status of a worker whose socket has closed, or None if it does not end
+    soon."""
     with trio.move_on_after(defaults.STOP_GRACE):
         return await child.wait()
     return None
 
 
 def _how(status: int | None) -> str:
+    """Return a phrase about the exit status for an error message."""
     if status is None:
         return ""
     return f", killed by signal {-status}" if status < 0 else f" with status {status}"
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """Return an environment whose idle threads do not spin, as processes share the cores."""
+    """Return the environment of a worker.
+
+    Its idle threads must not spin, because several processes share the cores.
+    """
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -1,7 +1,8 @@
-"""The specified choice of a token: docs/spec/sampling.md. numpy only, so anyone can audit.
+"""Choice of a token by its logits, as specified in docs/spec/sampling.md.
 
-Gumbel-max: the argmax of `logits / T + Gumbel noise` is a draw from the softmax. The noise is a
-hash of (seed, position, token id), so nothing is carried from token to token.
+Uses only numpy, so that anyone can audit it. The method is Gumbel-max: the argmax of `logits / T +
+Gumbel noise` is a draw from the softmax. The noise is a hash of (seed, position, token id), so no
+state passes from one token to the next.
 """
 
 import math
@@ -21,17 +22,17 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
-_FIRST_GUESS = 256  # tokens sorted before top_p knows how many it needs
+_FIRST_GUESS = 256  # tokens that are sorted first; top_p rarely needs more
 
 
 def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, float]:
-    """Return the token at `position`, and its log-probability at temperature 1.
+    """Return the token at `position` and its log-probability at temperature 1.
 
-    `logits` has one float32 per token id. Raises EngineError `not-finite`.
+    `logits` has one float32 per token id. Raises EngineError `not-finite` if the largest is
+    infinite or NaN.
     """
-    token = int(
-        logits.argmax()
-    )  # the first NaN, if there is one; else the lowest id of the largest
+    # The first NaN if there is one, else the lowest id with the largest logit.
+    token = int(logits.argmax())
     largest = float(logits[token])
     if not math.isfinite(largest):
         raise EngineError("not-finite", f"the logits for position {position} are not finite")
@@ -42,6 +43,7 @@ def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, floa
 
 
 def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> int:
+    """Return a token drawn at random with the given parameters."""
     scaled = (logits.astype(np.float64) - largest) / sampling.temperature
     ids = kept(scaled, sampling.top_k, sampling.top_p)
     scores = scaled[ids] + gumbel(sampling.seed, position, ids)
@@ -49,7 +51,7 @@ def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> 
 
 
 def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
-    """Return the ids that pass the filters. `scaled` is (logits - max) / temperature."""
+    """Return the ids that pass top_k and top_p. `scaled` is (logits - max) / temperature."""
     size = len(scaled)
     limit = min(top_k or size, size)
     if top_p >= 1.0:
@@ -67,7 +69,7 @@ def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
 
 
 def _leading(scaled: Floats, count: int) -> Ids:
-    """Return the first `count` ids by descending value, ties by ascending id."""
+    """Return the `count` ids with the largest values, in descending order. Ties: ascending ids."""
     ids = np.arange(len(scaled))
     if count < len(scaled):
         bound = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
@@ -76,7 +78,7 @@ def _leading(scaled: Floats, count: int) -> Ids:
 
 
 def gumbel(seed: int, position: int, ids: Ids) -> Floats:
-    """Return the standard Gumbel noise of (seed, position, each id)."""
+    """Return the standard Gumbel noise for (seed, position, id), for each id."""
     stream = _mix_one(_mix_one(seed & _MASK) + (position + 1) * _GOLDEN)
     words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(stream)
     uniform = ((_mix(words) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
@@ -84,12 +86,14 @@ def gumbel(seed: int, position: int, ids: Ids) -> Floats:
 
 
 def _mix(words: Words) -> Words:
+    """Return the SplitMix64 hash of each word."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX1)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX2)
     return words ^ (words >> np.uint64(31))
 
 
 def _mix_one(word: int) -> int:
+    """Return the SplitMix64 hash of one word."""
     word &= _MASK
     word = (word ^ (word >> 30)) * _MIX1 & _MASK
     word = (word ^ (word >> 27)) * _MIX2 & _MASK

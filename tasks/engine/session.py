@@ -1,4 +1,4 @@
-"""State of one session in the worker: its KV, waiting spans, and answers for repeated spans."""
+"""State of one session in the worker: KV, waiting spans, and stored answers for repeated spans."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
 from .wire import Buffer, Header
 
-SpanKey = tuple[int, int, int]  # epoch, start, count
+SpanKey = tuple[int, int, int]  # (epoch, start, count)
 
 
 class State(Protocol):
-    """A session's keys and values over a shard's layers: positions 0 … length-1 are valid."""
+    """Interface of a session's KV over a shard's layers. Positions 0 to length-1 are valid."""
 
-    tokens: int  # positions reserved
+    tokens: int  # number of reserved positions
     length: int
 
     def free(self) -> None:
@@ -24,34 +24,39 @@ class State(Protocol):
     def truncate(self, length: int) -> None: ...
 
     def export(self) -> bytes:
-        """Return an exact copy of the state. Format: docs/spec/engine.md, session."""
+        """Return an exact copy of the KV. Format: docs/spec/engine.md, session."""
         ...
 
     def install(self, state: bytes | memoryview) -> int:
-        """Install an exported state. Return its length. Raises EngineError `bad-state`."""
+        """Replace the KV by an exported copy, and return its length in positions.
+
+        Raises EngineError `bad-state` if the copy is malformed, too long or of another shard.
+        """
         ...
 
     def copy_from(self, other: Self) -> None:
-        """Copy another state. Raises EngineError `bad-state` if it has more positions than fit."""
+        """Replace the KV by that of `other`. Raises EngineError `bad-state` if it has too many
+        positions."""
         ...
 
 
 @dataclass(slots=True)
 class Answer:
-    """The events that answered a span, as frames, kept for a repeat."""
+    """The events that answered a span, as frames, stored in case the span is repeated."""
 
     key: SpanKey
     frames: list[tuple[Header, Buffer]] = field(default_factory=list)
     bytes: int = 0
 
     def add(self, header: Header, payload: Buffer = b"") -> None:
+        """Append a frame."""
         self.frames.append((header, payload))
-        self.bytes += len(payload) + 512  # a header's rough size in memory
+        self.bytes += len(payload) + 512  # a header's approximate size in memory
 
 
 @dataclass(slots=True)
 class Job:
-    """A span in progress. `done` counts input positions computed, `emitted` tokens sent."""
+    """A span in progress. `done` counts computed input positions, `emitted` counts sent tokens."""
 
     span: Span
     answer: Answer
@@ -65,7 +70,7 @@ class Job:
 
 
 class Session:
-    """One open session."""
+    """An open session in the worker."""
 
     def __init__(self, name: SessionId, kv: State) -> None:
         self.name = name
@@ -78,10 +83,11 @@ class Session:
 
     @property
     def busy(self) -> bool:
+        """Whether a span is in progress or waits."""
         return self.job is not None or bool(self.waiting)
 
     def raise_epoch(self, epoch: int) -> bool:
-        """Adopt a higher epoch and forget the stored answers. Return whether it was higher."""
+        """Adopt a higher epoch and drop the stored answers. Return whether `epoch` was higher."""
         if epoch <= self.epoch:
             return False
         self.epoch = epoch
@@ -89,10 +95,11 @@ class Session:
         return True
 
     def kept(self, key: SpanKey) -> Answer | None:
+        """Return the stored answer to a span, or None if there is none."""
         return next((answer for answer in self._kept if answer.key == key), None)
 
     def keep(self, answer: Answer) -> None:
-        """Store an answer, and drop the oldest ones beyond the limits."""
+        """Store an answer, and drop the oldest answers beyond the limits."""
         self._kept.append(answer)
         while len(self._kept) > KEPT_ANSWERS or (
             len(self._kept) > 1 and sum(item.bytes for item in self._kept) > KEPT_BYTES
@@ -100,5 +107,5 @@ class Session:
             self._kept.popleft()
 
     def forget(self) -> None:
-        """Forget all answers, because the state was changed by something other than a span."""
+        """Drop all stored answers, because something other than a span has changed the KV."""
         self._kept.clear()

@@ -1,7 +1,8 @@
 """Reads chunk files into tensors, and verifies and converts them in the same pass.
 
-One chunk is in memory besides the tensors being filled, so loading needs no second copy. Chunks
-come from strangers by way of the store: digest, shape, dtype and finiteness are checked here again.
+Besides the tensors that are filled, only one chunk is in memory, so loading needs no second copy of
+the weights. Chunks come from untrusted peers through the chunk store. Therefore digest, shape,
+dtype and finiteness are checked here again.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ _SOURCE_DTYPES: Mapping[str, torch.dtype] = {
 
 
 class Weights:
-    """The tensors of one shard, read on demand by role into memory the caller keeps."""
+    """Tensors of one shard, read on demand by role (Hugging Face parameter name)."""
 
     def __init__(
         self,
@@ -36,9 +37,11 @@ class Weights:
         shapes: Mapping[str, tuple[int, ...]],
         dtype: DType,
     ) -> None:
-        """`shapes` says what the architecture expects of each role.
+        """Check the tensors without reading them. `shapes` maps each role to its shape in the
+        architecture.
 
-        Raises EngineError `missing-tensor` or `bad-tensor` before anything is read.
+        Raises EngineError `missing-tensor` if a role has no tensor, and `bad-tensor` if a tensor
+        does not fit its role.
         """
         self._dtype = TORCH_DTYPES[dtype]
         self._shapes = shapes
@@ -48,10 +51,15 @@ class Weights:
             self._check(role, shape)
 
     def has(self, role: str) -> bool:
+        """Return whether the shard has this role."""
         return role in self._shapes
 
     def read(self, *roles: str) -> torch.Tensor:
-        """Read one tensor with the rows of all roles below each other (fused projections)."""
+        """Read the tensors of all roles into one tensor, stacked by rows (for fused projections).
+
+        Raises EngineError `digest-mismatch` or `bad-tensor` if a chunk is damaged or a tensor is
+        invalid.
+        """
         rows = sum(self._shapes[role][0] for role in roles)
         fused = torch.empty((rows, *self._shapes[roles[0]][1:]), dtype=self._dtype)
         first = 0
@@ -62,9 +70,12 @@ class Weights:
         return fused
 
     def read_optional(self, *roles: str) -> torch.Tensor | None:
+        """Read tensors like `read`, or return None if the shard does not have the first role."""
         return self.read(*roles) if self.has(roles[0]) else None
 
     def _check(self, role: str, shape: tuple[int, ...]) -> None:
+        """Raise EngineError unless the tensor of this role exists, has this shape and can be
+        converted."""
         source = self._sources.get(role)
         if source is None:
             raise EngineError("missing-tensor", f"the shard needs `{role}`, which was not given")
@@ -79,6 +90,8 @@ class Weights:
             raise EngineError("bad-tensor", f"`{role}` has not one digest per chunk")
 
     def _fill(self, source: TensorSource, target: torch.Tensor) -> None:
+        """Read and convert a tensor's chunks into `target`. Raises EngineError if they are
+        invalid."""
         dtype = _SOURCE_DTYPES[source.dtype]
         filled = 0
         for path, digest in zip(source.chunks, source.digests, strict=True):
@@ -97,7 +110,7 @@ class Weights:
             raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
 
     def _chunk(self, path: str, digest: bytes) -> memoryview:
-        """Read a chunk into a buffer that the next call reuses."""
+        """Return the verified bytes of a chunk, in a buffer that the next call reuses."""
         size = self._read_file(path)
         data = memoryview(self._buffer)[:size]
         if hashlib.sha256(data).digest() != digest:
@@ -105,6 +118,7 @@ class Weights:
         return data
 
     def _read_file(self, path: str) -> int:
+        """Read a chunk file into the buffer and return its size in bytes."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:

@@ -1,9 +1,10 @@
-"""Frames between the daemon and its worker over a Unix stream socket: docs/spec/engine.md.
+"""Frames between the daemon and its worker over a Unix stream socket. Spec: docs/spec/engine.md.
 
-Both sides use a `Channel`. It never blocks; the daemon waits with trio, the worker with poll.
-Payloads of 64 KiB and more travel as a descriptor of shared memory, in one piece instead of many
-socket buffers. The receiver reads it into its own memory: a mapping would hold a descriptor for
-as long as the payload lives, and would fault when the other side cuts the file short.
+Both processes use a `Channel`, which never blocks: the daemon waits for its socket with trio, the
+worker with poll. A payload of at least 64 KiB is sent as a descriptor of shared memory, in one
+piece instead of many socket buffers. The receiver copies the shared memory into its own memory. A
+mapping would occupy a descriptor for the lifetime of the payload, and would fault if the other
+process truncated the file.
 """
 
 import array
@@ -27,37 +28,40 @@ Header = Sequence[object]
 
 _PREFIX = struct.Struct("!IB3xQ")  # header size, kind, payload size
 _INLINE, _DESCRIPTOR = 0, 1
-_RECEIVE = 256 * 1024  # bytes asked of the socket at once
-_DESCRIPTORS = 64  # descriptors taken in at once
-_GATHERED = 64  # buffers handed to the socket at once
+_RECEIVE = 256 * 1024  # the most bytes to receive in one call
+_DESCRIPTORS = 64  # the most descriptors to receive in one call
+_GATHERED = 64  # the most buffers to send in one call
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _MEMORY = sys.platform == "linux"
 
 
 class WireError(Exception):
-    """The peer process broke the protocol, so the connection must be closed."""
+    """The other process broke the protocol, so the connection must be closed."""
 
 
 class WireClosed(Exception):
-    """The peer process has closed the connection."""
+    """The other process has closed the connection."""
 
 
 class Channel:
-    """One end of the connection."""
+    """One end of the connection between daemon and worker."""
 
     def __init__(self, descriptor: int) -> None:
-        """`descriptor` is a connected Unix stream socket. It is duplicated and stays open."""
+        """Create a channel over a connected Unix stream socket.
+
+        `descriptor` is duplicated, and the caller must close the original.
+        """
         self._sock = socket.socket(fileno=os.dup(descriptor))
         self._sock.setblocking(False)
         self._arrived = bytearray()
         self._descriptors: deque[int] = deque()
-        self._waiting: deque[tuple[memoryview, int]] = deque()  # data, descriptor or -1
+        self._waiting: deque[tuple[memoryview, int]] = deque()  # (data, descriptor or -1)
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Close the socket and every descriptor in flight."""
+        """Close the socket and all descriptors that were received or not sent yet."""
         self._sock.close()
         for descriptor in (*self._descriptors, *(item[1] for item in self._waiting)):
             if descriptor >= 0:
@@ -66,9 +70,9 @@ class Channel:
         self._waiting.clear()
 
     def put(self, header: Header, payload: Buffer = b"") -> None:
-        """Queue a frame, which `flush` sends. Every payload is copied once.
+        """Queue a frame, which `flush` sends. The payload is copied once.
 
-        Raises WireError for what the receiver would refuse.
+        Raises WireError if the frame is too large for the receiver.
         """
         packed = msgpack.packb(header)
         size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
@@ -82,7 +86,10 @@ class Channel:
             self._waiting.append((memoryview(frame), _shared(payload)))
 
     def flush(self) -> bool:
-        """Send what the socket accepts now. Return whether all was sent. Raises WireClosed."""
+        """Send as much of the queue as the socket accepts now. Return whether everything was sent.
+
+        Raises WireClosed if the connection is closed.
+        """
         try:
             while self._waiting:
                 self._sent(self._send_some())
@@ -93,7 +100,10 @@ class Channel:
         return True
 
     def _send_some(self) -> int:
-        """Send waiting bytes. A frame with a descriptor is sent alone."""
+        """Send from the front of the queue and return the number of bytes sent.
+
+        A frame with a descriptor is sent alone.
+        """
         data, descriptor = self._waiting[0]
         if descriptor < 0:
             if len(self._waiting) == 1:
@@ -106,6 +116,7 @@ class Channel:
         return count
 
     def _plain(self) -> list[memoryview]:
+        """Return the data of the first queued frames, up to one with a descriptor."""
         buffers: list[memoryview] = []
         for data, descriptor in self._waiting:
             if descriptor >= 0 or len(buffers) == _GATHERED:
@@ -114,6 +125,7 @@ class Channel:
         return buffers
 
     def _sent(self, count: int) -> None:
+        """Remove the first `count` bytes from the queue."""
         while count:
             data, descriptor = self._waiting.popleft()
             if count < len(data):
@@ -122,7 +134,10 @@ class Channel:
             count -= len(data)
 
     def receive(self) -> list[tuple[Header, memoryview]]:
-        """Return the frames that have arrived. Raises WireClosed, WireError."""
+        """Return the frames that have arrived, as (header, payload).
+
+        Raises WireClosed if the connection is closed, and WireError if a frame is invalid.
+        """
         try:
             room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
             data, ancillary, flags, _ = self._sock.recvmsg(_RECEIVE, room, _CLOEXEC)
@@ -141,6 +156,7 @@ class Channel:
         return self._frames()
 
     def _frames(self) -> list[tuple[Header, memoryview]]:
+        """Remove and return the complete frames from the received bytes."""
         frames = []
         offset = 0
         while len(self._arrived) - offset >= _PREFIX.size:
@@ -161,6 +177,7 @@ class Channel:
         return frames
 
     def _shared_payload(self, size: int) -> memoryview:
+        """Return the payload of `size` bytes in the next received descriptor."""
         if not self._descriptors:
             raise WireError("a payload's descriptor is missing")
         descriptor = self._descriptors.popleft()
@@ -171,6 +188,8 @@ class Channel:
 
 
 def _check_prefix(header_size: int, kind: int, size: int) -> None:
+    """Raise WireError if a frame announces more bytes than allowed, or the wrong kind of
+    payload."""
     inline = size < INLINE_BYTES
     if (
         header_size > HEADER_BYTES
@@ -181,7 +200,7 @@ def _check_prefix(header_size: int, kind: int, size: int) -> None:
 
 
 def parse_header(data: bytes | bytearray) -> Header:
-    """Decode a frame's header. Raises WireError unless it is an array that starts with a word."""
+    """Decode a frame's header. Raises WireError unless it is an array that begins with a string."""
     try:
         header = decode(data, limit=HEADER_BYTES, tuples=True)
     except Undecodable as error:
@@ -192,7 +211,7 @@ def parse_header(data: bytes | bytearray) -> Header:
 
 
 def _shared(payload: Buffer) -> int:
-    """Return a descriptor of memory with a copy of the payload."""
+    """Return a descriptor of shared memory (or of an unlinked file) with a copy of the payload."""
     if _MEMORY:
         descriptor = os.memfd_create("shoal", os.MFD_CLOEXEC)
     else:
@@ -209,8 +228,10 @@ def _shared(payload: Buffer) -> int:
 
 
 def read_shared(descriptor: int, size: int) -> memoryview:
-    """Read a payload of exactly `size` bytes from the descriptor of a file into memory of this
-    process. Raises WireError for another size, and for anything that is not a regular file."""
+    """Read a payload of `size` bytes from the file of `descriptor` into memory of this process.
+
+    Raises WireError if the file has another size or is not a regular file.
+    """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size != size:
         raise WireError("a payload has not the size its frame announces")

@@ -19,7 +19,7 @@ from .session import Close, Open, parse_cached, parse_dtype, stage_code
 
 
 class Refused(Exception):
-    """A stage refused to open a session. Another chain may accept it."""
+    """Error: the stage `peer` refused to open a session. Another chain may accept the session."""
 
     def __init__(self, peer: PeerId, error: SessionError) -> None:
         super().__init__(error.message)
@@ -28,18 +28,22 @@ class Refused(Exception):
 
 
 class Chains:
-    """Opens and closes chains of stages for one gateway."""
+    """Opening and closing of chains of stages for one gateway."""
 
     def __init__(self, host: Host, courier: Courier) -> None:
         self._host = host
         self._courier = courier
-        self._unopened: dict[PeerId, float] = {}  # stages that did not open a session, and when
+        self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
+        # The cancel scopes of the calls in progress, each with the peer that is called.
         self._asking: dict[trio.CancelScope, PeerId] = {}
         courier.on_link_quiet(self._link_quiet)
 
     def avoided(self) -> Collection[PeerId]:
-        """Return the stages that recently failed to open a session. A stage that refuses everything
-        must not cost each request one of its attempts."""
+        """Return the stages that have failed to open a session in the last ROUTE_AROUND seconds.
+
+        Requests use these stages only as a last resort. Otherwise a stage that refuses everything
+        would cost each request one of its attempts.
+        """
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
@@ -47,9 +51,12 @@ class Chains:
     async def open(
         self, run: Run, model: Model, sampling: Sampling, peers: Collection[PeerId]
     ) -> None:
-        """Open the stages of a run that are in `peers`, all at once. The run starts at their
-        shortest cached prefix, but always computes the last prompt token, because the first
-        answer token is sampled from it. Raises Refused."""
+        """Open, all at once, the stages of a run that are in `peers`.
+
+        Lowers `run.start` to the shortest prefix that these stages have cached. `run.start` never
+        passes the last prompt token, because the first answer token is sampled from its output.
+        Raises Refused if a stage refuses or cannot be reached.
+        """
         failures: list[Refused] = []
 
         async def open_one(index: int) -> None:
@@ -68,6 +75,7 @@ class Chains:
             raise failures[0]
 
     async def _open_stage(self, run: Run, index: int, model: Model, sampling: Sampling) -> int:
+        """Open one stage, and return the number of positions that it has cached. Raises Refused."""
         hop = run.route[index]
         message = Open(
             session=run.session,
@@ -97,8 +105,11 @@ class Chains:
     async def _ask(
         self, peer: PeerId, method: str, header: Mapping[str, object], timeout: float
     ) -> Mapping[str, object]:
-        """Return the header of the reply. Stop waiting when the peer is quiet or becomes quiet.
-        Raises CallRefused, LinkClosed."""
+        """Call a method of a peer and return the header of its reply.
+
+        Raises CallRefused if the peer refuses, and LinkClosed if the peer cannot be reached or is
+        quiet now or before it replies.
+        """
         if not self._courier.is_quiet(peer):
             with trio.CancelScope() as scope:
                 self._asking[scope] = peer
@@ -110,17 +121,20 @@ class Chains:
         raise LinkClosed("unreachable", f"{peer} is quiet")
 
     def _link_quiet(self, link: Link) -> None:
+        """Cancel all calls that wait for the peer of this link."""
         for scope, peer in self._asking.items():
             if peer == link.peer:
                 scope.cancel()
 
     async def close(self, run: Run) -> None:
-        """Close the session on every stage, even while the request is being cancelled. Quiet stages
-        get the message when they are back, and are not waited for."""
+        """Close the session on every stage, even while the request is being cancelled.
+
+        Quiet stages are not waited for. They receive the message when they are heard again.
+        """
         header = Close(run.session).header()
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage holds no session any more
+            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
                 await self._ask(peer, "session.close", header, CLOSE_TIMEOUT)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):

@@ -1,4 +1,4 @@
-"""Carries session messages to a peer over its link, or directly to this node's own handlers."""
+"""Sends session messages to a peer over its link, or directly to this node's own handlers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -12,18 +12,19 @@ from ...transport.link.calls import Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
 
 Connect = Callable[[PeerId], Awaitable[object]]
-"""Establish a link to a peer. Raises DialFailed."""
+"""Establishes a link to a peer. Raises DialFailed if that fails."""
 
 
 class Courier:
-    """Message handlers and outgoing messages that a node's stage and gateway share.
+    """Message handlers and outgoing messages, shared by a node's stage and its gateway.
 
-    A node may be a session's gateway and also one of its stages. A message to the node itself
+    A node may be a session's gateway and also one of its stages. A message from the node to itself
     calls the handler directly, with the node as the sender.
     """
 
     def __init__(self, endpoint: Endpoint, connect: Connect | None = None) -> None:
-        """`connect` establishes a link to a live member that has none yet."""
+        """Create a courier. `connect` establishes a link to a live member that is not linked
+        yet."""
         self._endpoint = endpoint
         self._connect = connect
         self._handlers: dict[str, Handler] = {}
@@ -33,45 +34,55 @@ class Courier:
         return self._endpoint.peer
 
     def handle(self, method: str, handler: Handler) -> None:
+        """Register the handler of a method, for messages from peers and from this node itself."""
         self._handlers[method] = handler
         self._endpoint.handle(method, handler)
 
     def on_link_lost(self, callback: Callable[[Link, str], None]) -> None:
-        """Call `callback(link, code)` when the link to a peer has ended for good."""
+        """Register `callback(link, code)` to be called when the link to a peer has ended for
+        good."""
         self._endpoint.on_link_lost(callback)
 
     def on_link_quiet(self, callback: Callable[[Link], None]) -> None:
-        """Call `callback(link)` when a peer has been quiet for a while. It may come back."""
+        """Register `callback(link)` to be called when a peer has been silent for a while.
+
+        The peer may be heard again later.
+        """
         self._endpoint.on_link_quiet(callback)
 
     def on_link_back(self, callback: Callable[[Link], None]) -> None:
-        """Call `callback(link)` when a quiet peer is heard again."""
+        """Register `callback(link)` to be called when a quiet peer is heard again."""
         self._endpoint.on_link_back(callback)
 
     def hold_links(self, holder: Callable[[PeerId], bool]) -> None:
-        """Keep a silent link for longer while `holder(peer)` returns true."""
+        """Register `holder`: the link to a silent peer ends later if `holder(peer)` returns
+        True."""
         self._endpoint.hold_links(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Detect the silence of a peer at once while `watcher(peer)` returns true."""
+        """Register `watcher`: the silence of a peer is detected early if `watcher(peer)` returns
+        True."""
         self._endpoint.watch_links(watcher)
 
     def reaches(self, peer: PeerId) -> bool:
-        """Whether new messages may be sent to the peer."""
+        """Return whether new messages can be sent to the peer: it is linked and not quiet, or this
+        node."""
         return peer == self.peer or (
             self._endpoint.link(peer) is not None and not self.is_quiet(peer)
         )
 
     async def meet(self, peer: PeerId) -> None:
-        """Try to establish a link to a peer that has none. In a large swarm, a chain includes
-        members that are live but not linked with each other."""
+        """Try to establish a link to a peer that has none, ignoring failure.
+
+        In a large swarm, a chain may include live members that are not linked with each other.
+        """
         if self._connect is None or peer == self.peer or self._endpoint.link(peer) is not None:
             return
         with suppress(DialFailed):
             await self._connect(peer)
 
     def is_quiet(self, peer: PeerId) -> bool:
-        """Whether the peer has a link but has not been heard for a while."""
+        """Return whether the peer has a link but has been silent for a while."""
         link = self._endpoint.link(peer) if peer != self.peer else None
         return link is not None and link.quiet
 
@@ -84,9 +95,9 @@ class Courier:
         *,
         priority: Priority = Priority.ACTIVATION,
     ) -> None:
-        """Send without waiting for a reply. Raises LinkClosed if the peer has no live link.
+        """Send a message that has no reply. Raises LinkClosed if the peer has no live link.
 
-        Only methods with plain (inline) handlers may be posted to.
+        The handler of the method must be a plain function (inline), and not a coroutine function.
         """
         if peer == self.peer:
             self._handlers[method](Call(peer, dict(header), payload))
@@ -96,7 +107,11 @@ class Courier:
     async def call(
         self, peer: PeerId, method: str, header: Mapping[str, object], *, timeout: float
     ) -> Reply:
-        """Call a method and return its reply. Raises CallRefused, LinkClosed."""
+        """Call a method and return its reply.
+
+        Raises CallRefused if the peer refuses, and LinkClosed if it has no live link. `timeout` is
+        in seconds.
+        """
         if peer != self.peer:
             return await self._link(peer).call(method, header, timeout=timeout)
         answer = self._handlers[method](Call(peer, dict(header), b""))
@@ -107,6 +122,7 @@ class Courier:
         return answer
 
     def _link(self, peer: PeerId) -> Link:
+        """Return the link to a peer. Raises LinkClosed if there is none."""
         link = self._endpoint.link(peer)
         if link is None:
             raise LinkClosed("unreachable", f"no link to {peer}")

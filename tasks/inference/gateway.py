@@ -1,7 +1,8 @@
-"""The gateway of a session: sends a prompt through a chain of stages and returns the answer's text.
+"""Gateway of sessions: sends a prompt through a chain of stages and returns the text of the answer.
 
-Spec: docs/spec/session.md. Tokens do not pass through the gateway. It feeds the prompt to the first
-stage, and the stages then generate without it until the head or the gateway stops them.
+Tokens do not pass through the gateway on their way from the head (the last stage) to the first
+stage. The gateway sends the prompt to the first stage, and the stages then generate without it
+until the head or the gateway stops them. Spec: docs/spec/session.md.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -68,16 +69,21 @@ __all__ = [
 
 
 class ModelSource(Protocol):
-    """Source of models for the gateway, implemented in `models.py`."""
+    """Provider of models for the gateway, implemented in `models.py`."""
 
     def use(self, name: str) -> AbstractAsyncContextManager[Model]:
-        """Provide a model by name or root while the block lasts. Raises ModelError, TextError."""
+        """Provide a model by name or root until the block ends.
+
+        Raises ModelError or TextError if the model cannot be found, fetched or loaded.
+        """
         ...
 
 
 Seek = Callable[[str], Awaitable[bool]]
-"""Link with nodes that serve layers of a model (by root) and are not members yet. Return whether
-any were found. Their records arrive a round trip later."""
+"""Establishes links to nodes that serve layers of a model (by root) and are not members yet.
+
+Returns whether any were found. Their records arrive one round trip later.
+"""
 
 
 async def _nobody(_root: str) -> bool:
@@ -92,15 +98,15 @@ class _Talk:
     model: Model
     request: GenerateRequest
     ids: list[int]
-    new: int  # tokens to generate at most, by all its chains together
+    new: int  # most tokens that all chains of the request together may generate
     answer: Answer
-    run: Run | None = None  # opened and not closed
+    run: Run | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
 
 
 class Gateway:
-    """Answers this node's requests over chains of stages."""
+    """Gateway that answers this node's requests over chains of stages."""
 
     def __init__(
         self,
@@ -119,7 +125,7 @@ class Gateway:
         self._runs: dict[SessionId, tuple[Run, Model]] = {}
         self._chains = Chains(host, courier)
         self._waited_for = 0
-        self.answers = 0  # since the start
+        self.answers = 0  # answers completed since the start, and their tokens
         self.answer_tokens = 0
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
@@ -140,16 +146,16 @@ class Gateway:
         return self._waited_for
 
     def avoided(self) -> Collection[PeerId]:
-        """Return the stages that requests use only as a last resort, because they recently failed
-        to open a session."""
+        """Return the stages that recently failed to open a session, which are used only as a last
+        resort."""
         return self._chains.avoided()
 
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
-        """Answer one request. `emit` receives the chain and then the text as it is generated.
+        """Answer one request. `emit` receives the chain, and then the text as it is generated.
 
-        Cancelling it, or an error of `emit`, closes the session on every stage. Raises
-        PromptTooLong, SessionError (codes: docs/spec/session.md), NoRoute, TextError,
-        ModelError.
+        If the call is cancelled or `emit` raises, the session is closed on every stage. Raises
+        PromptTooLong, SessionError (codes: docs/spec/session.md), NoRoute, TextError or ModelError
+        if no complete answer can be generated.
         """
         began = self._host.now()
         self._waited_for += request.turn is None
@@ -181,6 +187,10 @@ class Gateway:
             await self._leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
+        """Return the token ids of the request's prompt or conversation.
+
+        Raises SessionError `bad-request` if it has neither or is empty.
+        """
         if request.messages is None and request.prompt is None:
             raise SessionError("bad-request", "expected a prompt or messages")
         if request.raw:
@@ -196,7 +206,11 @@ class Gateway:
     # Choosing and opening a chain.
 
     async def _start(self, talk: _Talk) -> None:
-        """Open a chain unless one is open already."""
+        """Open a chain unless one is already open, and announce it to the client.
+
+        Tries up to OPEN_ATTEMPTS chains. Raises SessionError if their stages refuse, and NoRoute if
+        no chain covers the model.
+        """
         while talk.run is None:
             run = await self._some_run(talk)
             try:
@@ -207,7 +221,11 @@ class Gateway:
         await talk.answer.begin(talk.run.route)
 
     async def _some_run(self, talk: _Talk) -> Run:
-        """Return `_next_run`. If the members form no chain, look for more members first."""
+        """Return a session over the best chain. If the members form no chain, look for more members
+        first.
+
+        Raises NoRoute if these do not help within SEEK_TIME.
+        """
         version = self._directory.version
         try:
             return self._next_run(talk, talk.lost)
@@ -222,7 +240,12 @@ class Gateway:
         return self._next_run(talk, talk.lost)
 
     def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
-        """Create a session over the best chain for the remaining tokens. Raises NoRoute."""
+        """Create a session over the best chain for the remaining tokens, without the peers in
+        `without`.
+
+        Raises NoRoute if no chain covers the model. If a stage has refused before, raises its
+        refusal (SessionError) instead.
+        """
         session = self._host.entropy(SESSION_BYTES)
         new = talk.new - talk.answer.made
         without = {*talk.refused, *without}
@@ -235,10 +258,10 @@ class Gateway:
         try:
             try:
                 route = self._route(talk, linked, new, session)
-            except NoRoute:  # a new link takes a moment, so members with a link come first
+            except NoRoute:  # a new link takes time, so chains of linked members are tried first
                 route = self._route(talk, members, new, session)
         except NoRoute:
-            for error in talk.refused.values():  # the last chain's refusal is more informative
+            for error in talk.refused.values():  # a stage's refusal is more informative
                 raise _told(talk, error) from None
             raise
         return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
@@ -254,14 +277,18 @@ class Gateway:
         )
 
     async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
-        """Open a run, its `fresh` stages first. Only when these are open, close the previous run
-        and open the stages that both runs share. Raises Refused."""
+        """Open a run, beginning with the stages in `fresh`, which are not part of the previous run.
+
+        When these are open, the previous run is closed, and then the stages that both runs share
+        are opened. If the previous chain has sent a message in the meantime, it stays and the new
+        run is closed. Raises Refused if a stage refuses.
+        """
         before, began = talk.run, self._host.now()
         self._runs[run.session] = run, talk.model
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
             if before is not None and before.has_gone_on(began):
-                return  # the quiet stage is back in time
+                return  # the previous chain continues
             await self._leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
@@ -275,8 +302,11 @@ class Gateway:
                 await self._close(run)
 
     async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
-        """Continue over another chain without the quiet stages. Return False if there is no such
-        chain, or if the quiet stage has come back."""
+        """Replace a chain that has a quiet or lost stage. Return whether another chain has taken
+        over.
+
+        Returns False if there is no other chain, or if the previous one has recovered.
+        """
         most = len(talk.refused) + OPEN_ATTEMPTS
         for without in self._suspects(before, error):
             while len(talk.refused) < most:
@@ -297,8 +327,11 @@ class Gateway:
         return False
 
     def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:
-        """Yield sets of peers to leave out, the most likely cause first. If a stage has lost its
-        neighbour, the stage itself may be the unreachable one, so leaving out either will do."""
+        """Yield sets of peers to leave out of the next chain, the most likely cause first.
+
+        If a stage has lost its neighbour, either of the two may be the unreachable one. Therefore,
+        each is also left out alone.
+        """
         lost: set[str] = {error.peer} if error is not None else set()
         parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
         lost |= run.missed
@@ -306,7 +339,11 @@ class Gateway:
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
 
     async def _give_way(self, talk: _Talk) -> None:
-        """While interactive requests have priority, close the chain. Then open a new one."""
+        """If the request's turn is over, close its chain, wait for the next turn, and open a new
+        chain.
+
+        Only requests for jobs have turns: interactive requests have priority over them.
+        """
         turn = talk.request.turn
         if turn is not None and turn.is_over():
             await self._leave(talk)
@@ -315,6 +352,7 @@ class Gateway:
             await self._start(talk)
 
     async def _leave(self, talk: _Talk) -> None:
+        """Close the request's chain, if one is open."""
         run, talk.run = talk.run, None
         if run is not None:
             await self._close(run)
@@ -328,8 +366,12 @@ class Gateway:
     # The conversation with the chain.
 
     async def _converse(self, talk: _Talk) -> bool:
-        """Feed the prompt, a few spans ahead of the head's progress, and receive the tokens. Return
-        False if another chain has taken over, or if the job must yield."""
+        """Send the prompt over the open chain and receive the tokens. Return whether the answer is
+        complete.
+
+        The prompt is sent in spans, a few ahead of the head's progress. Returns False if another
+        chain has taken over, or if the job must yield.
+        """
         run = talk.run
         assert run is not None
         spans = _spans(run, talk.model.hidden)
@@ -358,7 +400,11 @@ class Gateway:
             return False
 
     async def _hear(self, run: Run) -> list[Arrived | Progress | SessionError]:
-        """Return the received items, or nothing if the chain is stalled and one stage is quiet."""
+        """Wait for items of the session and return them.
+
+        Returns nothing if the chain is stalled and one of its stages is quiet. Raises SessionError
+        `silent` after TOKEN_TIMEOUT.
+        """
         while True:
             quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
             items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
@@ -372,6 +418,8 @@ class Gateway:
                 return []
 
     def _feed(self, run: Run, spans: Iterator[SpanMessage]) -> None:
+        """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
+        link."""
         if (span := next(spans, None)) is None:
             return
         payload = pack_tokens(run.ids[span.start : span.start + span.count])
@@ -383,6 +431,11 @@ class Gateway:
     # Messages from stages.
 
     def _find(self, call: Call, session: SessionId, epoch: int, *, head: bool) -> tuple[Run, Model]:
+        """Return the run of a session and its model.
+
+        Raises SessionError if the session is not open, or if the sender may not send this message.
+        If `head`, only the last stage may send it.
+        """
         if session not in self._runs:
             raise SessionError("unknown-session", "no such session is open here")
         run, model = self._runs[session]
@@ -432,6 +485,7 @@ class Gateway:
         return Reply()
 
     def _waits_for(self, peer: PeerId) -> bool:
+        """Return whether the peer is a stage of an open session."""
         return any(peer in run.peers for run, _ in self._runs.values())
 
     def _link_quiet(self, link: Link) -> None:
@@ -446,11 +500,13 @@ class Gateway:
 
 
 def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
+    """Create the error for a lost stage. `by` is the stage that reported the loss, or None."""
     return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
 
 
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:
-    """Return a stage's refusal. If the stage lacks memory, add a hint for the client."""
+    """Return a stage's refusal as an error for the client, with a hint if the stage lacks
+    memory."""
     if refusal.code != "no-memory":
         return refusal
     prompt, new = len(talk.ids), talk.new - talk.answer.made
@@ -462,7 +518,10 @@ def _told(talk: _Talk, refusal: SessionError) -> SessionError:
 
 
 def _room(model: Model, prompt: int, wanted: int | None) -> int:
-    """Return how many tokens may be generated. Raises PromptTooLong if the context leaves none."""
+    """Return how many tokens may be generated for a prompt of `prompt` tokens.
+
+    Raises PromptTooLong if the prompt fills the context, and SessionError if `wanted` is below 1.
+    """
     if prompt >= model.context:
         raise PromptTooLong(prompt, model.context)
     if wanted is not None and wanted < 1:
@@ -471,7 +530,10 @@ def _room(model: Model, prompt: int, wanted: int | None) -> int:
 
 
 def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
-    """Yield the prompt in spans of bounded bytes. A token is requested only after the last one."""
+    """Yield the messages that carry the prompt, in spans of bounded size.
+
+    `hidden` is the number of values in a hidden state. Only the last span requests a token.
+    """
     step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
     for first in range(run.start, run.prompt, step):
         count = min(step, run.prompt - first)

@@ -18,11 +18,15 @@ from .routing import Hop
 from .session import Progress, Token
 
 Reason = Literal["stop", "length", "context"]
-"""Why an answer ended: the model or a stop string, the limit of the request, the full context."""
+"""Why an answer ended.
+
+`stop`: the model or a stop string ended it. `length`: it reached the request's limit. `context`:
+the context is full.
+"""
 
 
 class Text(Protocol):
-    """Interface of a model's text process, as far as the gateway needs it."""
+    """Interface of a model's text process, limited to what the gateway needs."""
 
     @property
     def info(self) -> TextInfo: ...
@@ -36,7 +40,10 @@ class Text(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that can answer; `context` and `vocabulary` in tokens, `hidden` in values."""
+    """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
+
+    `hidden` is the number of values in a hidden state.
+    """
 
     root: str
     name: str
@@ -48,10 +55,10 @@ class Model:
 
 
 class Turn(Protocol):
-    """Tells when a request without a waiting user, such as a job, may compute."""
+    """Permission to compute for a request without a waiting user, such as a job's request."""
 
     def is_over(self) -> bool:
-        """Whether an interactive request now has priority."""
+        """Return whether an interactive request now has priority."""
         ...
 
     async def come(self) -> None:
@@ -61,9 +68,11 @@ class Turn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A client's request, with either `prompt` or `messages`. `raw` skips the chat template. The
-    request for a `job` has a `turn`. When the turn ends, the request closes its chain, and in its
-    next turn it continues after the last token."""
+    """A client's request, with either `prompt` or `messages`.
+
+    If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
+    the request closes its chain, and in the next turn it continues after the last token.
+    """
 
     model: str
     prompt: str | None = None
@@ -72,13 +81,13 @@ class GenerateRequest:
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
-    job: str = ""  # the job's id
+    job: str = ""  # id of the job, or ""
     turn: Turn | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The chain that answers, in layer order."""
+    """Event: the chain that answers, in layer order."""
 
     stages: tuple[Hop, ...]
 
@@ -89,7 +98,11 @@ Emit = Callable[[GatewayEvent], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a generation ended. `hop_ms`: milliseconds per token and hop that were not computing."""
+    """Outcome and timing of a generation.
+
+    `ttft_s` is the time to the first token in seconds. `hop_ms` is the mean time per token and hop
+    in milliseconds, without the time spent computing.
+    """
 
     reason: Reason
     prompt_tokens: int
@@ -103,14 +116,17 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
+    """A token that has arrived at the gateway."""
+
     token: Token
-    at: float  # seconds, when the message arrived
+    at: float  # time at which the message arrived, in seconds
 
 
 class Run:
-    """One session at its gateway, which keeps all token ids even if stages are lost.
+    """A session at its gateway, over one chain of stages.
 
-    Tokens that an earlier chain generated are part of this session's prompt.
+    The gateway has all token ids, so a session can be continued even if stages are lost: tokens
+    that an earlier chain generated are part of the next session's prompt.
     """
 
     def __init__(
@@ -126,41 +142,46 @@ class Run:
         self.session = session
         self.job = job
         self.route = tuple(route)
-        self.ids = ids  # prompt and generated
-        self.new = new  # tokens to generate at most
+        self.ids = ids  # of the prompt, followed by the generated ones
+        self.new = new  # most tokens to generate
         self.prompt = len(ids)
         self.start = self.prompt - 1  # the first position to compute
         self.epoch = 1
         self.heard_at = now  # when the chain last sent a message
-        self._quiet: set[tuple[PeerId, PeerId]] = set()  # a stage, and the neighbour it lost
+        self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
         self._looking = False
         self._expected = len(ids)
         self._progress = 0
         self._final = False
         self._broken = False
         self._ended = trio.Event()  # set by the final token or an error
-        self._next_at = 0.0  # when tokens are next converted to text
-        # Unbounded, but receive() admits at most `new` tokens and one progress per position. None
-        # is queued at most once. It carries no news and only makes the reader check quiet stages.
+        self._next_at = 0.0  # earliest time at which `heard` returns tokens again
+        # Unbounded, but it holds at most `new` tokens and one progress per position. None
+        # is queued at most once, only to make the reader check quiet stages.
         self._send, self._inbox = trio.open_memory_channel[
             Arrived | Progress | SessionError | None
         ](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
+        """The stages' peer ids, in layer order."""
         return tuple(hop.peer for hop in self.route)
 
     def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
-        """Raise SessionError unless the sender may send this message in this epoch."""
+        """Raise SessionError unless `sender` may send this message in this epoch.
+
+        If `head`, only the last stage may send it.
+        """
         if sender not in self.peers or (head and sender != self.peers[-1]):
             raise SessionError("not-yours", "only another stage may send this message")
         if epoch != self.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
     def take_token(self, token: Token, vocabulary: int, now: float) -> None:
-        """Accept the head's next token. Any other position than the next one ends the session.
+        """Queue the head's next token. A token that is invalid or not the next one ends the
+        session.
 
-        Messages after the final token are ignored.
+        Messages after the final token are ignored. `vocabulary` is the number of token ids.
         """
         if self._final:
             return
@@ -179,6 +200,8 @@ class Run:
         self._put(Arrived(token, now))
 
     def take_progress(self, progress: Progress, now: float) -> None:
+        """Queue the head's progress in the prompt. Progress that does not advance ends the
+        session."""
         if not self._progress < progress.position < self.prompt:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
             return
@@ -187,7 +210,8 @@ class Run:
         self._put(progress)
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
-        """Record that a stage has lost its neighbour, or hears it again."""
+        """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
+        again."""
         if peer not in self.peers or sender == peer:
             return
         if quiet:
@@ -198,46 +222,52 @@ class Run:
 
     @property
     def pending(self) -> int:
-        """Number of items that `heard` has yet to return."""
+        """Number of queued items that `heard` has not returned yet."""
         return self._inbox.statistics().current_buffer_used
 
     @property
     def missed(self) -> frozenset[PeerId]:
-        """Stages that a neighbour in the chain does not hear."""
+        """Stages that a neighbour in the chain no longer hears."""
         return frozenset(peer for _, peer in self._quiet)
 
     @property
     def parted(self) -> frozenset[PeerId]:
-        """Stages that lost a neighbour, and these neighbours. Either may be at fault."""
+        """Stages that no longer hear a neighbour, together with these neighbours. Either may be at
+        fault."""
         return frozenset(peer for pair in self._quiet for peer in pair)
 
     def has_gone_on(self, since: float) -> bool:
-        """Whether the chain has sent a message since then and has not failed."""
+        """Return whether the chain has sent a message after the time `since` and has not failed."""
         return self.heard_at > since and not self._broken
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the chain has been silent for STALLED seconds, too long for one that recovers."""
+        """Return whether the chain has been silent for STALLED seconds.
+
+        A chain that recovers by itself does so sooner.
+        """
         return now >= self.heard_at + STALLED
 
     def look(self) -> None:
-        """Make `heard` return, perhaps without items."""
+        """Make `heard` return soon, even if there are no items, so that its caller checks quiet
+        stages."""
         if not self._looking:
             self._looking = True
             self._put(None)
 
     def fail(self, error: SessionError) -> None:
-        """End the session with this error. Later errors are ignored."""
+        """Queue `error` as the last item of the session. Later errors are ignored."""
         if not self._broken:
             self._put(error)
             self._broken = True
             self._ended.set()
 
     async def heard(self, timeout: float) -> list[Arrived | Progress | SessionError]:
-        """Return the received items in order. An error is always the last item. Return nothing
-        after `timeout` seconds, or when `look` was called.
+        """Return the queued items in order, waiting for the first one. An error is always the last
+        item.
 
-        Tokens of a fast model are collected for EMIT_PACE seconds, except the first and the last.
-        A person sees no difference, and converting each token costs more than computing it.
+        Returns nothing after `timeout` seconds, or if `look` was called. Tokens of a fast model are
+        collected for EMIT_PACE seconds, except the first and the last token. A person sees no
+        difference, and detokenizing each token alone costs more than computing it.
         """
         items: list[Arrived | Progress | SessionError | None] = []
         with trio.move_on_after(timeout):
@@ -258,7 +288,8 @@ class Run:
             self._send.send_nowait(item)
 
     def describe(self, index: int) -> str:
-        """Return a description of a stage for a person: its position, peer and layers."""
+        """Return a description of the stage at `index` for a person: its position, peer and
+        layers."""
         hop = self.route[index]
         place = self.route.index(hop) + 1
         layers = f"layers {hop.parts.start}:{hop.parts.stop}"
@@ -266,8 +297,11 @@ class Run:
 
 
 class Answer:
-    """Converts tokens to text and computes the figures of the summary. `ids` starts as the prompt
-    and grows with each token. `at_context`: the last allowed token fills the context."""
+    """The text and the figures of one answer, from the tokens of all its chains.
+
+    `ids` holds the prompt at first and grows with each token. `at_context`: the last allowed token
+    fills the context.
+    """
 
     def __init__(
         self,
@@ -288,12 +322,13 @@ class Answer:
         self._began = began
         self._text: list[str] = []
         self._times: list[float] = []
-        self._computing = 0.0  # seconds the stages computed, after the first token
-        self._between = 0.0  # seconds spent on changing from one chain to the next
+        self._computing = 0.0  # seconds that the stages computed after the first token
+        self._between = 0.0  # seconds between the tokens of one chain and of the next
         self._moved = False
         self._reason: Reason = "context" if at_context else "length"
 
     async def prepare(self) -> None:
+        """Create the detokenizer. Must be called before `add`."""
         self._detokenizer = await self._model.text.detokenizer(self._stop)
 
     @property
@@ -302,16 +337,16 @@ class Answer:
         return len(self._ids) - self._prompt
 
     async def begin(self, route: Sequence[Hop]) -> None:
-        """Announce the chain that starts the answer or continues it."""
+        """Emit the chain that starts or continues the answer."""
         self._hops = len(route)
         self._moved = bool(self._times)
         await self._emit(Routed(tuple(route)))
 
     async def add(self, arrived: Sequence[Arrived]) -> bool:
-        """Take tokens. Return whether the last one was among them.
+        """Append tokens to the answer and emit their text. Return whether the answer has ended.
 
-        Tokens that arrived together are converted together. If the request has stop strings, they
-        are converted one at a time, so that no token after the stop string counts.
+        Tokens that arrived together are detokenized together. If the request has stop strings,
+        tokens are detokenized one at a time, so that no token after a stop string counts.
         """
         step = 1 if self._stop else len(arrived)
         for first in range(0, len(arrived), step):
@@ -338,6 +373,7 @@ class Answer:
         return last or delta.stopped
 
     def _measure(self, arrived: Arrived) -> None:
+        """Add one token to the timing of the answer."""
         if self._moved:
             self._between += arrived.at - self._times[-1]
             self._moved = False

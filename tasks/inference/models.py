@@ -1,8 +1,8 @@
-"""Provides the models that this node's clients can use, whether or not it holds any layers of them.
+"""Provides models to this node's clients, whether or not this node holds any layers of them.
 
-A gateway needs a model's manifest, config and text files, which are a few megabytes. Missing ones
-are fetched from members. Each model has one sandboxed text process while it is in use. A few idle
-ones are cached if the memory that the owner offers allows it.
+A gateway needs a model's manifest, config and text files, which are a few megabytes. Missing files
+are fetched from members. Each model in use has one sandboxed text process. A few idle processes are
+cached if the memory that the owner offers allows it.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,10 @@ from .sources import Sources
 
 
 class _Loaded:
-    """One model in use. It is the task status of its text process, to learn when that is ready."""
+    """One model with its text process.
+
+    The process receives this object as its task status: it calls `started` when it is ready.
+    """
 
     def __init__(self, root: str, name: str) -> None:
         self.root = root
@@ -55,7 +58,7 @@ class _Loaded:
 
 
 class Models:
-    """`ModelSource` over a node's sources. `run` must be running."""
+    """`ModelSource` that loads models from a node's sources. `run` must be running."""
 
     def __init__(
         self,
@@ -66,8 +69,11 @@ class Models:
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,
         memory: Callable[[], int] = lambda: TEXT_PROCESSES * TEXT_MEMORY,
     ) -> None:
-        """`kept`: idle text processes that are cached. `memory`: bytes that all text processes may
-        use now. One may always run."""
+        """Create the source.
+
+        `kept` is the number of idle text processes to cache. `memory` returns the bytes that all
+        text processes may use now; one process may run in any case.
+        """
         self._host = host
         self._memory = memory
         self._sources = sources
@@ -77,20 +83,24 @@ class Models:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run text processes until cancelled."""
+        """Run the text processes of models in use, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
     def processes(self) -> dict[str, int]:
-        """Return the text process id of each model, by the name that was first used for it."""
+        """Return the pid of each model's text process, by the name that was first used for the
+        model."""
         found = ((each.name, each.text) for each in self._loaded.values())
         return {name: text.pid for name, text in found if text is not None and text.pid is not None}
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
-        """Provide a model by name or root while the block lasts. Raises ModelError, TextError,
-        SessionError."""
+        """Provide a model by name or root until the block ends, loading it if necessary.
+
+        Raises ModelError or TextError if it cannot be found, fetched or loaded, and SessionError if
+        there is no memory for its text process.
+        """
         root = (await self._sources.find(name)).root
         loaded = self._loaded.get(root) or self._begin(root, name)
         self._loaded.move_to_end(root)
@@ -114,12 +124,13 @@ class Models:
         return loaded
 
     def _evict(self) -> None:
+        """End idle processes beyond the number to cache."""
         idle = self._idle()
         for loaded in idle[: max(0, len(idle) - min(self._kept, self._most()))]:
             self._end(loaded)
 
     def _idle(self) -> list[_Loaded]:
-        """Return the processes that are not in use, least recently used first."""
+        """Return the models that are not in use, least recently used first."""
         return [loaded for loaded in self._loaded.values() if loaded.users == 0]
 
     def _end(self, loaded: _Loaded) -> None:
@@ -127,11 +138,14 @@ class Models:
         del self._loaded[loaded.root]
 
     def _most(self) -> int:
-        """Return how many processes may run. Each is limited to `TEXT_MEMORY` bytes."""
+        """Return how many processes may run. Each may use up to TEXT_MEMORY bytes."""
         return max(1, self._memory() // TEXT_MEMORY)
 
     def _make_memory(self) -> None:
-        """Evict idle processes until one more may run. Raises SessionError `no-memory`."""
+        """End idle processes until one more process may run.
+
+        Raises SessionError `no-memory` if that is impossible.
+        """
         most = self._most()
         for loaded in self._idle()[: max(0, len(self._loaded) + 1 - most)]:
             self._end(loaded)
@@ -145,7 +159,10 @@ class Models:
             )
 
     async def _load(self, loaded: _Loaded) -> None:
-        """Load a model in this object's own task, as the first request may be cancelled."""
+        """Fetch a model's files and run its text process.
+
+        Runs in a task of its own, because the request that started it may be cancelled.
+        """
         try:
             with loaded.scope, self._sources.reading(loaded.name):
                 files = await self._files(loaded)
@@ -159,8 +176,9 @@ class Models:
             loaded.ready.set()
 
     async def _files(self, loaded: _Loaded) -> ModelFiles:
+        """Return the model's files, fetching those that are missing or damaged."""
         sources, library, root = self._sources, self._sources.library, loaded.root
-        # Files that are here only for prompts have a disk limit of their own.
+        # Files that are stored only to answer prompts have a separate disk limit.
         fetch = partial(sources.fetch, patience=ASK_PATIENCE, asked=True)
         known = root in library.roots()
         manifest = await sources.manifest(root)

@@ -1,7 +1,7 @@
 """Chooses the chain of shards that answers a request. Pure functions.
 
-Every stage runs its whole published shard, as the engine's spans do. So shards must join exactly
-where one ends and the next begins, and no chain enters a shard in its middle.
+Every stage computes its whole published shard, as the engine does. Each shard in a chain must
+therefore begin exactly where the previous one ends.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from ..errors import NoRoute
 from ..placement.holes import holes_of, missing_sentence
 
 Members = Mapping[PeerId, MemberRecord]
-# Number of hops to avoid, of hops, and of hops on other nodes; then a random order by session.
+# (hops to avoid, all hops, hops on other nodes, order that depends on the session)
 _Cost = tuple[int, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One stage of a chain: its peer, and the shard that it runs."""
+    """A stage of a chain: its peer, and the shard that it computes."""
 
     peer: PeerId
     parts: Parts
@@ -32,11 +32,11 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which one to take of several chains that can answer.
+    """Criteria for the choice among several chains that can answer.
 
-    Chains with fewer peers to `avoid` come first, even if they are longer, then those with fewer
-    hops. Ties go to the peer `own`, then to an order that depends on `session`, so that sessions
-    spread over replicas.
+    Chains with fewer peers in `avoid` come first, even if they are longer, then those with fewer
+    hops. Ties go to chains with more hops on the peer `own`, then to an order that depends on
+    `session`, so that sessions spread over replicas.
     """
 
     own: PeerId | None = None
@@ -53,10 +53,10 @@ def find_route(
     *,
     answer: int = 0,
 ) -> tuple[Hop, ...]:
-    """Return the preferred chain whose stages have KV for `tokens` positions, of which `answer`
-    are for tokens still to be generated.
+    """Return the preferred chain whose stages all have free KV for `tokens` positions.
 
-    All stages compute in one dtype. Raises NoRoute, which says what is missing.
+    Of these positions, `answer` are for tokens that are still to be generated. All stages compute
+    in one dtype. Raises NoRoute, whose message says what is missing.
     """
     chain = _best_chain(members, root, layers, tokens, prefer)
     if chain is None:
@@ -65,10 +65,10 @@ def find_route(
 
 
 def largest_room(members: Members, root: str, layers: int) -> int | None:
-    """Return how many positions, of prompt and answer together, the chain with the most free KV
-    can hold, or None if no chain covers the model.
+    """Return how many positions the chain with the most free KV can hold.
 
-    One pass over the shards (a widest path), because a swarm full of liars may have thousands.
+    The positions are for prompt and answer together. Returns None if no chain covers the model.
+    Visits each shard once (widest path), because hostile members may publish thousands.
     """
     by_dtype: dict[str, list[ShardRecord]] = {}
     for record in members.values():
@@ -80,9 +80,13 @@ def largest_room(members: Members, root: str, layers: int) -> int | None:
 
 
 def _widest(shards: list[ShardRecord], layers: int) -> int | None:
-    """Return the free KV of the narrowest shard in the widest chain, which has the fewest shards
-    of equally wide ones and at most MAX_STAGES."""
-    best: dict[int, tuple[int, int]] = {}  # free KV, and minus the number of shards
+    """Return the most positions for which all shards of some chain have free KV, or None without a
+    chain.
+
+    Among partial chains with equal room, the one with the fewest shards is extended. Chains have at
+    most MAX_STAGES shards.
+    """
+    best: dict[int, tuple[int, int]] = {}  # (free KV, minus the number of shards)
     finished: int | None = None
     for shard in sorted(shards, key=lambda shard: (shard.start, shard.stop)):
         room, stages = shard.kv_tokens_free, -1
@@ -103,6 +107,7 @@ def _widest(shards: list[ShardRecord], layers: int) -> int | None:
 def _best_chain(
     members: Members, root: str, layers: int, tokens: int, prefer: Preference
 ) -> tuple[Hop, ...] | None:
+    """Return the preferred chain among those of all dtypes, or None if there is none."""
     shards = list(_shards(members, root, layers, tokens))
     chains = [
         chain
@@ -113,6 +118,7 @@ def _best_chain(
 
 
 def _shards(members: Members, root: str, layers: int, tokens: int) -> Iterator[Hop]:
+    """Yield the shards of the model that have free KV for `tokens` positions."""
     for peer, record in members.items():
         for shard in record.shards:
             fits = shard.stop <= layers and shard.kv_tokens_free >= tokens
@@ -127,9 +133,10 @@ def _parts(shard: ShardRecord) -> Parts:
 def _chain(
     hops: list[Hop], layers: int, prefer: Preference
 ) -> tuple[_Cost, tuple[Hop, ...]] | None:
-    """Return the cheapest chain by shortest path over layer boundaries, as every hop moves forward.
+    """Return (cost, chain) for the cheapest chain, or None if there is none.
 
-    The first hop must have the embedding, and the last the head.
+    Finds the shortest path over layer boundaries in one pass, because every hop leads forward. The
+    first hop must have the embedding, and the last hop the head.
     """
     best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, 0, b""), ())}
     finished: list[tuple[_Cost, tuple[Hop, ...]]] = []
@@ -155,6 +162,7 @@ def _chain(
 
 
 def _order(session: bytes, peer: PeerId) -> bytes:
+    """Return a sort key for a peer that differs from session to session."""
     return hashlib.sha256(session + peer.encode()).digest()[:8]
 
 
@@ -169,7 +177,10 @@ def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int
 
 
 def _too_small(room: int | None, prompt: int, answer: int) -> NoRoute:
-    """Return the error for a request that fits no chain although all layers are served."""
+    """Create the error for a request that fits on no chain although all layers are served.
+
+    `room` is the largest number of positions that fit, or None if no chain covers the model.
+    """
     if room is None:
         return NoRoute(
             "every layer is served, but no shards join into a chain",

@@ -1,11 +1,11 @@
-"""Log of the inputs that a stage sent to the next stage, for replay. Spec: docs/spec/session.md."""
+"""Log of what a stage has sent to the next stage, for replay. Spec: docs/spec/session.md."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One span as it was sent to the next stage."""
+    """A span as it was sent to the next stage."""
 
     epoch: int
     start: int
@@ -21,20 +21,22 @@ class SentBudget:
         self.used = 0
 
     def take(self, size: int) -> bool:
+        """Reserve `size` bytes. Return False if that would exceed the limit."""
         if self.used + size > self.limit:
             return False
         self.used += size
         return True
 
     def give(self, size: int) -> None:
+        """Release `size` reserved bytes."""
         self.used -= size
 
 
 class SentLog:
-    """Spans that a stage sent in one session, ordered by position, for replay.
+    """Spans that a stage sent to the next stage in one session, ordered by position, for replay.
 
-    A log that would exceed the budget is dropped for good, and `complete` becomes False. The
-    session continues, and its recovery starts at an earlier stage. Data is not copied.
+    A log that would exceed the budget is dropped permanently, and `complete` becomes False. The
+    session continues, but its recovery has to start at an earlier stage. Data is not copied.
     """
 
     def __init__(self, budget: SentBudget) -> None:
@@ -45,11 +47,11 @@ class SentLog:
 
     @property
     def length(self) -> int:
-        """Number of positions covered, from 0 or from the end of the cached prefix."""
+        """Position after the last logged one, or 0 if the log is empty."""
         return self._sent[-1].start + self._sent[-1].count if self._sent else 0
 
     def append(self, epoch: int, start: int, count: int, data: bytes | memoryview) -> None:
-        """Append a span. If it starts before the log's end, truncate the log first."""
+        """Append a span. Positions from `start` that are already in the log are dropped first."""
         if not self.complete:
             return
         self.truncate(start)
@@ -60,7 +62,8 @@ class SentLog:
         self._sent.append(Sent(epoch, start, count, data))
 
     def truncate(self, length: int) -> None:
-        """Drop the positions from `length` on, and cut a span that straddles it."""
+        """Drop the positions from `length` on. A span that contains position `length` is cut
+        there."""
         while self._sent and self.length > length:
             last = self._sent.pop()
             self._release(len(last.data))
@@ -71,11 +74,12 @@ class SentLog:
                 self._sent.append(Sent(last.epoch, last.start, keep, data))
 
     def slices(self, start: int) -> list[Sent]:
-        """Return the spans that cover positions from `start` on. The first may begin earlier."""
+        """Return the spans with positions from `start` on. The first one may begin before
+        `start`."""
         return [sent for sent in self._sent if sent.start + sent.count > start]
 
     def drop(self) -> None:
-        """Drop everything and record nothing more."""
+        """Drop all spans and ignore later ones."""
         self.complete = False
         self._sent.clear()
         self._release(self.bytes)

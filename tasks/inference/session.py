@@ -24,7 +24,7 @@ SESSION_BYTES = 16
 _MAX_CODE = 32
 _MAX_MESSAGE = 300
 
-# Codes of the stage, of its engine (docs/spec/engine.md), and of the lane (docs/spec/lane.md).
+# Codes of the stage, its engine (docs/spec/engine.md) and the lane (docs/spec/lane.md), in order.
 _STAGE_CODES = """
     bad-message not-yours unknown-session session-open session-closed stale-epoch no-shard
     too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
@@ -38,7 +38,7 @@ STAGE_CODES = frozenset(_STAGE_CODES.split())
 
 
 def stage_code(code: str) -> str:
-    """Return a stage's failure code if it is one of STAGE_CODES, otherwise `stage-failed`.
+    """Return a stage's failure code if it is in STAGE_CODES, otherwise `stage-failed`.
 
     The code decides how a client's command ends, so a peer must not choose it freely.
     """
@@ -53,17 +53,17 @@ _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
 class SessionMessage(Message, frozen=True):
-    """What all messages of a session have in common."""
+    """Base of all messages of a session."""
 
     session: Annotated[bytes, Meta(min_length=SESSION_BYTES, max_length=SESSION_BYTES)]
 
     def header(self) -> dict[str, object]:
-        """Return the message as the header of a call or post."""
+        """Return the fields as the header of a call or post."""
         return self.fields()
 
     @classmethod
     def parse(cls, header: Mapping[str, object]) -> Self:
-        """Read an untrusted header. Raises BadMessage."""
+        """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
         try:
             return typed(cls, header)
         except Undecodable as error:
@@ -71,15 +71,15 @@ class SessionMessage(Message, frozen=True):
 
 
 class EpochMessage(SessionMessage, frozen=True):
-    """A message that belongs to one epoch of its session."""
+    """Base of messages that belong to one epoch of their session."""
 
     epoch: Annotated[int, Meta(ge=1, le=2**32 - 1)]
 
 
 class Open(EpochMessage, frozen=True):
-    """`session.open`: the gateway reserves one stage. See the specification for each field.
+    """`session.open`: the gateway reserves KV at one stage. The specification explains each field.
 
-    Only the head is told `steps`, `stop_ids` and `sampling`.
+    Only the head receives `steps`, `stop_ids` and `sampling`.
     """
 
     root: Root
@@ -91,14 +91,15 @@ class Open(EpochMessage, frozen=True):
     steps: _Position = 0
     stop_ids: Annotated[tuple[_Whole, ...], Meta(max_length=MAX_STOP_IDS)] | None = None
     sampling: Sampled | None = None
-    job: Root = ""  # id of the job that the session is for, if any
+    job: Root = ""  # id of the job that the session is for, or ""
 
     @property
     def idle(self) -> bool:
-        """Whether the session is for a job, so that interactive requests have priority."""
+        """Whether the session is for a job, over which interactive requests have priority."""
         return bool(self.job)
 
     def check(self) -> None:
+        """Check the values together. Raises ValueError if they contradict each other."""
         self.parts.check()
         if len(set(self.stages)) != len(self.stages):
             raise ValueError("`stages` names a peer twice")
@@ -121,7 +122,7 @@ _FOR_THE_HEAD = ("steps", "stop_ids", "sampling")
 
 
 def parse_dtype(value: object) -> DType:
-    """Return a dtype that engines compute in. Raises BadMessage."""
+    """Return `value` if it is a dtype in which engines compute. Raises BadMessage otherwise."""
     match value:
         case "float32":
             return "float32"
@@ -131,9 +132,10 @@ def parse_dtype(value: object) -> DType:
 
 
 class SpanMessage(EpochMessage, frozen=True):
-    """`session.span`: input for one stage. The payload is sent beside the header.
+    """`session.span`: input for one stage. The input itself is the payload.
 
-    `seconds`: computing time so far. `gateway` is None if the sender is the gateway.
+    `token` requests a token for the last position. `seconds` is the computing time of earlier
+    stages. `gateway` is None if the sender is the gateway.
     """
 
     start: _Before
@@ -162,13 +164,14 @@ class Token(EpochMessage, frozen=True):
 
 
 class Progress(EpochMessage, frozen=True):
-    """`session.progress`: every stage has computed all positions below `position`."""
+    """`session.progress`: all stages have computed all positions below `position`."""
 
     position: _Position
 
 
 class Failed(EpochMessage, frozen=True):
-    """`session.failed`: a stage cannot continue, perhaps because it `lost` a neighbour."""
+    """`session.failed`: a stage cannot continue. `lost` is the neighbour that it has lost, if
+    any."""
 
     code: Annotated[str, Meta(max_length=_MAX_CODE)]
     message: Annotated[str, Meta(max_length=_MAX_MESSAGE)]
@@ -185,25 +188,28 @@ class Failed(EpochMessage, frozen=True):
 
 
 class Quiet(EpochMessage, frozen=True):
-    """`session.quiet`: a stage no longer hears its neighbour `peer`, or hears it again (`quiet`
-    False)."""
+    """`session.quiet`: a stage no longer hears its neighbour `peer`, or (`quiet` False) hears it
+    again."""
 
     peer: _Peer
     quiet: bool
 
 
 class Close(SessionMessage, frozen=True):
-    """`session.close`: free everything of a session."""
+    """`session.close`: a stage must free everything that belongs to a session."""
 
 
 class Opened(Message, frozen=True):
-    """The reply to `session.open`. `cached`: positions that the stage has already."""
+    """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
 
     cached: Natural
 
 
 def parse_cached(header: Mapping[str, object], tokens: int) -> int:
-    """Return the cached prefix, at most `tokens`, from a reply to `session.open`."""
+    """Return the length of the cached prefix from a reply to `session.open`.
+
+    Raises BadMessage if the reply is invalid or the prefix is longer than `tokens`.
+    """
     try:
         cached = typed(Opened, header).cached
     except Undecodable as error:
@@ -214,7 +220,8 @@ def parse_cached(header: Mapping[str, object], tokens: int) -> int:
 
 
 def printable(text: str) -> str:
-    """Return a peer's text with control characters replaced, so that it is safe on a terminal."""
+    """Return a peer's text with non-printable characters replaced, so that it is safe on a
+    terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -224,7 +231,7 @@ def pack_tokens(tokens: Sequence[int]) -> bytes:
 
 
 def unpack_tokens(payload: bytes | memoryview, count: int) -> tuple[int, ...]:
-    """Decode `count` token ids. Raises BadMessage unless the payload has exactly that length."""
+    """Decode `count` token ids. Raises BadMessage unless the payload has exactly that many."""
     if len(payload) != 4 * count:
         raise BadMessage(f"{len(payload)} bytes are not {count} token ids")
     return struct.unpack(f"<{count}I", payload)

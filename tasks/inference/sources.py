@@ -1,4 +1,4 @@
-"""Where this node gets models from: its own disk, other copies on this machine, and the members."""
+"""Sources of models for this node: its own disk, other copies on this machine, and the members."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,36 +18,44 @@ from ...transport.identity import PeerId
 from ..defaults import ASK_PATIENCE
 
 Restore = Callable[[str, Sequence[str]], Awaitable[None]]
-"""Restore chunks (by digest) of a model (by root) from this machine, as far as possible."""
+"""Restores as many as possible of the chunks (digests) of a model (root) from this machine."""
 
 
 Find = Callable[[str], Awaitable[Meaning]]
-"""Resolve a model name beyond what this node and its members know. Raises ModelError."""
+"""Resolves a model name, also names that this node and its members do not know.
+
+Raises ModelError if nothing has that name.
+"""
 
 
 Reserve = Callable[[str, int], Awaitable[None]]
-"""Reserve disk space, in bytes, for a model that is here only for prompts. Raises ModelError."""
+"""Reserves disk space for a model (root, bytes) that is stored only to answer prompts.
+
+Raises ModelError if there is not enough.
+"""
 
 
 async def no_other_copy(_root: str, _digests: Sequence[str]) -> None:
-    """Restore nothing: the `Restore` of a machine without other copies."""
+    """Restore nothing. Used as the `Restore` function on a machine without other copies."""
 
 
 async def without_bound(_root: str, _needed: int) -> None:
-    """Accept any size: the `Reserve` of a library without a disk limit."""
+    """Accept any size. Used as the `Reserve` function of a library without a disk limit."""
 
 
 def resolve(text: str, library: Library, directory: Directory) -> str:
-    """Return the root that a name or a prefix of a root means on this node and among its members.
+    """Return the root that a name, or a prefix of a root, denotes on this node and among its
+    members.
 
-    Raises ModelError `unknown-model` (with the nearest name) or `ambiguous-model`.
+    Raises ModelError `unknown-model` (with the most similar name) if nothing matches, and
+    `ambiguous-model` if several roots do.
     """
     records = directory.members().values()
     return library.resolve(text, [(m.name, m.root) for record in records for m in record.models])
 
 
 def holders(root: str, directory: Directory) -> list[PeerId]:
-    """Return the other members that name, serve, or hold parts of the model."""
+    """Return the other members that name or serve the model or have chunks of it."""
     own = directory.own().peer
     return [
         peer
@@ -63,7 +71,7 @@ def holders(root: str, directory: Directory) -> list[PeerId]:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources of models of one node."""
+    """All places from which one node gets models."""
 
     library: Library
     exchange: Exchange
@@ -74,25 +82,29 @@ class Sources:
     guard: Guard = field(default_factory=Guard)
 
     def holders(self, root: str) -> list[PeerId]:
-        """Return the other members that name, serve, or hold parts of the model."""
+        """Return the other members that name or serve the model or have chunks of it."""
         return holders(root, self.directory)
 
     def reading(self, model: str) -> AbstractContextManager[None]:
-        """Guard a block that reads what other nodes sent of a model: a bug of ours that it
-        triggers becomes a ModelError. `model` is for the report."""
+        """Return a guard for a block that processes data about a model from other nodes.
+
+        If the data triggers a bug of this program, the guard reports it and raises ModelError.
+        `model` is a name for the report.
+        """
         return self.guard.around(model, instead=model_mishap)
 
     async def find(self, name: str) -> Meaning:
-        """Resolve a name or a prefix of a root. Raises ModelError."""
+        """Resolve a name or a prefix of a root. Raises ModelError if nothing matches."""
         if self.names is not None:
             return await self.names(name)
         await trio.lowlevel.checkpoint()
         return Meaning("", resolve(name, self.library, self.directory))
 
     async def manifest(self, root: str, *, patience: float = ASK_PATIENCE) -> Manifest:
-        """Return a model's manifest from this disk or from a member. Raises ModelError.
+        """Return a model's manifest from this disk or from a member. Raises ModelError if neither
+        has it.
 
-        `patience`: seconds without progress before the fetch fails, because a user may be waiting.
+        The fetch fails after `patience` seconds without progress, because a user may be waiting.
         """
         if root in self.library.roots():
             try:
@@ -113,10 +125,10 @@ class Sources:
         asked: bool,
         patience: float = PATIENCE,
     ) -> None:
-        """Bring those of a model's chunks here that are missing. Raises ModelError.
+        """Fetch the chunks in `digests` that are missing here. Raises ModelError if that fails.
 
-        `progress` gets the bytes done and the total. `asked`: the chunks may exceed the default
-        disk limit. `patience`: seconds without a new chunk before the fetch fails.
+        `progress` receives (bytes done, total bytes). `asked`: the chunks may exceed the default
+        disk limit. The fetch fails after `patience` seconds without a new chunk.
         """
         await self.restore(root, digests)
         await self.exchange.fetch(

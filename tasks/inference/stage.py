@@ -1,7 +1,7 @@
-"""The serving side of a session: passes inputs from a link to the engine, and results onward.
+"""Serving part of a session: passes inputs from links to the engine, and results to the next stage.
 
-Spec: docs/spec/session.md. Handlers of spans and fed tokens are plain functions, so that a frame's
-payload goes to the engine in the call in which it arrived, unread and uncopied.
+The handlers of spans and fed tokens are plain functions. A frame's payload therefore reaches the
+engine in the same call in which it arrived, neither parsed nor copied. Spec: docs/spec/session.md.
 """
 
 from collections import OrderedDict
@@ -58,21 +58,23 @@ from .session import (
     unpack_tokens,
 )
 
-Name = tuple[PeerId, SessionId]  # a session: its gateway, and the gateway's 16 bytes
+Name = tuple[PeerId, SessionId]  # (gateway, the session id that the gateway chose)
 
 
 @dataclass(slots=True, eq=False)
 class _Session:
+    """State of an open session at this stage."""
+
     open: Open
     gateway: PeerId
-    use: Use  # the usage entry that the session counts towards
+    use: Use  # the counter to which the session's usage is added
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message arrived
-    made: int = 0  # tokens sampled here
-    asked: bool = False  # whether a token was requested; later inputs are not prompt
+    made: int = 0  # tokens sampled at this stage
+    asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     waiting: int = 0  # spans that the engine has not answered yet
-    # Computing seconds before this stage and whether a token is requested, by the span's end.
+    # By the span's end: (seconds that earlier stages computed, whether a token is requested).
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
 
     @property
@@ -81,25 +83,31 @@ class _Session:
 
     @property
     def single(self) -> bool:
+        """Whether this stage is the only one of the chain."""
         return len(self.open.stages) == 1
 
     @property
     def previous(self) -> PeerId:
+        """The previous stage, or the gateway before the first stage."""
         return self.open.stages[self.open.index - 1] if self.open.index else self.gateway
 
     @property
     def next(self) -> PeerId:
-        """The next stage, or the first stage after the head."""
+        """The next stage. After the head, this is the first stage."""
         return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
 
 
 @dataclass(slots=True)
 class _Freeing:
+    """A session whose KV must be freed. `done` is set when it is."""
+
     engine_id: SessionId
     done: trio.Event
 
 
 def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
+    """Return a handler that runs `work` and turns a SessionError into a refusal."""
+
     def handler(call: Call) -> Reply | Refusal:
         try:
             return work(call)
@@ -110,9 +118,9 @@ def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | 
 
 
 class Stage:
-    """Runs sessions of all gateways on this node's engine.
+    """Stage that runs the sessions of all gateways on this node's engine.
 
-    Without an engine (no torch) it holds no shard and refuses every open.
+    Without an engine (no torch), it holds no shard and refuses every session.
     """
 
     def __init__(
@@ -130,7 +138,7 @@ class Stage:
         self._idle = idle
         self._held: Held | None = None
         self.speed = DecodeSpeed()
-        """Decoding speed of the served shard."""
+        """Decode speed of the served shard."""
         self.meter = Meter(courier.peer)
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
@@ -148,12 +156,12 @@ class Stage:
 
     @property
     def logged_bytes(self) -> int:
-        """Bytes of inputs that all sessions together keep for a replay."""
+        """Bytes of inputs that all sessions together have logged for replay."""
         return self._budget.used
 
     @property
     def _engine(self) -> Engine:
-        assert self._engine_or_none is not None  # no session opens without a shard held
+        assert self._engine_or_none is not None  # without an engine, no session opens
         return self._engine_or_none
 
     @property
@@ -163,8 +171,11 @@ class Stage:
 
     @property
     def waited_for(self) -> int:
-        """Number of interactive sessions that compute here, or did within SESSION_WAITED seconds.
-        Idle open sessions do not count: they cost nothing, and would block all jobs here."""
+        """Number of interactive sessions that compute here or did so in the last SESSION_WAITED
+        seconds.
+
+        Idle sessions do not count, because they cost nothing and would block all jobs here.
+        """
         lately = self._host.now() - SESSION_WAITED
         return sum(
             not session.open.idle and (session.waiting > 0 or session.heard >= lately)
@@ -172,35 +183,43 @@ class Stage:
         )
 
     def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
-        """Return the log of what a session sent to the next stage, for replay."""
+        """Return the log of inputs that a session has sent to the next stage, or None if it is not
+        open."""
         found = self._sessions.get((gateway, session))
         return found.log if found else None
 
     def serve(self, held: Held) -> None:
-        """Accept sessions for the shard that the engine now holds. Older sessions have failed."""
+        """Accept sessions for the shard that the engine now has. Sessions of an earlier shard
+        fail."""
         self.withdraw()
         self._held = held
         self.speed = DecodeSpeed()
 
     def withdraw(self) -> None:
-        """End all sessions with `shard-gone`, because the engine holds no shard now."""
+        """End all sessions with code `shard-gone` and open no others, because the engine has no
+        shard."""
         self._held = None
         for session in list(self._sessions.values()):
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
 
     def _computes_for(self, peer: PeerId) -> bool:
-        """Whether a peer is a gateway with sessions here. It may sleep and continue later."""
+        """Return whether the peer is the gateway of a session here. It may sleep and continue
+        later."""
         return any(session.gateway == peer for session in self._sessions.values())
 
     def _waits_for(self, peer: PeerId) -> bool:
-        """Return whether a peer is a neighbour in a chain. Only the link shows its silence."""
+        """Return whether the peer is the gateway of a session here or a neighbour in its chain.
+
+        Their silence must be detected early, because only the link shows it.
+        """
         return any(
             peer in (session.gateway, session.previous, session.next)
             for session in self._sessions.values()
         )
 
     def _link_lost(self, link: Link, code: str) -> None:
-        """End the sessions of a lost gateway, and report sessions whose chain is broken."""
+        """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
+        neighbour."""
         for session in list(self._sessions.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -208,8 +227,11 @@ class Stage:
                 self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
 
     def _tell(self, peer: PeerId, *, quiet: bool) -> None:
-        """Tell the gateways of chains in which the peer is a neighbour. Only a gateway can choose
-        another chain."""
+        """Report that a peer is quiet, or heard again, to the gateways of chains in which it is a
+        neighbour.
+
+        Only the gateway can choose another chain.
+        """
         for session in self._sessions.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
@@ -232,11 +254,13 @@ class Stage:
                 self._sweep()
 
     def _sweep(self) -> None:
+        """Fail the sessions without a message for the idle time."""
         for session in list(self._sessions.values()):
             if session.heard < self._host.now() - self._idle:
                 self._fail(session, "idle", f"no message for {self._idle:g} s")
 
     async def _free(self) -> None:
+        """Close dropped sessions in the engine, one after another."""
         async for item in self._to_free:
             await self._engine.close(item.engine_id)
             item.done.set()
@@ -256,6 +280,8 @@ class Stage:
             return Refusal(error.code, error.message)
 
     def _admit(self, gateway: PeerId, message: Open) -> _Session:
+        """Register a new session. Raises SessionError if this stage cannot take it or reach its
+        peers."""
         self._check_shard(message)
         self._check_room(gateway, message)
         session = _Session(
@@ -273,6 +299,7 @@ class Stage:
         return session
 
     def _check_shard(self, message: Open) -> None:
+        """Raise SessionError unless the message requests the shard that this stage holds."""
         held = self._held
         if held is None or (held.root, held.parts, held.dtype) != (
             message.root,
@@ -289,6 +316,8 @@ class Stage:
             raise SessionError("bad-message", f"`tokens` exceeds the context of {held.context}")
 
     def _check_room(self, gateway: PeerId, message: Open) -> None:
+        """Raise SessionError if the session may not be opened now, or if there is no free KV for
+        it."""
         name = gateway, message.session
         if message.idle and self.waited_for:
             raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
@@ -297,7 +326,7 @@ class Stage:
         if name in self._closed:
             raise SessionError("session-closed", "the session was closed")
         own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
-        mine = gateway == self._courier.peer  # the owner may use all of it
+        mine = gateway == self._courier.peer  # the owner's gateway has no limit of its own
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
         if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
@@ -309,17 +338,23 @@ class Stage:
             )
 
     def room_for(self, gateway: PeerId) -> int:
-        """Return how many positions one more session of this gateway may reserve now."""
+        """Return how many positions of KV one more session of this gateway may reserve now."""
         if self._held is None:
             return 0
         kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
         room = kv_tokens - sum(item.open.tokens for item in sessions)
         own = [item.open.tokens for item in sessions if item.gateway == gateway]
-        if own and gateway != self._courier.peer:  # the first session may take all that is free
+        if own and gateway != self._courier.peer:  # its first session may take all that is free
             room = min(room, int(kv_tokens * KV_SHARE) - sum(own))
         return max(room, 0)
 
     async def _open(self, session: _Session) -> Reply:
+        """Open the session in the engine and return the reply, with the number of cached positions.
+
+        Raises EngineError if the engine refuses, and SessionError if the session was closed
+        meanwhile.
+        """
+
         def on_event(event: EngineEvent) -> None:
             self._on_event(session, event)
 
@@ -348,7 +383,7 @@ class Stage:
         return Reply()
 
     def _drop(self, session: _Session) -> trio.Event:
-        """Forget a session and free its KV. The returned event is set when it is freed."""
+        """Remove a session and free its KV. The returned event is set when the KV is freed."""
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
             session.log.drop()
@@ -360,6 +395,8 @@ class Stage:
     def _fail(
         self, session: _Session, code: str, message: str, *, lost: PeerId | None = None
     ) -> None:
+        """Drop a session and report its failure to its gateway. `lost` is the neighbour that was
+        lost."""
         self._drop(session)
         failed = Failed(session.open.session, session.open.epoch, code, message, lost)
         try:
@@ -402,6 +439,10 @@ class Stage:
     def _find(
         self, sender: PeerId, gateway: PeerId | None, name: SessionId, epoch: int
     ) -> _Session:
+        """Return an open session. Raises SessionError if it is not open or is in another epoch.
+
+        `gateway` is None if the sender is the gateway.
+        """
         session = self._sessions.get((gateway or sender, name))
         if session is None:
             raise SessionError("unknown-session", "no such session is open here")
@@ -410,6 +451,7 @@ class Stage:
         return session
 
     def _current(self) -> Held:
+        """Return the properties of the held shard, which exists as long as a session is open."""
         assert self._held is not None  # no session outlives the shard
         return self._held
 
@@ -421,6 +463,10 @@ class Stage:
         tokens: tuple[int, ...] | None = None,
         hidden: bytes | memoryview | None = None,
     ) -> None:
+        """Send a span to the engine: `tokens` at the first stage, `hidden` states at the others.
+
+        Fails the session if too many spans wait or the engine refuses.
+        """
         session.heard = self._host.now()
         if session.waiting >= SPANS_WAITING:  # the engine's queue uses this process's memory
             self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
@@ -450,6 +496,7 @@ class Stage:
     # Outgoing events.
 
     def _on_event(self, session: _Session, event: EngineEvent) -> None:
+        """Process an event of the engine. Fails the session if it cannot be sent on."""
         if self._sessions.get(session.name) is not session:
             return  # the session was closed in the meantime
         try:
@@ -468,6 +515,8 @@ class Stage:
             self._fail(session, error.code, error.message)
 
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
+        """Send hidden states to the next stage. At the head, report the progress to the gateway
+        instead."""
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
@@ -490,15 +539,16 @@ class Stage:
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: _Session, event: TokenEvent) -> None:
+        """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first token's time is that of the prompt
+        if session.made:  # the first token's time includes the prompt's
             self.speed.note(event.seconds)
         session.made += 1
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
-        if not final and not session.single:  # the first stage continues before the gateway is told
+        if not final and not session.single:  # sent before the gateway's message, to save time
             feed = Feed(order.session, order.epoch, event.position, event.token, session.gateway)
             self._courier.post(session.next, "session.feed", feed.header())
         token = Token(
@@ -514,6 +564,7 @@ class Stage:
 
     @staticmethod
     def _is_final(session: _Session, event: TokenEvent) -> bool:
+        """Return whether this is the session's last token."""
         order = session.open
         return (
             event.token in (order.stop_ids or ())
@@ -523,6 +574,7 @@ class Stage:
 
 
 def _known(tokens: tuple[int, ...], held: Held) -> tuple[int, ...]:
+    """Return the token ids. Raises SessionError if one of them is not in the vocabulary."""
     if max(tokens) >= held.vocabulary:
         raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")
     return tokens

@@ -1,1 +1,1 @@
-"""Jobs: prompts that any willing node answers while their author does not wait."""
+"""Jobs: prompts that any willing node answers later, while their author does not wait."""

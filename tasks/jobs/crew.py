@@ -1,4 +1,4 @@
-"""Tracks the members that do jobs, and for how long each has been silent."""
+"""Tracks which members do jobs, and for how long each of them has been silent."""
 
 from collections.abc import Callable, Collection
 
@@ -10,8 +10,11 @@ from ...transport.identity import PeerId
 
 
 class Crew:
-    """Members that do jobs of one of these kinds. `live`: peers that are reachable now. `now`:
-    monotonic seconds. Members count as reachable when this node starts."""
+    """Members that do jobs of one of the given kinds.
+
+    `live` returns the peers that are reachable now, `now` the monotonic time in seconds. When this
+    node starts, all members count as reachable.
+    """
 
     def __init__(
         self,
@@ -28,15 +31,16 @@ class Crew:
         self._now = now
         self._began = now()
         self._answering: Collection[PeerId] = frozenset()
-        self._answered: dict[PeerId, float] = {}  # when each member that does jobs was last live
+        # By member that does jobs: the time at which it was last live.
+        self._answered: dict[PeerId, float] = {}
         self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:
-        """Return the peers for which `changed` must be called if the whole view has changed."""
+        """Return the peers to pass to `changed` if any member record may have changed."""
         return sorted({*self._members, *self._answered})
 
     def changed(self, peer: PeerId) -> None:
-        """Read again whether a member does jobs."""
+        """Update whether a member does jobs, after its record has changed."""
         member = self._members.get(peer)
         if member is not None and not self._kinds.isdisjoint(member.jobs):
             self.shares.add(peer)
@@ -46,7 +50,7 @@ class Crew:
             self._answered.pop(peer, None)
 
     def look(self) -> None:
-        """Record which members are live. Must be called before `silent` and `patience`."""
+        """Record which members are live now. Must be called before `silent` and `patience`."""
         now = self._now()
         self._answering = frozenset(self._live())
         for peer in self._answered.keys() & self._answering:
@@ -55,7 +59,7 @@ class Crew:
         self._patience = patience(sum(at < now for at in lately), len(lately))
 
     def silent(self, peer: PeerId) -> float:
-        """Return for how many seconds a peer has been silent; 0 while it is live."""
+        """Return for how many seconds a peer has been silent. 0 means that the peer is live."""
         if peer in self._answering:
             return 0.0
         return self._now() - self._answered.get(peer, self._began)

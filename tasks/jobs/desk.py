@@ -1,7 +1,8 @@
 """Manages the jobs of this node's owner: submits and watches them, and stores their results.
 
-A job is removed from the feed some time after its result is on this disk. Until then, the result of
-an earlier attempt may still arrive and replace it. Spec: docs/spec/jobs.md.
+A job is removed from this node's feed some time after its result was stored on this disk. Until
+then, a result of an earlier attempt may still arrive and replace the stored one. Spec:
+docs/spec/jobs.md.
 """
 
 from collections import Counter
@@ -30,16 +31,22 @@ from .results import Result, Results
 from .shelf import Shelves
 
 _NONCE_BYTES = 8
-"""Random bytes of a job's nonce. They follow 8 bytes with the microsecond of submission, by which
-the author orders its own jobs. Other nodes do not read that time."""
+"""Random bytes of a job's nonce.
+
+They follow 8 bytes with the time of submission in microseconds, by which the author orders its
+jobs. Other nodes do not read that time.
+"""
 _DAY = 86_400_000_000
-"""Microseconds. Jobs of earlier versions have a random nonce, which looks like another time."""
+"""Tolerance in microseconds for a submission time in the future.
+
+Jobs of earlier versions have a random nonce, which looks like a time in the far future.
+"""
 _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
-"""Codes of errors that are not the claimant's fault, however often they prevent a fetch."""
+"""Error codes for which the claimant is not responsible, however often they prevent a fetch."""
 
 
 class Desk:
-    """Jobs of one node's owner."""
+    """Submission of the owner's jobs, and collection of their results."""
 
     def __init__(self, node: LocalNode, results: Results, shelf: Shelves) -> None:
         self.results = results
@@ -47,25 +54,28 @@ class Desk:
         self._guard = node.guard
         self._shelf = shelf
         self._jobs = node.state.views.jobs
-        self._settled: dict[str, float] = {}  # when a stored result becomes final
-        self._later: dict[str, float] = {}  # until when a finished job is not checked again
+        self._settled: dict[str, float] = {}  # time at which a stored result becomes final, by job
+        self._later: dict[str, float] = {}  # earliest time for the next check of a finished job
         self._tries: Counter[tuple[str, PeerId]] = Counter()  # failed fetches by job and claimant
         self._fetching: set[str] = set()
         self._few = trio.CapacityLimiter(defaults.FETCHES)
         self._fewer: WeakValueDictionary[PeerId, trio.CapacityLimiter] = WeakValueDictionary()
         self._changed = trio.Event()
-        self._made: dict[str, int] = {}  # when own jobs were submitted, in microseconds
+        self._made: dict[str, int] = {}  # submission time of this node's jobs, in microseconds
         self._last_made = 0
 
     @property
     def changed(self) -> trio.Event:
-        """The event that is set when the state of an own job changes."""
+        """Event that is set when the state of one of this node's jobs changes. Then a new event
+        replaces it."""
         return self._changed
 
     async def submit(self, specs: Sequence[PromptSpec], *, lease: float) -> list[str]:
-        """Submit jobs, all or none, and return their ids. They are on disk when this returns.
+        """Submit all jobs or none, and return their ids. They are on disk when this returns.
 
-        Raises JobError: `bad-spec`, `jobs-full`, `results-full`, `not-stored`.
+        `lease` is in seconds. Raises JobError `bad-spec` if a job is invalid, `jobs-full` or
+        `results-full` if there is no space, and `not-stored` if the jobs do not reach the disk in
+        time.
         """
         if self.results.unread + len(specs) > defaults.RESULTS:
             raise JobError(
@@ -88,7 +98,7 @@ class Desk:
         return written
 
     async def own(self) -> list[str]:
-        """Return the ids of all own jobs and results, in the order in which they were submitted."""
+        """Return the ids of this node's jobs and results, in the order of submission."""
         found: list[tuple[int, str]] = []
         for job in {*self._jobs.of(self._own), *(result.job for result in self.results)}:
             found.append((self.made(job), job))
@@ -97,7 +107,8 @@ class Desk:
         return [job for _, job in sorted(found)]
 
     def made(self, job: str) -> int:
-        """Return when an own job was submitted, in microseconds, or 0 if that is unknown."""
+        """Return the submission time in microseconds of one of this node's jobs. 0 means
+        unknown."""
         if (held := self.results.about(job)) is not None:
             return held.made
         if job not in self._made:
@@ -108,20 +119,25 @@ class Desk:
         return self._made[job]
 
     def knows(self, job: str) -> bool:
-        """Return whether this is an own job, or one whose result is stored here."""
+        """Return whether this node has submitted the job or stores its result."""
         return job in self.results or self._of_own(job) is not None
 
     async def cancel(self, job: str) -> bool:
-        """Cancel a job and delete its result. Return whether either existed. Raises
-        JobError."""
+        """Cancel a job and delete its result. Return whether either existed.
+
+        Raises JobError `disk` if the result cannot be deleted.
+        """
         had = self._of_own(job) is not None
         if had:
             self._take_out(job)
         return await self.results.drop(job) or had
 
     async def cancel_unfinished(self) -> list[str]:
-        """Cancel all jobs without a result here, and return their ids. Most of them are no longer
-        listed when this returns. Raises JobError."""
+        """Cancel all jobs whose results are not stored here, and return their ids.
+
+        Waits until they are no longer listed, but at most STORE_TIME seconds. Raises JobError
+        `disk` if a result cannot be deleted.
+        """
         jobs = [job for job in await self.own() if job not in self.results]
         for job in jobs:
             await self.cancel(job)
@@ -131,8 +147,11 @@ class Desk:
         return jobs
 
     async def result(self, job: str, *, wait: bool) -> Result:
-        """Return a job's result and mark it as read. Raises JobError: `unknown-job`,
-        `not-done`."""
+        """Return a job's result and mark it as read.
+
+        If `wait`, waits until there is one. Raises JobError `unknown-job` if this node has no such
+        job, and `not-done` if there is no result yet.
+        """
         while True:
             changed = self._changed
             found = await self.results.take(job)
@@ -149,12 +168,15 @@ class Desk:
             await changed.wait()
 
     def find(self, start: str) -> str:
-        """Return the own job whose id begins with these characters. Raises BadId."""
+        """Return the id of this node's job that begins with `start`.
+
+        Raises BadId if no job or more than one job matches.
+        """
         known = (*self._jobs.of(self._own), *(result.job for result in self.results))
         return meant(start, known, "job", hint="`shoal job list --mine` shows this node's")
 
     async def run(self) -> None:
-        """Fetch and store results until cancelled."""
+        """Fetch and store the results of finished jobs, until cancelled."""
         await self._state.shown.wait()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
@@ -170,6 +192,7 @@ class Desk:
     # Writing.
 
     def _new(self, spec: PromptSpec, lease: float) -> tuple[Job, bytes]:
+        """Create a job with its nonce. Raises BadSpec if the job is too large or invalid."""
         self._last_made = max(self._last_made + 1, int(self._host.wall() * 1e6))
         nonce = self._last_made.to_bytes(8) + self._host.entropy(_NONCE_BYTES)
         packed = pack_spec(spec)
@@ -181,6 +204,7 @@ class Desk:
         return Job(job_id(self._own, nonce), self._own, KIND, packed, lease=lease), nonce
 
     async def _stored(self, jobs: Sequence[str]) -> None:
+        """Wait until the jobs are on disk. Raises JobError `not-stored` if that takes too long."""
         with trio.move_on_after(defaults.STORE_TIME):
             while any(self._of_own(job) is None for job in jobs):  # noqa: ASYNC110
                 await trio.sleep(defaults.PAUSE / 5)
@@ -192,6 +216,7 @@ class Desk:
         )
 
     def _undo(self, jobs: Sequence[str]) -> None:
+        """Remove jobs from the feed whose submission failed."""
         with suppress(FeedFull):
             for job in jobs:
                 self._state.set("jobs", job, None)
@@ -199,11 +224,13 @@ class Desk:
     # Collecting.
 
     def _of_own(self, job: str) -> Standing | None:
+        """Return a job's standing if this node submitted the job, else None."""
         standing = self._jobs.get(job)
         own = standing is not None and standing.job is not None and standing.job.author == self._own
         return standing if own else None
 
     async def _watch(self) -> None:
+        """Wake the collector and waiting callers whenever one of this node's jobs changes."""
         async for change in self._jobs.watch():
             if change.subject is None or self._of_own(change.subject) is not None:
                 self._wake()
@@ -213,7 +240,8 @@ class Desk:
         self._changed = trio.Event()
 
     def _look(self, job: str, nursery: trio.Nursery) -> None:
-        """Start to fetch the result of a finished job, or remove the job once that is final."""
+        """If a job is finished, start to fetch its result. If its stored result is final, remove
+        the job."""
         standing, now = self._of_own(job), self._host.now()
         if standing is None or standing.job is None or standing.claim is None:
             return
@@ -233,24 +261,29 @@ class Desk:
             self._take_out(job)
 
     async def _collect(self, job: Job, claim: Claim) -> None:
-        """Store a result on disk. If that fails, retry later or refuse the claimant."""
+        """Fetch a result and store it on disk. If that fails, retry later or refuse the
+        claimant."""
         try:
             outcome = await self._had(job, claim)
             if outcome is not None and self._of_own(job.id) is not None:
                 await self.results.put(self._result_of(job, claim, outcome))
-                # A claimant whose attempts keep changing must not delay the job's removal.
+                # A claimant that keeps publishing new attempts must not delay the job's removal.
                 self._settled.setdefault(job.id, self._host.now() + defaults.SETTLE)
-        except OSError:  # the job stays in the feed, and its result with the claimant
+        except OSError:  # the job and the claimant's result stay available
             self._rest(job.id)
         finally:
             self._fetching.discard(job.id)
             self._wake()
 
     def _rest(self, job: str) -> None:
+        """Do not check a finished job again before REFUSE_PAUSE is over."""
         self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
     async def _had(self, job: Job, claim: Claim) -> Outcome | None:
-        """Return the whole result, or None if it cannot be fetched now."""
+        """Return the complete result of a claim, or None if it cannot be fetched now.
+
+        If the claimant is responsible, refuses it.
+        """
         try:
             return await self._outcome(claim)
         except BadOutcome as error:
@@ -263,7 +296,10 @@ class Desk:
             return None
 
     async def _outcome(self, claim: Claim) -> Outcome:
-        """Return a claim's result with all its text. Raises BadOutcome, ModelError."""
+        """Return the result of a claim with its text, fetching the text if it is a blob.
+
+        Raises BadOutcome if the result is invalid, and ModelError if the fetch fails.
+        """
         said = read_outcome(claim.result)
         if not said.blob:
             return said
@@ -276,8 +312,11 @@ class Desk:
             raise BadOutcome("the result of a job is no text") from None
 
     def _refuse(self, job: Job, claim: Claim, why: str) -> Outcome | None:
-        """Refuse a claimant whose result is invalid: its claims no longer count, and other nodes do
-        the job. After too many refusals, return an error as the result."""
+        """Refuse a claimant whose result is invalid, and return None.
+
+        Its claims no longer count, and other nodes do the job. After too many refusals, or if the
+        feed is full, returns an error as the job's result instead.
+        """
         if len(job.refused) >= state_defaults.JOB_REFUSED:
             return failed(
                 "no-result", f"{len(job.refused) + 1} nodes gave no result; the last error: {why}"
@@ -309,16 +348,18 @@ class Desk:
         )
 
     def _take_out(self, job: str) -> None:
+        """Remove a job from the feed, and all state about it."""
         self._settled.pop(job, None)
         self._later.pop(job, None)
         self._made.pop(job, None)
-        with suppress(FeedFull):  # a forked feed does not count anyway
+        with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set("jobs", job, None)
         self._wake()
 
     async def _tidy(self) -> None:
+        """Periodically delete old results and the state of jobs that no longer exist."""
         while True:
-            with suppress(JobError):  # later, then
+            with suppress(JobError):  # retried in the next round
                 await self.results.tidy()
             gone = [job for job in {*self._settled, *self._later} if self._of_own(job) is None]
             for job in gone:

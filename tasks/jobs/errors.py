@@ -1,26 +1,27 @@
 """Errors of jobs.
 
 JobError                    `code` is a short fixed word; codes: docs/spec/jobs.md
-├── BadSpec                 the job's request is malformed or out of bounds
-└── BadOutcome              the result in a claim cannot be read
+├── BadSpec                 the request of a job is malformed or exceeds a limit
+└── BadOutcome              the result in a claim is invalid
 """
 
 from ..errors import TaskError
 
 
 class JobError(TaskError):
-    """A job cannot be submitted, done or read."""
+    """A job cannot be submitted, done or loaded. `code` is a short fixed word
+    (docs/spec/jobs.md)."""
 
 
 class BadSpec(JobError):
-    """A job's request is malformed or out of bounds, so no node can do it."""
+    """The request of a job is malformed or exceeds a limit, so no node can do the job."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-spec", message)
 
 
 class BadOutcome(JobError):
-    """A claim says that a job is done, but its result cannot be read."""
+    """A claim states that a job is done, but its result is invalid."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bad-outcome", message)

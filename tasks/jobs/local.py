@@ -1,4 +1,4 @@
-"""What jobs need of this node: its state and its key, and when it computes for which authors."""
+"""What jobs need to know of this node: its state and peer id, and when it does jobs for whom."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +15,10 @@ from . import defaults
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """The node whose jobs these are, and which does the jobs of others. `State.run` must be
-    running. `guard` stands around everything that another node's fact can trigger."""
+    """The node that submits these jobs and does jobs of other nodes. `State.run` must be running.
+
+    `guard` surrounds all code that an entry of another node can trigger.
+    """
 
     host: Host
     state: State
@@ -26,25 +28,28 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When this node does jobs, and for which authors."""
+    """Conditions under which this node does jobs."""
 
     turn: Turn
-    """When jobs may compute; between their turns, interactive requests do."""
+    """Tells when jobs may compute. At other times, interactive requests have priority."""
     ready: Callable[[], bool]
-    """Whether the node does jobs at all now."""
+    """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
-    """Whether the node does jobs of this author."""
+    """Returns whether the node does jobs of this author."""
 
 
 class IdleTime:
-    """`Turn` of jobs: the time without interactive requests, whose number `waited_for` returns."""
+    """`Turn` of jobs: the time in which `waited_for` returns 0, the number of interactive
+    requests."""
 
     def __init__(self, waited_for: Callable[[], int]) -> None:
         self._waited_for = waited_for
 
     def is_over(self) -> bool:
+        """Return whether there are interactive requests."""
         return self._waited_for() > 0
 
     async def come(self) -> None:
+        """Wait until there are no interactive requests."""
         while self.is_over():  # noqa: ASYNC110  two counters of other parts, without events
             await trio.sleep(defaults.PAUSE)

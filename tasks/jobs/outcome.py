@@ -1,4 +1,4 @@
-"""Result of a job as stated in a claim: its text, the blob with a long text, or an error.
+"""Result of a job as a claim contains it: a text, the root of a blob with a long text, or an error.
 
 Spec: docs/spec/jobs.md.
 """
@@ -23,19 +23,20 @@ _MOST_TOKENS = 2**24
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Either `text`, or `blob` (root of the text's UTF-8 bytes) or `error` (a code)."""
+    """Result of a job: either `text`, `blob` (root of a blob with the text in UTF-8) or `error` (a
+    code)."""
 
     text: str = ""
     blob: str = ""
-    size: int = 0  # bytes of the text
+    size: int = 0  # size of the text in bytes
     tokens: int = 0
-    reason: str = ""  # `stop`, `length`
+    reason: str = ""  # why the answer ended: `stop`, `length` or `context`
     error: str = ""
     message: str = ""
 
 
 class _Told(Message, frozen=True):
-    """An outcome on the wire. Those with an error have nothing else."""
+    """An outcome in a claim. An outcome with an error has no other fields except the message."""
 
     error: str | None = None
     message: str = ""
@@ -46,6 +47,7 @@ class _Told(Message, frozen=True):
     text: Annotated[bytes, Meta(max_length=defaults.RESULT_BYTES)] | None = None
 
     def check(self) -> None:
+        """Raise ValueError if a text is too long or a needed field is missing."""
         check_text(self.error or "", _CODE_BYTES)
         check_text(self.message, _MESSAGE_BYTES)
         check_text(self.reason, _CODE_BYTES)
@@ -64,14 +66,15 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def failed(code: str, message: str) -> Outcome:
-    """Create an error outcome, truncated to the limits of a claim."""
+    """Create an outcome with an error. Code and message are truncated to the limits of a claim."""
     shown = "".join(c if c.isprintable() else " " for c in message)
     cut = shown.encode(errors="replace")[:_MESSAGE_BYTES].decode(errors="ignore")
     return Outcome(error=code[:_CODE_BYTES] or "failed", message=cut)
 
 
 def read_outcome(result: bytes) -> Outcome:
-    """Decode the result of another node's claim. Raises BadOutcome."""
+    """Decode the result in another node's claim. Raises BadOutcome if it is invalid or too
+    large."""
     try:
         told = typed(_Told, read_fields(result))
         text = (told.text or b"").decode()

@@ -1,7 +1,8 @@
-"""Jobs of the kind `prompt`: a model answers a text, over any chain of nodes that serves it.
+"""Jobs of the kind `prompt`: a model answers a prompt, over any chain of nodes that serves the
+model.
 
-Requests come from untrusted peers, so they are bounded and checked before any work. This node's own
-gateway generates the answer, as for `shoal run`, but only while no interactive request runs.
+Requests come from untrusted peers, so they are bounded and checked before any work. This node's
+gateway generates the answer as for `shoal run`, but only while there is no interactive request.
 Spec: docs/spec/jobs.md.
 """
 
@@ -37,18 +38,20 @@ from .outcome import Outcome, failed
 KIND = "prompt"
 _NAME_BYTES = 128
 _ROLE_BYTES = 32
-_TEXT_BYTES = 2**16  # the fact itself has a smaller limit
+_TEXT_BYTES = 2**16  # the feed entry with the job has a smaller limit
 _OWN_FAULTS = ("bad-request", "prompt-too-long")
 _ROOT_FIRST = re.compile(
     rb"(?:[\x80-\x8f]|\xde..|\xdf....)\xa4root\xd9\x40([0-9a-f]{64})", re.DOTALL
 )
-"""The beginning of every spec: a map whose first field is the model's root."""
+"""Pattern for the beginning of every spec: a msgpack map whose first field is the model's root."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSpec:
-    """A request with `prompt` or `messages`. `root` selects the model; `name` is what the author
-    calls it."""
+    """Request of a job, with either `prompt` or `messages`.
+
+    `root` identifies the model; `name` is what the author calls it.
+    """
 
     root: str
     prompt: str | None = None
@@ -61,22 +64,24 @@ class PromptSpec:
 
     @property
     def asked(self) -> str:
-        """The prompt, or the last message."""
+        """The prompt, or the content of the last message."""
         return (self.prompt if self.messages is None else self.messages[-1].content) or ""
 
     @property
     def abstract(self) -> str:
-        """The beginning of the prompt."""
+        """The beginning of the prompt, for lists of jobs."""
         return self.asked[: defaults.ABSTRACT]
 
 
 class _Turn(Row, frozen=True):
+    """One message of a conversation in a spec."""
+
     role: str
     content: Annotated[bytes, Meta(max_length=_TEXT_BYTES)]
 
 
 class _Spec(Declared, frozen=True):
-    """A request on the wire. `root_of` needs the root first."""
+    """Encoding of a request as the spec of a job. The root must be first, for `root_of`."""
 
     root: Root
     tokens: int = defaults.PROMPT_TOKENS
@@ -90,6 +95,7 @@ class _Spec(Declared, frozen=True):
     sampling: Sampled = Sampling()
 
     def check(self) -> None:
+        """Raise ValueError if the values contradict each other or exceed a limit."""
         check_text(self.name, _NAME_BYTES)
         for turn in self.messages or ():
             check_text(turn.role, _ROLE_BYTES)
@@ -118,8 +124,11 @@ def pack_spec(spec: PromptSpec) -> bytes:
 
 
 def root_of(data: bytes) -> str:
-    """Return the root of the model that a spec is for, from its first bytes. A full read can take a
-    millisecond if the spec is malicious, and 1,024 specs are checked in one go. Raises BadSpec."""
+    """Return the root of the model from the first bytes of a spec.
+
+    Decoding a whole malicious spec can take a millisecond, and 1,024 specs are checked without a
+    pause. Raises BadSpec if the spec does not begin with a root.
+    """
     found = _ROOT_FIRST.match(data)
     if found is None:
         raise BadSpec("invalid prompt: it does not begin with the root of a model")
@@ -127,8 +136,8 @@ def root_of(data: bytes) -> str:
 
 
 def read_spec(data: bytes) -> PromptSpec:
-    """Decode the spec of another node's job. Raises BadSpec."""
-    root_of(data)  # keys cannot repeat, so the first root is the one that is read below
+    """Decode the spec of another node's job. Raises BadSpec if it is invalid."""
+    root_of(data)  # keys cannot repeat, so the root that is decoded below is the same
     try:
         said = typed(_Spec, read_fields(data))
         return PromptSpec(
@@ -148,13 +157,13 @@ def read_spec(data: bytes) -> PromptSpec:
 
 
 class Generator(Protocol):
-    """Interface of a `Gateway`, as far as prompts need it."""
+    """Interface of a `Gateway`, limited to what prompts need."""
 
     async def generate(self, request: GenerateRequest, emit: Emit) -> Summary: ...
 
 
 class Prompts:
-    """`Runner` of prompts. `members` returns the members and what they serve now."""
+    """`Runner` of prompts."""
 
     kind = KIND
 
@@ -167,20 +176,25 @@ class Prompts:
         *,
         works_for: Callable[[str], bool],
     ) -> None:
-        """`works_for`: whether this node has the model (by root) for a reason of its own. For any
-        other model, a job would make it fetch and read a stranger's files."""
+        """Create the runner. `members` returns the members with what they serve now.
+
+        `works_for` returns whether this node itself uses the model with this root. For any other
+        model, a job would make this node fetch and process files of an untrusted peer.
+        """
         self._gateway = gateway
         self._turn = turn
         self._members = members
         self._now = now
         self._works_for = works_for
         self._served: set[str] = set()
-        self._looked = -math.inf  # when the list of served models was read
-        self._unserved: OrderedDict[str, float] = OrderedDict()  # since when, by root
+        self._looked = -math.inf  # time at which `_served` was computed
+        self._unserved: OrderedDict[str, float] = OrderedDict()  # by root: time since when
 
     def able(self, job: Job) -> bool:
-        """Whether the job can be done here now. A job that no node can do is accepted, to fail with
-        a reason."""
+        """Return whether this node can do the job now.
+
+        Returns True too if no node can do the job, so that it ends with an error.
+        """
         try:
             root = root_of(job.spec)
         except BadSpec:
@@ -188,8 +202,11 @@ class Prompts:
         return self._works_for(root) if self._is_served(root) else self._waited(root)
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
-        """Do the job. `progress` receives the number of tokens so far. Raises ShoalError if a later
-        try or another node might succeed."""
+        """Do the job and return its outcome. `progress` receives the number of pieces of text so
+        far.
+
+        Raises ShoalError if a later try or another node might succeed.
+        """
         try:
             spec = read_spec(job.spec)
         except BadSpec as error:
@@ -211,6 +228,7 @@ class Prompts:
     async def _answered(
         self, job: str, spec: PromptSpec, progress: Callable[[int], None]
     ) -> Outcome:
+        """Generate the answer with this node's gateway. Raises ShoalError if that fails."""
         pieces = 0
 
         async def emit(event: GatewayEvent) -> None:
@@ -234,7 +252,10 @@ class Prompts:
         return Outcome(text=done.text, tokens=done.tokens, reason=done.reason)
 
     def _is_served(self, root: str) -> bool:
-        """Whether live members serve the whole model. Cached, as thousands of jobs may ask."""
+        """Return whether live members serve the whole model.
+
+        The served models are cached for SERVED_FOR seconds, because there may be thousands of jobs.
+        """
         if self._now() - self._looked >= defaults.SERVED_FOR:
             self._served, self._looked = served(self._members()), self._now()
         if root in self._served:
@@ -242,7 +263,8 @@ class Prompts:
         return root in self._served
 
     def _waited(self, root: str) -> bool:
-        """Whether no node has served a model for so long that its jobs should fail."""
+        """Return whether no node has served the model for MODEL_PATIENCE, so that its jobs must
+        fail."""
         since = self._unserved.setdefault(root, self._now())
         self._unserved.move_to_end(root)
         if len(self._unserved) > defaults.MODELS_WAITED_FOR:
@@ -251,10 +273,10 @@ class Prompts:
 
 
 def served(members: Members) -> set[str]:
-    """Return the roots of all models that these members serve from the first layer to a head.
+    """Return the roots of all models that these members serve from the first layer to the head.
 
-    Shards join as in `routing.py`. Each shard is examined once, however many different lengths of
-    the model are claimed.
+    Shards form chains as in `routing.py`. Each shard is examined once, even if members state
+    different numbers of layers for a model.
     """
     shards: dict[tuple[str, str], list[tuple[PeerId, ShardRecord]]] = {}
     for peer, record in members.items():
@@ -265,8 +287,9 @@ def served(members: Members) -> set[str]:
 
 
 def _reach_a_head(shards: Sequence[tuple[PeerId, ShardRecord]]) -> bool:
-    """Whether some of these shards, of one model and dtype, form a chain up to a head."""
-    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest one found, by its end layer
+    """Return whether some of these shards, of one model and dtype, form a chain that ends with a
+    head."""
+    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest chain found, by its end layer
     for peer, shard in sorted(shards, key=lambda each: (each[1].start, each[1].stop)):
         chain = chains.get(shard.start)
         if chain is None or peer in chain or (shard.start == 0 and not shard.embedding):

@@ -1,6 +1,6 @@
-"""Stores the results of this node's own jobs on disk, one file each, until the owner has read them.
+"""Stores the results of this node's jobs on disk, one file each, until the owner has read them.
 
-A job is removed from the feed only once its result is stored.
+A job is removed from the feed only after its result is stored.
 """
 
 import re
@@ -23,14 +23,17 @@ from .outcome import Outcome
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _FILE_BYTES = defaults.RESULT_BYTES + 64 * 2**10
-_WORD_BYTES = 1024  # of each text that is shown
+_WORD_BYTES = 1024  # the most bytes of each short text
 _NEVER = 0.0
 _Time = Annotated[float, Meta(ge=0.0, le=1e12)]  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one job. The text is loaded only on demand. Times are of the wall clock."""
+    """Result of one job. The text is loaded only on demand.
+
+    `came` and `read` are Unix times in seconds; a `read` of 0 means that the result is unread.
+    """
 
     job: str
     kind: str
@@ -41,12 +44,12 @@ class Result:
     outcome: Outcome
     came: float
     read: float = _NEVER
-    made: int = 0  # when the job was submitted, in microseconds; 0: unknown
-    prompt: str = ""  # the whole prompt; only on disk, like the text
+    made: int = 0  # submission time of the job in microseconds; 0: unknown
+    prompt: str = ""  # the whole prompt, which like the text is not held in memory
 
 
 class Results:
-    """Results below `folder`. `open` must be called first."""
+    """Results stored in `folder`. `open` must be called first."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
@@ -63,35 +66,37 @@ class Results:
         return job in self._held
 
     def about(self, job: str) -> Result | None:
-        """Return a result without its text."""
+        """Return a result without its text, or None if there is none."""
         return self._held.get(job)
 
     @property
     def unread(self) -> int:
-        """Number of results that were never read."""
+        """Number of results that the owner has not read."""
         return sum(result.read == _NEVER for result in self)
 
     async def open(self) -> None:
-        """Read the results of earlier runs, and ignore other files. Raises OSError."""
+        """Load the results of earlier runs, ignoring other files. Raises OSError if the folder is
+        unreadable."""
         self._held = await self._host.offload(self._open)
 
     async def put(self, result: Result) -> None:
-        """Store a result. It is on disk when this returns. Raises OSError."""
+        """Store a result on disk. Raises OSError if that fails."""
         await self._host.offload(self._write, result)
         self._held[result.job] = _light(result)
 
     async def take(self, job: str) -> Result | None:
-        """Return a result with its text and mark it as read, or return None if there is none."""
+        """Return a result with its text and mark it as read. Return None if there is no such
+        result."""
         if job not in self._held:
             return None
         found = await self._host.offload(self._read, job)
         if found is not None and found.read == _NEVER:
-            with suppress(OSError):  # it then stays unread
+            with suppress(OSError):  # the result then stays unread
                 await self.put(replace(found, read=max(self._host.wall(), 1.0)))
         return found
 
     async def drop(self, job: str) -> bool:
-        """Delete a result. Return whether it existed. Raises JobError `disk`."""
+        """Delete a result. Return whether it existed. Raises JobError `disk` if that fails."""
         try:
             await self._host.offload(self._host.files.remove, self._folder / job)
         except OSError as error:
@@ -100,8 +105,10 @@ class Results:
         return self._held.pop(job, None) is not None
 
     async def tidy(self) -> None:
-        """Delete results that were read a day ago, or that arrived 30 days ago and were never
-        read. Raises JobError."""
+        """Delete results that were read a day ago, and unread ones that arrived 30 days ago.
+
+        Raises JobError `disk` if a result cannot be deleted.
+        """
         now = self._host.wall()
         for result in list(self):
             since, most = result.read, defaults.RESULT_READ_KEPT
@@ -119,6 +126,7 @@ class Results:
         return found
 
     def _read(self, job: str) -> Result | None:
+        """Return a result from its file, or None if the file is unreadable or damaged."""
         try:
             data = self._host.files.read(self._folder / job, limit=_FILE_BYTES)
             return _unpacked(job, read(_File, data, limit=_FILE_BYTES))
@@ -131,11 +139,13 @@ class Results:
 
 
 def _light(result: Result) -> Result:
+    """Return the result without its texts, as it is held in memory."""
     return replace(result, prompt="", outcome=replace(result.outcome, text=""))
 
 
 class _File(Message, frozen=True):
-    """A result on disk. Texts are bytes, because they may have any characters."""
+    """Encoding of a result on disk. Texts of other nodes are bytes, because they may be of any
+    content."""
 
     kind: str
     model: bytes
@@ -153,6 +163,7 @@ class _File(Message, frozen=True):
     prompt: bytes = b""
 
     def check(self) -> None:
+        """Raise ValueError if a short text is too long."""
         for text in (self.kind, self.claimant, self.reason, self.error, self.message):
             check_text(text, _WORD_BYTES)
 

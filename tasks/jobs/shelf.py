@@ -21,40 +21,50 @@ from .errors import BadOutcome
 
 
 class Shelves(Protocol):
-    """Where results are stored that are too large for a claim. `Shelf` implements it."""
+    """Storage for results that are too large for a claim. `Shelf` implements it."""
 
     async def put(self, data: bytes) -> str:
-        """Store a result as a blob, announce it, and return its root. Raises ModelError."""
+        """Store a result as a blob, announce it to other nodes, and return its root.
+
+        Raises ModelError if there is no space or the disk fails.
+        """
         ...
 
     async def get(self, root: str, size: int) -> bytes:
-        """Fetch a result of `size` bytes from any provider. Raises ModelError if the fetch fails,
-        BadOutcome if the blob has another size."""
+        """Fetch a result of `size` bytes from any provider.
+
+        Raises ModelError if the fetch fails, and BadOutcome if the blob has another size.
+        """
         ...
 
     async def drop(self, root: str) -> None:
-        """Drop a result. A blob that is stored for another reason stays."""
+        """Delete a result, unless its blob is also stored for another reason."""
         ...
 
     async def tidy(self, wanted: Collection[str]) -> None:
-        """Drop all other results, such as those of a run that was killed early."""
+        """Delete all results except those in `wanted`, for example results of a run that was
+        killed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The library that holds the blobs, and its place on the disk and in the DHT."""
+    """The library that stores the blobs, with access to the disk quota and to announcements in the
+    DHT."""
 
     library: Library
     make_room: Callable[[int], Awaitable[object]]
-    """Free this many bytes on the disk. Raises ModelError."""
+    """Frees this many bytes on the disk. Raises ModelError if that is impossible."""
     withdraw: Callable[[str], None]
-    """Stop announcing a blob, given by its root."""
+    """Stops announcing the blob with this root."""
 
 
 class Shelf(Shelves):
-    """Result blobs of one node. `folder` has temporary files, and a marker for each blob that is
-    stored only because it is a result. `linked` returns the peers to ask."""
+    """Blobs with results, on one node.
+
+    `folder` holds temporary files, and one marker file for each blob that is stored only because it
+    is a result. `linked` returns the peers from which results are fetched.
+    """
 
     def __init__(
         self,
@@ -71,7 +81,7 @@ class Shelf(Shelves):
         self._exchange = exchange
         self._folder = folder
         self._linked = linked
-        self._one = trio.Lock()  # the temporary file is shared
+        self._one = trio.Lock()  # all operations use the same temporary files
 
     async def put(self, data: bytes) -> str:
         path = self._folder / "result"
@@ -104,7 +114,10 @@ class Shelf(Shelves):
                     await self._forget(root)
 
     async def _tree(self, root: str, size: int) -> Tree:
-        """Fetch a blob's hash tree, but only its top if the blob exceeds the claimed size."""
+        """Fetch a blob's hash tree. Raises BadOutcome if the blob is larger than `size` bytes.
+
+        In that case, only the top of the tree is fetched.
+        """
         patience = defaults.FETCH_PATIENCE
         try:
             return await self._exchange.fetch_tree(root, self._linked, patience=patience, most=size)
@@ -127,6 +140,7 @@ class Shelf(Shelves):
                     await self.drop(entry.name)
 
     async def _read_out(self, root: str) -> bytes:
+        """Return the whole content of a stored blob."""
         path = self._folder / "fetched"
         async with self._one:
             try:
@@ -137,13 +151,13 @@ class Shelf(Shelves):
                 await self._remove_file(path)
 
     async def _forget(self, root: str) -> None:
-        """Remove a blob and the chunks that only it uses."""
+        """Delete a blob and the chunks that nothing else uses."""
         with suppress(ShoalError, OSError):
             if root not in self._library.blobs.roots():
                 return
             own = await self._library.parts(root)
             for other in self._library.everything() - {root}:
-                with suppress(ModelError):  # a damaged blob has no parts to preserve
+                with suppress(ModelError):  # a damaged blob has no chunks to preserve
                     own -= await self._library.parts(other)
             self._storage.withdraw(root)
             await self._library.forget(root)

@@ -1,7 +1,8 @@
-"""Does jobs on this node: selects the next one, claims it, runs it and publishes its result.
+"""Does jobs of all nodes on this node: selects the next one, claims it, runs it, publishes its
+result.
 
-The claim is on this node's disk before the work begins, and later carries the result. The node does
-one job at a time, and starts none while it has interactive requests. Spec: docs/spec/jobs.md.
+The claim is on this node's disk before the work begins, and later contains the result. The node
+does one job at a time, and starts none while it has interactive requests. Spec: docs/spec/jobs.md.
 """
 
 from collections import Counter, OrderedDict
@@ -30,24 +31,27 @@ from .outcome import Outcome, failed, pack_outcome, read_outcome
 from .shelf import Shelves
 
 Item = TypeVar("Item")
-ROOM = KINDS[KIND].live_bytes  # for all own claims together
+ROOM = KINDS[KIND].live_bytes  # space in bytes for all claims of this node
 
 
 _NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "unreachable")
-"""Codes of temporary obstacles, which never count as failures of the job."""
+"""Codes of temporary obstacles, which do not count as failures of the job."""
 
 
 class Runner(Protocol):
-    """Implementation of jobs of one kind."""
+    """Interface of the code that does jobs of one kind."""
 
     kind: str
 
     def able(self, job: Job) -> bool:
-        """Whether the job can be done here now."""
+        """Return whether the job can be done on this node now."""
         ...
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
-        """Do the job. Raises ShoalError if a later try or another node might succeed."""
+        """Do the job and return its outcome. `progress` receives a number that grows with the work.
+
+        Raises ShoalError if a later try or another node might succeed.
+        """
         ...
 
 
@@ -58,12 +62,12 @@ class _Work:
     job: Job
     claim: Claim
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    shown: float = 0.0  # when progress was last written
+    shown: float = 0.0  # time at which progress was last written
     failed: bool = True  # whether an end without a result counts as a failure of the job
 
 
 class Worker:
-    """Does jobs in one node, on its terms."""
+    """Worker of one node, which does jobs under the node's terms."""
 
     def __init__(
         self,
@@ -74,10 +78,14 @@ class Worker:
         *,
         live: Callable[[], Collection[PeerId]],
     ) -> None:
-        """`runners`: by the kind of the jobs that they do. `live`: peers that are reachable now."""
-        self.done = 0  # jobs, in this run
+        """Create a worker.
+
+        `runners` maps each kind of job to its implementation. `live` returns the peers that are
+        reachable now.
+        """
+        self.done = 0  # jobs done since the start
         self.health: Callable[[str | None], None] = lambda _: None
-        """Receives a sentence about what prevents jobs here, or None if nothing does."""
+        """Receives a sentence about what prevents jobs on this node, or None if nothing does."""
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
         self._terms = terms
@@ -85,7 +93,7 @@ class Worker:
         self._shelf = shelf
         self._jobs = node.state.views.jobs
         self.crew = Crew(node.state.views.members, runners, live=live, now=node.host.now)
-        """The members that do jobs of these kinds."""
+        """Members that do jobs of the same kinds."""
         self._claimant = Claimant(
             self._own,
             self._jobs,
@@ -96,12 +104,13 @@ class Worker:
         )
         self._work: _Work | None = None
         self._failures: OrderedDict[str, int] = OrderedDict()
-        self._spent: Counter[PeerId] = Counter()  # bytes of own claims, by author of the job
+        # By author of jobs: the bytes that these jobs take in this node's claims.
+        self._spent: Counter[PeerId] = Counter()
         self._leaving = False
 
     @property
     def at(self) -> str | None:
-        """The id of the job in progress."""
+        """Id of the job in progress, or None."""
         return None if self._work is None else self._work.job.id
 
     async def run(self) -> None:
@@ -119,7 +128,8 @@ class Worker:
                 await trio.sleep(defaults.PAUSE if found else defaults.LOOK)
 
     async def leave(self) -> None:
-        """Take no more jobs and abandon the current one, so that another node begins it at once."""
+        """Start no more jobs, and abandon the current one so that another node begins it at
+        once."""
         self._leaving = True
         work, members = self._work, self._state.views.members
         if self._own not in self.crew.shares:
@@ -137,18 +147,22 @@ class Worker:
             await trio.sleep(defaults.LEAVE_SPREAD)
 
     def _is_open(self, job: str) -> bool:
+        """Return whether this node has a claim without a result on the job."""
         claim = self._claimed(job)
         return claim is not None and not claim.done
 
     async def _begin(self) -> None:
-        """Wait until the claims of earlier runs are known."""
+        """Wait until the claims of earlier runs are known, and process them."""
         await self._state.shown.wait()
         await in_turns(self.crew.known(), self.crew.changed)
         await in_turns(self._claimant.known(), self._notice)
 
     def _offers(self) -> bool:
-        """Publish whether this node does jobs now, because jobs fall first to nodes that say so.
-        Return whether it does and the fact is on disk, which shows that claims can be stored."""
+        """Publish whether this node does jobs now, and return whether it may start one.
+
+        Nodes that publish this are the preferred workers of jobs. The result is True only once the
+        entry is on disk, which shows that claims can be stored too.
+        """
         says = does_jobs(self._state.views.members, self._own)
         does = not self._leaving and self._terms.ready()
         if says != does:
@@ -159,6 +173,7 @@ class Worker:
     # Changes by other nodes.
 
     async def _watch_jobs(self, watch: Watch[str, Standing]) -> None:
+        """Process each change of a job."""
         async for change in watch:
             if change.subject is None:
                 await in_turns(self._claimant.known(), self._notice)
@@ -167,6 +182,7 @@ class Worker:
                     self._notice(change.subject)
 
     async def _watch_members(self, watch: Watch[PeerId, Member]) -> None:
+        """Process each change of a member."""
         async for change in watch:
             if change.subject is None:
                 await in_turns(self.crew.known(), self.crew.changed)
@@ -175,13 +191,18 @@ class Worker:
                     self.crew.changed(change.subject)
 
     async def _watch_crew(self) -> None:
-        """Track live members, also during a job, because silence counts from the last sighting."""
+        """Record live members periodically, even during a job, because silence counts from the last
+        record."""
         while True:
             self.crew.look()
             await trio.sleep(defaults.LOOK)
 
     def _notice(self, job: str) -> None:
-        """Handle a change of a job: another node may have precedence, or the job may be removed."""
+        """Process a change of a job.
+
+        If another node has precedence or the job was removed, stops working on it and removes the
+        claim.
+        """
         if not self._claimant.noticed(job, self._host.now()):
             return
         if self._work is not None and self._work.job.id == job:
@@ -191,6 +212,10 @@ class Worker:
     # One job.
 
     def _willing(self, job: Job) -> bool:
+        """Return whether this node accepts a job and can do it now.
+
+        The claims on one author's jobs may take at most as much space as is still free.
+        """
         runner = self._runners.get(job.kind)
         left = ROOM - self._spent.total() - defaults.CLAIM_BYTES - defaults.INLINE_BYTES
         if runner is None or self._spent[job.author] > left or not self._terms.accepts(job.author):
@@ -198,7 +223,7 @@ class Worker:
         return runner.able(job)
 
     async def _next(self) -> bool:
-        """Do the next job, from its claim to its result. Return whether there was one."""
+        """Do the next job, from the claim to the result. Return whether there was a job."""
         self._weigh()
         claim = self._claimant.next(self._host.now())
         standing = None if claim is None else self._jobs.get(claim.job)
@@ -214,7 +239,7 @@ class Worker:
         return True
 
     def _weigh(self) -> None:
-        """Sum up the space that each author's jobs take in this node's claims."""
+        """Compute the bytes that the jobs of each author take in this node's claims."""
         self._spent = Counter()
         for claim in self._jobs.claims_by(self._own):
             standing = self._jobs.get(claim.job)
@@ -222,6 +247,7 @@ class Worker:
             self._spent[author] += defaults.CLAIM_BYTES + len(claim.result)
 
     async def _do(self, work: _Work) -> None:
+        """Claim a job, run it, and write its result into the claim."""
         if not self._write(work.claim):
             return
         while self._claimed(work.job.id) is None:  # noqa: ASYNC110  the view tells tasks
@@ -236,7 +262,8 @@ class Worker:
             self._finish(work, result)
 
     async def _outcome(self, work: _Work) -> Outcome | None:
-        """Return the job's outcome, or None to leave it to other nodes or a later try."""
+        """Run a job, with several tries. Return its outcome, or None to leave it to others or to a
+        later try."""
         why = failed("failed", "")
         for number in range(defaults.TRIES):
             if number:
@@ -257,6 +284,7 @@ class Worker:
         return None
 
     async def _tried(self, work: _Work) -> Outcome:
+        """Run a job once, writing progress into the claim. Raises ShoalError if the try fails."""
         pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
 
         def progress(step: int) -> None:
@@ -272,8 +300,10 @@ class Worker:
         return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
 
     async def _result(self, outcome: Outcome) -> bytes | None:
-        """Return the result for the claim, after storing a long text as a blob. Return None if that
-        fails."""
+        """Return an outcome encoded for the claim. A long text is stored as a blob first.
+
+        Returns None if the blob cannot be stored.
+        """
         packed = pack_outcome(outcome)
         if len(packed) <= defaults.INLINE_BYTES:
             return packed
@@ -289,6 +319,7 @@ class Worker:
         return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
 
     def _finish(self, work: _Work, result: bytes) -> None:
+        """Write the result into the claim. If that fails, leave the job to other nodes."""
         if self._write(self._claimant.finish(work.job.id, result)):
             self.done += 1
             self._failures.pop(work.job.id, None)
@@ -296,20 +327,23 @@ class Worker:
             self._leave_to_others(work)
 
     def _give_up(self, work: _Work) -> None:
-        """Withdraw the claim on a job that was abandoned, so that another node does it."""
+        """If the job was abandoned, withdraw the claim so that another node does it."""
         if work.job.id in self._claimant.running:
             self._leave_to_others(work)
 
     def _leave_to_others(self, work: _Work) -> None:
+        """Withdraw the claim on a job, and count a failure unless the obstacle was temporary."""
         self._claimant.give_up(work.job.id, self._host.now(), failed=work.failed)
         self._take_back(work.job.id)
 
-    # Own claims.
+    # This node's claims.
 
     def _claimed(self, job: str) -> Claim | None:
+        """Return this node's claim on a job, or None if there is none."""
         return self._jobs.claim_by(self._own, job)
 
     def _write(self, claim: Claim) -> bool:
+        """Write a claim into the feed. Return False if the feed is full."""
         try:
             self._state.set(KIND, claim.job, claim_fact(claim))
         except FeedFull as full:
@@ -318,11 +352,13 @@ class Worker:
         return True
 
     def _take_back(self, job: str) -> None:
-        with suppress(FeedFull):  # a forked feed does not count anyway
+        """Remove this node's claim on a job from the feed."""
+        with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set(KIND, job, None)
 
     async def _tidy(self) -> None:
-        """Remove outdated claims, sooner if their space is scarce."""
+        """Periodically remove outdated claims and their blobs, earlier if the space for claims is
+        scarce."""
         results = {self._blob(claim) for claim in self._jobs.claims_by(self._own)}
         await self._shelf.tidy(results)
         while True:
@@ -345,7 +381,8 @@ class Worker:
 
 
 async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
-    """Apply `do` to each item, and let other tasks run in between. Peers can create many items."""
+    """Apply `do` to each item, and let other tasks run in between, because there may be many
+    items."""
     for number, item in enumerate(items, 1):
         do(item)
         if number % defaults.AT_ONCE == 0:
@@ -353,7 +390,7 @@ async def in_turns(items: Iterable[Item], do: Callable[[Item], object]) -> None:
 
 
 def does_jobs(members: Members, peer: PeerId) -> bool:
-    """Whether a member says that it does jobs."""
+    """Return whether a member publishes that it does jobs."""
     member = members.get(peer)
     return member is not None and bool(member.jobs)
 

@@ -1,6 +1,5 @@
-"""Which layers of which model a node takes, from facts that all nodes share. No I/O, but for the
-probe.
+"""Decision which layers of which model a node serves, from facts that all nodes share.
 
-Public: `probe`, `plan`, `Placing`, `choose_model`, `Held`. Imports the interface of `engine/`.
-Spec: docs/spec/membership.md; why: ADR 0032.
+Does no I/O, except for the probe. Public: `probe`, `plan`, `Placing`, `choose_model`, `Held`.
+Imports the interface of `engine/`. Spec: docs/spec/membership.md; reasons: ADR 0032.
 """

@@ -1,7 +1,8 @@
-"""Counts the replicas of each layer of a model and picks the range that one more node should take.
+"""Counts the replicas of each layer of a model, and picks the range that one more node should hold.
 
 Neighbouring layers with the same replicas form one segment, so the work grows with the number of
-shard ends and not with layers. All layers of a model take the same memory (`engine/families.py`).
+shard ends and not with the number of layers. All layers of a model need the same memory
+(`engine/families.py`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,12 +17,12 @@ from ..engine.families import Architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import DType, Parts
 
 Span = tuple[int, int]
-"""Layers start:stop, stop exclusive."""
+"""Layer range (start, stop); stop is exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Memory in bytes of any range of one model's layers, with KV for one short session."""
+    """Memory in bytes that any range of one model's layers needs, with KV for one short session."""
 
     layers: int
     layer: int
@@ -31,31 +32,42 @@ class Sizes:
 
     @classmethod
     def of(cls, arch: Architecture, dtype: DType) -> "Sizes":
-        """Compute the sizes. Tied weights of a model's two ends are counted once."""
+        """Compute the sizes for a model. Weights that the embedding and the head share count
+        once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
         inner = weight_bytes(arch, Parts(False, 0, 1, False), dtype)
         layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
         first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
         last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)
-        both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # tied weights count once
+        both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # shared weights count once
         return cls(arch.layers, layer, first, last, arch.layers * layer + both)
 
     def of_span(self, start: int, stop: int) -> int:
-        """Return the bytes of start:stop, with the embedding and the head if it includes them."""
+        """Return the bytes that layers start:stop need.
+
+        These include the embedding if the range begins with layer 0, and the head if it ends with
+        the last layer.
+        """
         if start == 0 and stop == self.layers:
             return self.everything
         ends = self.first * (start == 0) + self.last * (stop == self.layers)
         return self.layer * (stop - start) + ends
 
     def reach(self, start: int, most: int, memory: int) -> int:
-        """Return the largest stop up to `most` such that start:stop fits, or `start` if none."""
+        """Return the largest stop, at most `most`, such that start:stop fits in `memory` bytes.
+
+        Returns `start` if not one layer fits.
+        """
         stop = start + (memory - self.first * (start == 0)) // self.layer
         if stop >= self.layers and self.of_span(start, self.layers) > memory:
             stop = self.layers - 1
         return max(start, min(stop, most))
 
     def reach_back(self, stop: int, least: int, memory: int) -> int:
-        """Return the smallest start from `least` such that start:stop fits, or `stop` if none."""
+        """Return the smallest start, at least `least`, such that start:stop fits in `memory` bytes.
+
+        Returns `stop` if not one layer fits.
+        """
         start = stop - (memory - self.last * (stop == self.layers)) // self.layer
         if start <= 0 and self.of_span(0, stop) > memory:
             start = 1
@@ -63,13 +75,17 @@ class Sizes:
 
 
 class Coverage:
-    """Segments of one model with their replica counts. `steps` counts the work done."""
+    """Segments of one model's layers with their replica counts. `steps` counts the work done."""
 
     def __init__(self, layers: int, shards: Iterable[ShardRecord]) -> None:
-        """Count layer 0 only with the embedding, and the last layer only with the head."""
+        """Count the replicas in `shards`.
+
+        A shard counts for layer 0 only if it has the embedding, and for the last layer only if it
+        has the head.
+        """
         self.layers = layers
         self.steps = 0
-        ends: Counter[int] = Counter()  # change of the replica count at this layer
+        ends: Counter[int] = Counter()  # by layer: change of the replica count there
         cuts = {0, layers}
         for shard in shards:
             if shard.stop > layers:
@@ -86,23 +102,27 @@ class Coverage:
 
     @classmethod
     def of_spans(cls, layers: int, spans: Iterable[Span]) -> "Coverage":
-        """Create the coverage of shards that include the embedding and head of their ends."""
+        """Create the coverage of shards with these layer ranges.
+
+        A shard has the embedding if its range begins with layer 0, and the head if it ends with the
+        last layer.
+        """
         shards = (ShardRecord("", a == 0, a, b, b == layers, "", 0) for a, b in spans)
         return cls(layers, shards)
 
     def lacks(self, start: int, stop: int) -> bool:
-        """Whether no shard has any layer of start:stop."""
+        """Return whether no shard has any layer of start:stop."""
         return any(first <= start and stop <= last for first, last in self.holes())
 
     def replicas(self) -> list[int]:
-        """Return the number of shards that have each layer."""
+        """Return, for each layer, the number of shards that have it."""
         found: list[int] = []
         for segment, count in enumerate(self._counts):
             found += [count] * (self._edges[segment + 1] - self._edges[segment])
         return found
 
     def holes(self) -> list[Span]:
-        """Return the ranges that no shard has, in order."""
+        """Return the layer ranges that no shard has, in order."""
         found: list[Span] = []
         for segment, count in enumerate(self._counts):
             if count:
@@ -114,13 +134,20 @@ class Coverage:
         return found
 
     def add(self, start: int, stop: int) -> None:
-        """Count one more shard with start:stop, and with the embedding and head of its ends."""
+        """Count one more shard with start:stop.
+
+        It has the embedding if the range begins with layer 0, and the head if it ends with the last
+        layer.
+        """
         first, last = self._edge(start), self._edge(stop)
         for segment in range(first, last):
             self._counts[segment] += 1
 
     def _edge(self, layer: int) -> int:
-        """Return the index of the edge at a layer, and make that edge a cut."""
+        """Return the index of the edge at `layer`, and record that a chain can join shards there.
+
+        If there is no edge at that layer yet, the segment is split there.
+        """
         at = bisect_left(self._edges, layer)
         if self._edges[at] != layer:
             self._edges.insert(at, layer)
@@ -130,11 +157,13 @@ class Coverage:
         return at
 
     def choose(self, sizes: Sizes, memory: int, turn: int = 0) -> Span | None:
-        """Return the range to take within `memory` bytes, or None if not one layer fits.
+        """Return the range that a node with `memory` bytes should hold, or None if not one layer
+        fits.
 
-        If the whole model fits, take it. Otherwise fill as much as possible of a hole. If there is
-        no hole, take the aligned range whose layers have the fewest replicas. `turn` selects the
-        next of these choices.
+        If the whole model fits, the range is the whole model. Otherwise it fills as much as
+        possible of a hole. If there is no hole, it is the range whose layers have the fewest
+        replicas. Ranges that begin and end where other shards do have priority. `turn` skips that
+        many of the best choices.
         """
         self.steps += len(self._edges)
         if sizes.everything <= memory:
@@ -151,8 +180,11 @@ class Coverage:
         return _picked([((count, a - b, a), (a, b)) for count, (a, b) in choices], turn)
 
     def _in_holes(self, sizes: Sizes, memory: int) -> list[Span]:
-        """Return the ranges that fit at the start or the end of each hole, because a range in the
-        middle would split it. Return ranges inside a hole only if none of these fits."""
+        """Return the ranges that fit into the holes, at the start and the end of each hole.
+
+        A range in the middle would split its hole. Therefore those are returned only if no range
+        fits at either end of any hole.
+        """
         holes = self.holes()
         ends = [(start, sizes.reach(start, stop, memory)) for start, stop in holes]
         ends += [(sizes.reach_back(stop, start, memory), stop) for start, stop in holes]
@@ -167,7 +199,11 @@ class Coverage:
         return [(start, stop) for start, stop in inner if start < stop]
 
     def _aligned(self, sizes: Sizes, memory: int) -> Iterator[Span]:
-        """Yield the longest range from each cut to a later cut. A shorter one is never better."""
+        """Yield, from each edge at which shards can be joined, the longest range that ends at such
+        an edge.
+
+        A shorter range is never better.
+        """
         cuts = [edge for edge, cut in zip(self._edges, self._cut, strict=True) if cut]
         for start in cuts[:-1]:
             stop = cuts[bisect_right(cuts, sizes.reach(start, self.layers, memory)) - 1]
@@ -175,17 +211,20 @@ class Coverage:
                 yield start, stop
 
     def _loose(self, sizes: Sizes, memory: int) -> Iterator[Span]:
-        """Yield the longest range that fits from each layer."""
+        """Yield, from each layer, the longest range that fits."""
         for start in range(self.layers):
             stop = sizes.reach(start, self.layers, memory)
             if start < stop:
                 yield start, stop
 
     def _weighed(self, spans: Iterable[Span]) -> list[tuple[int, Span]]:
-        """Return the minimum replica count of each span. Span ends must not decrease."""
+        """Return (lowest replica count of its layers, span) for each span.
+
+        The starts and the stops of successive spans must not decrease.
+        """
         found: list[tuple[int, Span]] = []
         edges, counts = self._edges, self._counts
-        waiting: deque[int] = deque()  # segments with increasing counts, for a sliding minimum
+        waiting: deque[int] = deque()  # segments with increasing counts: a sliding-window minimum
         segment = 0
         for start, stop in spans:
             while segment < len(counts) and edges[segment] < stop:
@@ -200,7 +239,8 @@ class Coverage:
 
 
 def _picked(ranked: list[tuple[tuple[int, ...], Span]], turn: int) -> Span:
-    """Return the span with the lowest rank, or the one that follows by `turn` ranks."""
+    """Return the span with the lowest rank, or the span that follows it by `turn` ranks
+    (cyclic)."""
     if not turn:
         return min(ranked)[1]
     chosen = sorted(set(ranked))

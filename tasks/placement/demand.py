@@ -1,8 +1,8 @@
-"""Decides which model a node serves unasked: one that its owner trusts, or that many peers want.
+"""Decides which model a node serves if its owner names none.
 
-Any peer may name any model and create any number of members that name it. So a model counts by the
-number of networks in which this node is linked with members that want it, or by the word of peers
-that the owner trusts. Sans-I/O. Why: docs/adr/0025-what-a-stranger-may-ask.md.
+Any peer may name any model and create any number of members that name it. A model is therefore
+served only if peers that the owner trusts name it, or if members that want it are linked to this
+node from several networks. No I/O. Reasons: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,23 +18,24 @@ from .plan import has_chain
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """Evidence beyond the members' own word."""
+    """Evidence for models that does not depend on what unknown members claim."""
 
     named: frozenset[str] = frozenset()
-    """Roots that have a name here: the owner added or downloaded them, or served them."""
+    """Roots that have a name on this node: its owner added or downloaded the model, or the node
+    served it."""
     embedded: str = ""
-    """The root of the model that every node ships with."""
+    """Root of the model that every node has from its installation."""
     trusted: Mapping[PeerId, str] = field(default_factory=dict)
-    """Peers that the owner trusts to say what is needed, and the relation of each to this node."""
+    """Peers whose demand the owner trusts, each with a phrase for its relation to this node."""
     networks: Mapping[PeerId, str] = field(default_factory=dict)
-    """The network in which this node is linked with each peer."""
+    """The network from which each peer is linked to this node."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
-    """Roots that peers have jobs for."""
+    """By root: the peers that have jobs for this model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model that members name."""
+    """A model that members name, with the demand for it."""
 
     root: str
     name: str
@@ -47,7 +48,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to serve, why, and whether that is final or another model may turn out to be needed."""
+    """The model to serve and the reason.
+
+    If not `settled`, another model may still turn out to be needed.
+    """
 
     root: str
     why: str
@@ -55,11 +59,13 @@ class Choice:
 
 
 def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | None:
-    """Choose, among the models that there is a reason to serve, the one whose weakest layer has
-    the fewest replicas, then the one that is wanted in most networks, then by root.
+    """Return the model to serve, or None if there is no reason to serve any.
 
-    Layers that members are about to serve count. The embedded model is used only if there is no
-    other model, but a node that has already had it serves it again if no other node does.
+    Among the models with a reason, the one whose weakest layer has the fewest replicas comes first.
+    Ties go to the model that is wanted in most networks, then to the lower root. Layers that
+    members are about to serve count as replicas. The embedded model is considered only if there is
+    no reason to serve another model, or if there is a reason to serve it and one of its layers has
+    no replica.
     """
     found = candidates(members, own, backing)
     others = {peer: _as_aimed(record) for peer, record in members.items() if peer != own}
@@ -87,9 +93,12 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
 def choose_other(
     members: Members, own: PeerId, root: str, backing: Backing, unfit: Collection[str] = ()
 ) -> Choice | None:
-    """Choose a model that no chain of members serves, for a node whose own model (`root`) the
-    other members can serve without it. If several nodes could move, only one does at a time: first
-    those with chunks of the other model, then by the lower peer id."""
+    """Return a model that no chain of members serves yet, or None if there is none.
+
+    For a node that serves `root`: the other members must be able to serve that model without this
+    node. If several nodes could move, only one moves at a time: nodes with chunks of the other
+    model come first, then those with the lower peer id. Models in `unfit` are skipped.
+    """
     others = {peer: record for peer, record in members.items() if peer != own}
     found = [each for each in candidates(members, own, backing) if each.root not in unfit]
     here = next((each for each in found if each.root == root), None)
@@ -117,9 +126,11 @@ def _is_served(
     staying: Collection[PeerId] = (),
     coming: Collection[PeerId] = (),
 ) -> bool:
-    """Return whether a chain of the other members serves a model, or will. Members that claim
-    layers of another model count only if they are `staying`. Members that claim layers of this one
-    count only if they are `coming`."""
+    """Return whether a chain of the other members serves a model, or will serve it.
+
+    The current layers of a member that claims layers of another model count only if the member is
+    in `staying`. The claimed layers of this model count only if the member is in `coming`.
+    """
     spans = []
     for peer, record in others.items():
         aim = record.aim
@@ -131,7 +142,7 @@ def _is_served(
 
 
 def _as_aimed(record: MemberRecord) -> MemberRecord:
-    """Return the record as if the member already served what it claims."""
+    """Return the record as if the member already served the layers that it claims."""
     aim = record.aim
     if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
         return record
@@ -140,7 +151,7 @@ def _as_aimed(record: MemberRecord) -> MemberRecord:
 
 
 def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:
-    """Return all models that members name, ordered by root."""
+    """Return all models that members name, in order of their roots."""
     standing = {root: set(peers) for root, peers in backing.asked.items()}
     said: dict[str, dict[_Words, set[str]]] = {}
     for peer, record in members.items():
@@ -161,14 +172,17 @@ def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidat
 
 
 _Words = tuple[int, str]
-"""The number of layers of a model, and its name."""
+"""(number of layers, name) of a model, as a member states them."""
 
 
 def _candidate(
     root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
 ) -> Candidate:
-    """Create a candidate. `said`: networks of the members that state each description; "" stands
-    for the trusted ones."""
+    """Create a candidate from the descriptions that members state for this root.
+
+    `said` maps each description to the networks of the members that state it, where "" stands for
+    this node and all trusted peers. `standing` are the peers that name, serve or ask for the model.
+    """
     layers, name = min(said, key=lambda words: ("" not in said[words], -len(said[words]), words))
     networks = {backing.networks[peer] for peer in standing if peer in backing.networks}
     trusted = min(standing & backing.trusted.keys(), default=None)
@@ -183,7 +197,7 @@ def _candidate(
 
 
 def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
-    """Return a sentence that says why no model is served, and what would change that."""
+    """Return a sentence that says why no model is served and what would change that."""
     found = [each for each in candidates(members, own, backing) if not each.why]
     if not found:
         return "no model is known yet; `shoal model add FOLDER` adds one"
@@ -195,6 +209,6 @@ def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:
 
 
 def _stood_for(record: MemberRecord) -> Iterator[str]:
-    """Yield the roots that a member serves or names."""
+    """Yield the roots that a member names or serves."""
     yield from (model.root for model in record.models)
     yield from (shard.root for shard in record.shards)

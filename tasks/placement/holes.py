@@ -1,7 +1,7 @@
-"""Counts replicas of layers and describes what is missing. Pure functions over members.
+"""Counts the replicas of layers, and describes missing layers in sentences. Pure functions.
 
 The embedding belongs to layer 0 and the head to the last layer. `plan.py` decides which layers a
-node takes.
+node holds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,10 @@ class Hole:
 
 
 def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
-    """Return `nodes` even contiguous ranges (start, stop); `nodes` must not exceed `layers`."""
+    """Return `nodes` contiguous ranges (start, stop) of nearly equal length.
+
+    Raises ValueError unless 1 <= nodes <= layers.
+    """
     if not 1 <= nodes <= layers:
         raise ValueError(f"{layers} layers cannot be split over {nodes} nodes")
     cuts = [layers * number // nodes for number in range(nodes + 1)]
@@ -37,29 +40,37 @@ def split_layers(layers: int, nodes: int) -> list[tuple[int, int]]:
 
 
 def parts_of(start: int, stop: int, layers: int) -> Parts:
-    """Return the shard of a layer range, with the embedding and the head if it includes them."""
+    """Return the shard with layers start:stop of a model with `layers` layers.
+
+    It has the embedding if it begins with layer 0, and the head if it ends with the last layer.
+    """
     return Parts(start == 0, start, stop, stop == layers)
 
 
 def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Return a shard's memory: its weights, and KV for one short session (KV_TOKENS_LEAST)."""
+    """Return the least memory in bytes for a shard: its weights, and KV for KV_TOKENS_LEAST
+    tokens."""
     kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
     return weight_bytes(arch, parts, dtype) + kv
 
 
 def replicas(members: Members, root: str, layers: int) -> list[int]:
-    """Return how many members serve each layer. Layer 0 counts only with the embedding, the last
-    only with the head."""
+    """Return, for each layer, the number of members that serve it.
+
+    A member counts for layer 0 only if it has the embedding, and for the last layer only if it has
+    the head.
+    """
     return Coverage(layers, _shards(members, root)).replicas()
 
 
 def holes_of(members: Members, root: str, layers: int) -> list[Hole]:
-    """Return the ranges that no node serves, in order."""
+    """Return the layer ranges that no member serves, in order."""
     return [Hole(*span) for span in Coverage(layers, _shards(members, root)).holes()]
 
 
 def missing_sentence(members: Members, root: str, layers: int, holes: Sequence[Hole]) -> str:
-    """Return a sentence with the unserved layers, the memory they take and each node's offer."""
+    """Return a sentence that states the unserved layers, the memory for them, and what each node
+    offers."""
     ranges = " and ".join(f"{hole.start}:{hole.stop}" for hole in holes[:8])
     model = _named(members, root)
     name = f"`{naming.shown(model.name)}`" if model else f"model {root[:16]}"
@@ -79,7 +90,7 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
 
 
 def no_fit(sizes: Sizes, memory: int) -> NoFit:
-    """Return the error for a node where not one layer fits in `memory` bytes."""
+    """Create the error for a node whose `memory` bytes do not suffice for a single layer."""
     smallest = min(
         sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
     )
@@ -92,12 +103,14 @@ def no_fit(sizes: Sizes, memory: int) -> NoFit:
 
 
 def _named(members: Members, root: str) -> ModelName | None:
+    """Return the name and size of a model as a member states them, or None if no member names
+    it."""
     names = (model for record in members.values() for model in record.models if model.root == root)
     return min(names, key=lambda model: model.name, default=None)
 
 
 def _offers(members: Members, root: str) -> str:
-    """Return what each node offers, starting with those that could help most."""
+    """Return text about what each node offers. The nodes that could help most come first."""
     ranked = sorted(
         members.values(),
         key=lambda record: (not record.capacity.engine, -record.capacity.memory_bytes, record.peer),
@@ -109,6 +122,7 @@ def _offers(members: Members, root: str) -> str:
 
 
 def _offer(record: MemberRecord, root: str) -> str:
+    """Return a phrase about what one node offers and serves."""
     if not record.capacity.engine:
         return "has no engine"
     offer = f"offers {_size(record.capacity.memory_bytes)}"

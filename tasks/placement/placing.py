@@ -1,11 +1,11 @@
-"""Decides when a node takes and changes its layers of one model. Sans-I/O: takes facts and a
-time, and returns a step.
+"""Decides when a node loads layers of one model, and when it changes to other layers.
 
-A node claims layers before it loads them. It looks again when other nodes have had time to publish
-a claim on the same layers, and the plan then gives them to only one node. If the plan keeps
-changing, it loads after CLAIM_LONGEST anyway. A node that holds layers moves only after the reason
-has lasted for a while, which doubles with each recent move.
-Why: docs/adr/0032-standing-placement.md.
+No I/O: the caller passes facts and the time, and executes the step that is returned. A node claims
+layers before it loads them. It then waits until other nodes have had time to publish claims on the
+same layers, and the plan gives the layers to only one of these nodes. If the plan keeps changing,
+the node loads after CLAIM_LONGEST anyway. A node that holds layers moves only if the reason has
+lasted for a while, and this time doubles with each recent move. Reasons:
+docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,35 +30,44 @@ from .plan import Place, has_chain, plan
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Decision of one look at the facts."""
+    """Decision about the layers of this node at one moment."""
 
     span: Span | None
-    """None if not one layer fits."""
+    """The layers to claim, hold or load. None if not one layer fits."""
     rank: Rank
     load: bool = False
-    """Whether the node is to load the span now."""
+    """Whether the node must load the span now."""
     wake: float = inf
-    """When to look again if there is no news."""
+    """Time at which to decide again if no facts change before. Infinity: only then."""
 
 
 class Moves:
-    """Moves of one node in the last MOVES_KEPT seconds. Facts of other nodes cause them, so the
-    node waits longer for each further one."""
+    """Moves of one node in the last MOVES_KEPT seconds.
+
+    Facts from other nodes, which may be hostile, cause the moves. The node therefore waits longer
+    before each further one.
+    """
 
     def __init__(self) -> None:
         self._times: list[float] = []
 
     def note(self, now: float) -> None:
+        """Record a move at `now`."""
         self._times.append(now)
 
     def factor(self, now: float) -> int:
-        """Return by how much to multiply the wait for the next move: 1, 1, 2, 4 and so on."""
+        """Return the factor for the wait before the next move: 1, 1, 2, 4 and so on after 0, 1, 2,
+        3 moves."""
         self._times = [at for at in self._times if at > now - MOVES_KEPT]
         return 1 << max(0, len(self._times) - 1)
 
 
 class Placing:
-    """Layers of one node in one model. `jitter` (0 to 1) spreads nodes with the same reason."""
+    """Decisions about the layers of one node in one model.
+
+    `memory` is in bytes. `jitter` (0 to 1) delays nodes that have the same reason to move by
+    different times.
+    """
 
     def __init__(
         self, own: PeerId, memory: int, jitter: float = 0.0, moves: Moves | None = None
@@ -75,12 +84,16 @@ class Placing:
 
     @property
     def rank(self) -> Rank:
+        """Whether this node seeks, claims or holds layers."""
         if self._claim is not None:
             return Rank.CLAIMS
         return Rank.SEEKS if self._held is None else Rank.HOLDS
 
     def look(self, now: float, sizes: Sizes, others: Sequence[Place]) -> Step:
-        """Decide from the others' places. After a step with `load`, the node holds the span."""
+        """Return the next step, given the other nodes and their layers (`others`).
+
+        A step with `load` makes this node a holder of the span at once, for later decisions.
+        """
         own = Place(self._own, self._memory, self._claim or self._held, self.rank)
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
@@ -106,28 +119,36 @@ class Placing:
         return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
     def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
-        """Return whether another node has removed the reason for this claim."""
+        """Return whether other nodes now complete a chain with the held layers, so that a claim is
+        moot."""
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
         return has_chain(sizes.layers, (self._held, *held))
 
     def hold(self, span: Span) -> None:
-        """Hold this span without a claim, for example after a move that failed."""
+        """Set the held layers to `span` and drop any claim, for example after a failed move."""
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
-        """Return when the reason to move will have lasted long enough."""
+        """Return the time at which the reason to move will have lasted long enough.
+
+        If `complete`, the planned chain covers all layers, and the wait is shorter.
+        """
         if self._reason_since is None:
             self._reason_since = now
         settle = MOVE_SETTLE if complete else SPREAD_SETTLE
         return self._reason_since + self._jitter + settle * self._moves.factor(now)
 
     def _confirm(self, now: float, span: Span) -> Step:
+        """Return the step for an existing claim: load once CLAIM_WAIT is over, or else wait until
+        then."""
         due = self._claimed_at + CLAIM_WAIT
         return self._load(now, span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
 
     def _load(self, now: float, span: Span) -> Step:
+        """Hold the span, and count a move if other layers were held before. Return a step with
+        `load`."""
         if self._held is not None:
             self._moves.note(now)
         self.hold(span)
@@ -135,15 +156,23 @@ class Placing:
 
 
 class Facts:
-    """Reader of the members' records: the places in one model that count."""
+    """Converter of member records into the places of nodes in one model.
+
+    Remembers since when each member has not served the layers that it seeks or claims.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # since when
+        self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # (aim, time since when)
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
-        """Return the other nodes' places. Ignore a member that has sought or claimed layers
-        for CLAIM_TIME without serving them. A member that serves without an aim does not move."""
+        """Return the other nodes' places in the model, at most PLACES, those with the highest rank
+        first.
+
+        A member that has sought or claimed the same layers for CLAIM_TIME without serving them is
+        left out. A member that serves layers but publishes no aim does not move, so its rank is
+        FIXED.
+        """
         found, unserved = [], dict[PeerId, tuple[Aim, float]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:

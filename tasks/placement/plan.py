@@ -1,8 +1,8 @@
-"""Plans the layers of all nodes of one model. Pure functions over shared facts.
+"""Plans which layers each node of one model holds. Pure functions over shared facts.
 
-A session runs through whole shards that join exactly, so the plan needs a chain of shards, and not
-only a replica of each layer. All nodes compute the same plan from the same facts, and each executes
-its own part (`placing.py`). Why: docs/adr/0032-standing-placement.md.
+A session runs through whole shards that join exactly. The plan therefore needs a chain of shards,
+and not only a replica of each layer. All nodes compute the same plan from the same facts, and each
+node executes its own part (`placing.py`). Reasons: docs/adr/0032-standing-placement.md.
 """
 
 from bisect import bisect_left
@@ -19,41 +19,44 @@ from .coverage import Coverage, Sizes, Span
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node that takes part in one model, and the layers that it holds or claims."""
+    """A node that takes part in one model, and the layers that it holds or claims (None: it seeks
+    some)."""
 
     peer: PeerId
-    memory: int  # bytes offered
+    memory: int  # bytes that the node offers
     span: Span | None
     rank: Rank
 
     @property
     def movable(self) -> bool:
+        """Whether the node may be given other layers."""
         return self.rank is not Rank.FIXED
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The span of each node on which at least one layer fits."""
+    """The layers of each node on which at least one layer fits."""
 
     spans: Mapping[PeerId, Span]
     complete: bool
-    """Whether a chain of them covers all layers."""
+    """Whether a chain of these nodes covers all layers."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """Number of nodes examined, which bounds how long hostile facts keep a planner busy."""
+    """Counter of the nodes examined. It bounds how long hostile facts can keep a planner busy."""
 
     steps: int = 0
 
 
 def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
-    """Plan the layers of all nodes.
+    """Return the plan for these nodes.
 
-    A node that can hold everything does. Where a chain exists, no node moves. Where one is
-    possible, the plan keeps as many spans as it can and fills the gaps with nodes that seek layers
-    first, spares next and others last. Where none is possible, seeking and spare nodes fill what
-    they can.
+    A seeking node that can hold the whole model does so. If a chain exists, no node moves. If no
+    chain exists but one is possible, the plan preserves as many spans as it can. It fills the gaps
+    first with nodes that seek layers, then with nodes whose layers others hold too (spares), and
+    last with the remaining ones. If no chain is possible, seeking and spare nodes fill as many
+    layers as they can.
     """
     found = {place.peer: place.span for place in places if _is_placed(sizes, place)}
     seeking = [place for place in sorted(places, key=_order) if place.peer not in found]
@@ -75,7 +78,7 @@ def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
 
 
 def has_chain(layers: int, spans: Iterable[Span]) -> bool:
-    """Return whether spans that join exactly lead from the first layer to the last."""
+    """Return whether spans that join exactly lead from the first layer to the end of the last."""
     reached = {0}
     for start, stop in sorted(spans):
         if start in reached:
@@ -84,17 +87,21 @@ def has_chain(layers: int, spans: Iterable[Span]) -> bool:
 
 
 def _is_placed(sizes: Sizes, place: Place) -> bool:
+    """Return whether the node has a valid layer range of this model."""
     return place.span is not None and 0 <= place.span[0] < place.span[1] <= sizes.layers
 
 
 def _order(place: Place) -> tuple[int, int, PeerId]:
-    """Sort key: nodes that lose nothing by moving first, then those with the most memory."""
+    """Return a sort key: the lowest rank first (it loses least by moving), then the most memory."""
     return place.rank, -place.memory, place.peer
 
 
 def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> dict[PeerId, Span]:
-    """Give seeking nodes the missing layers, or else those with the fewest replicas. Beyond a limit
-    on the work, each node takes the next of the remaining choices."""
+    """Return spans for seeking nodes: missing layers, or else those with the fewest replicas.
+
+    Each span counts as a replica for the nodes that follow. Beyond AHEAD_STEPS of work it no longer
+    does, and each further node takes the next best choice instead.
+    """
     coverage, found = Coverage.of_spans(sizes.layers, spans), dict[PeerId, Span]()
     turn = 0
     for place in seeking:
@@ -109,7 +116,11 @@ def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> di
 
 
 def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
-    """Return the spans of the nodes that should move or start because there is no chain."""
+    """Return the spans of the nodes that should move or start, if there is no chain.
+
+    First tries to preserve the spans of as many nodes as possible, and releases one node after
+    another until the rest fill the gaps.
+    """
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
     fixed = [place for place in kept if not place.movable]
@@ -133,10 +144,13 @@ def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> 
 
 
 def _disjoint(placed: Sequence[Place]) -> list[Place]:
-    """Choose nodes whose spans do not overlap and together have the most layers. Ties go to the
-    higher rank."""
+    """Return nodes whose spans do not overlap and that together have the most layers.
+
+    If several selections have as many layers, the one with the higher ranks wins, then the one with
+    fewer nodes.
+    """
     Found = tuple[int, int, int, tuple[Place, ...]]
-    best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # by the last layer considered
+    best: list[tuple[int, Found]] = [(0, (0, 0, 0, ()))]  # (end of last span, selection)
     for place in sorted(placed, key=lambda place: (_span(place)[::-1], -place.rank, place.peer)):
         start, stop = _span(place)
         before = next(found for end, found in reversed(best) if end <= start)
@@ -152,19 +166,23 @@ def _disjoint(placed: Sequence[Place]) -> list[Place]:
 
 
 def _span(place: Place) -> Span:
+    """Return the layers of a node that is known to have some."""
     assert place.span is not None
     return place.span
 
 
 def _waste(sizes: Sizes, place: Place) -> int:
-    """Return how many more layers a node could hold than it does."""
+    """Return how many layers a node could hold in addition to its present ones."""
     start, stop = _span(place)
     return _room(sizes, place, first=start == 0, last=stop == sizes.layers) - (stop - start)
 
 
 def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
-    """Return how many layers a node can hold, optionally with the embedding or the head, up to
-    all of them."""
+    """Return how many layers fit on a node, at most all of them.
+
+    If `first`, the node must also hold the embedding; if `last`, the head. If both, the result is
+    either all layers or 0.
+    """
     if first and last:
         return sizes.layers if place.memory >= sizes.everything else 0
     free = place.memory - first * sizes.first - last * sizes.last
@@ -172,7 +190,10 @@ def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False
 
 
 def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
-    """Return the ranges between spans that are in order and do not overlap, the largest first."""
+    """Return the layer ranges between the spans of these nodes, the largest first.
+
+    The spans must be in order and must not overlap.
+    """
     ends = [0, *(end for place in kept for end in _span(place)), layers]
     gaps = [(a, b) for a, b in zip(ends[::2], ends[1::2], strict=True) if a < b]
     return sorted(gaps, key=lambda gap: (gap[0] - gap[1], gap))
@@ -181,7 +202,8 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 def _filled(
     sizes: Sizes, kept: Sequence[Place], free: Sequence[Place], work: _Work
 ) -> dict[PeerId, Span] | None:
-    """Return the spans with which free nodes fill all gaps, or None if they cannot."""
+    """Return spans with which free nodes fill all gaps between `kept`, or None if that is
+    impossible."""
     pool, found = sorted(free, key=_order), dict[PeerId, Span]()
     for gap in _gaps(sizes.layers, kept):
         joined = _joined(sizes, gap, [place for place in pool if place.peer not in found], work)
@@ -192,15 +214,21 @@ def _filled(
 
 
 def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict[PeerId, Span]:
-    """Return spans of a few nodes that fill a gap exactly, if possible without nodes that hold
-    layers. Return nothing if all nodes together are too small."""
+    """Return spans of a few nodes that fill a gap exactly, or nothing if all of them are too small.
+
+    Uses nodes that hold no layers if these suffice.
+    """
     free = [place for place in pool if place.rank < Rank.HOLDS]
     return dict(_row(sizes, gap, free, work) or _row(sizes, gap, pool, work))
 
 
 def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tuple[PeerId, Span]]:
-    """Choose nodes for a gap: the smallest one that can fill it alone, or else the first ones of
-    the pool that suffice, without those that turn out to be unnecessary."""
+    """Return (peer, span) for the nodes chosen to fill a gap, or nothing if the pool does not
+    suffice.
+
+    A node that can fill the gap alone is preferred. Otherwise the first nodes of the pool that
+    suffice are chosen, without those that turn out to be unnecessary.
+    """
     size = gap[1] - gap[0]
     work.steps += len(pool)
     alone = [
@@ -212,7 +240,7 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tu
         return [(min(alone)[2], gap)]
     able = [place for place in pool if _room(sizes, place)]
     totals = list(accumulate(_room(sizes, place) for place in able))
-    # Each node more leaves more room, so what suffices is found by halving.
+    # With more nodes there is always more room, so a binary search finds the smallest number.
     counts = range(bisect_left(totals, size) + 1, len(able) + 1)
     at = bisect_left(counts, True, key=lambda n: bool(_lined_up(sizes, gap, able[:n])))
     if at == len(counts):
@@ -229,10 +257,11 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tu
 
 
 def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
-    """Give these nodes spans, in a row over the gap. Return nothing if they are too small.
+    """Return (peer, span) for these nodes so that they fill the gap in a row, or nothing if
+    impossible.
 
-    The embedding and the head go to the nodes where they cost the fewest layers. Of more nodes than
-    layers, those between the two with the least memory get no span.
+    The embedding and the head go to the nodes where they displace the fewest layers. If there are
+    more nodes than layers, the nodes between these two that have the least memory get no span.
     """
     (start, stop), count = gap, len(nodes)
     row = sorted(nodes, key=lambda place: (place.span or gap[::-1], place.peer))
@@ -268,7 +297,12 @@ def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[Pee
 def _best_ends(
     first: Sequence[int], last: Sequence[int], inner: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Choose the two nodes of a row that lose the fewest layers at its ends. Ties: outermost."""
+    """Return the indexes of the nodes for the two ends of a row, or None if there is no such pair.
+
+    The pair loses the fewest layers to the embedding and the head. `first`, `last` and `inner` are
+    the layers that fit on each node at the beginning, at the end and in between. Among equal pairs,
+    the outermost one wins.
+    """
     numbers = range(len(inner))
     begins = sorted((n for n in numbers if first[n]), key=lambda n: (inner[n] - first[n], n))[:2]
     ends = sorted((n for n in numbers if last[n]), key=lambda n: (inner[n] - last[n], -n))[:2]
@@ -278,7 +312,8 @@ def _best_ends(
 
 
 def _partly(sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]) -> dict[PeerId, Span]:
-    """Fill parts of gaps that are too large for the seeking and spare nodes."""
+    """Return spans with which seeking and spare nodes fill parts of the gaps that they cannot
+    fill."""
     names = {place.peer for place in kept}
     coverage = Coverage.of_spans(sizes.layers, map(_span, kept))
     found: dict[PeerId, Span] = {}

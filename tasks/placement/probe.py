@@ -1,8 +1,9 @@
-"""Measures this machine: its cores, memory, flop/s and bytes/s, and how fast its shard decodes.
+"""Measures this machine: cores, memory, flop/s and bytes/s, and the decode speed of its shard.
 
-The figures of the hardware only compare machines. They come from a float32 matrix product and a
-copy larger than most caches, the fastest of a few rounds each, about 0.3 s in all. They are stored
-in the data folder, and measured again only if the machine has changed.
+The hardware figures serve only to compare machines. They are measured in about 0.3 s with a float32
+matrix product and with a copy that is larger than most caches; of a few rounds each, the fastest
+counts. The results are stored in the data folder and measured again only if the machine has
+changed.
 """
 
 import json
@@ -29,15 +30,17 @@ from ..defaults import (
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Measured flop/s (float32) and bytes/s (read and written) of all cores together."""
+    """Measured speed of all cores together: flop/s (float32), and bytes/s (read plus written)."""
 
     flops: float
     bandwidth: float
 
 
 async def probe(host: Host, folder: Path, *, memory: int | None = None) -> Capacity:
-    """Return this machine's capacity. `memory` is the owner's offer in bytes (None: half of the
-    available memory). `folder` stores the measured speed."""
+    """Return this machine's capacity, measuring its speed unless `folder` has a stored result.
+
+    `memory` is the number of bytes that the owner offers (None: half of the available memory).
+    """
     machine = host.machine()
     offered = int(machine.memory_available * MEMORY_SHARE) if memory is None else memory
     speed = await _speed(host, folder / PROBE_FILE, machine)
@@ -51,6 +54,7 @@ async def probe(host: Host, folder: Path, *, memory: int | None = None) -> Capac
 
 
 async def _speed(host: Host, path: Path, machine: Machine) -> Speed:
+    """Return the stored speed of this machine. If there is none, measure and store it."""
     known = await host.offload(_read, host, path, _fingerprint(machine))
     if known is not None:
         return known
@@ -60,7 +64,7 @@ async def _speed(host: Host, path: Path, machine: Machine) -> Speed:
 
 
 def keep_speed(host: Host, folder: Path, speed: Speed) -> None:
-    """Store a measured speed, which `probe` then uses. Blocking."""
+    """Store a measured speed in `folder`, from where `probe` loads it. Blocking."""
     found = {
         "machine": _fingerprint(host.machine()),
         "flops": speed.flops,
@@ -70,11 +74,12 @@ def keep_speed(host: Host, folder: Path, speed: Speed) -> None:
 
 
 def _fingerprint(machine: Machine) -> str:
+    """Return a text that changes when the hardware of this machine changes."""
     return f"{machine.system} {machine.architecture} {machine.cores} {machine.memory_total}"
 
 
 def _read(host: Host, path: Path, fingerprint: str) -> Speed | None:
-    """Return the stored speed if it is undamaged and belongs to this machine."""
+    """Return the stored speed, or None if it is absent, damaged or belongs to another machine."""
     try:
         found = json.loads(host.files.read(path, limit=PROBE_FILE_BYTES))
         if found["machine"] != fingerprint:
@@ -87,7 +92,7 @@ def _read(host: Host, path: Path, fingerprint: str) -> Speed | None:
 
 
 async def measure(host: Host) -> Speed:
-    """Run the measurements, which take less than 0.5 s."""
+    """Measure this machine's speed. Takes less than 0.5 s."""
     multiply, copy = await host.offload(_workloads)
     return Speed(
         flops=2 * PROBE_MATRIX**3 / await _fastest(host, multiply),
@@ -96,7 +101,10 @@ async def measure(host: Host) -> Speed:
 
 
 async def _fastest(host: Host, work: Callable[[], None]) -> float:
-    """Return the seconds of the fastest round. The first, which touches the memory, is ignored."""
+    """Return the duration in seconds of the fastest round.
+
+    The first round is ignored, because it accesses the memory for the first time.
+    """
     seconds = []
     for _ in range(PROBE_ROUNDS + 1):
         before = host.now()
@@ -106,6 +114,7 @@ async def _fastest(host: Host, work: Callable[[], None]) -> float:
 
 
 def _workloads() -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return the two functions to measure: the matrix product and the memory copy."""
     import numpy  # imported late, so that a start with a stored speed does not wait for it
 
     matrix = numpy.ones((PROBE_MATRIX, PROBE_MATRIX), numpy.float32)
@@ -123,8 +132,10 @@ def _workloads() -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 class DecodeSpeed:
-    """Moving mean of the tokens per second that the shard computes for one session, without
-    waiting times."""
+    """Moving mean of the tokens per second that the shard computes for one session.
+
+    Waiting times are not included.
+    """
 
     def __init__(self) -> None:
         self._seconds = 0.0

@@ -18,24 +18,28 @@ DTypeSetting = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Properties of the shard in the engine against which messages are checked."""
+    """Properties of the loaded shard, which the stage needs to check messages."""
 
     root: str
     parts: Parts
     dtype: DType
-    hidden: int  # values of one token's hidden state
-    vocabulary: int  # token ids
-    context: int  # tokens
+    hidden: int  # number of values in one token's hidden state
+    vocabulary: int  # number of token ids
+    context: int  # the longest session, in tokens
     kv_tokens: int  # positions of KV reserved for all sessions together
 
     @property
     def token_bytes(self) -> int:
+        """Size in bytes of one token's hidden state."""
         return self.hidden * DTYPE_BYTES[self.dtype]
 
 
 def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
-    """Return the dtype to compute in. `auto` depends only on the model, so all nodes agree:
-    float32 below 100 million parameters, where it costs little, else bfloat16."""
+    """Return the dtype in which to compute a model.
+
+    `auto` depends only on the model, so that all nodes agree. It means float32 for models below 100
+    million parameters, where float32 costs little, and bfloat16 for others.
+    """
     if setting != "auto":
         return setting
     parameters = sum(math.prod(tensor.shape) for tensor in manifest.tensors)
@@ -43,9 +47,10 @@ def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
 
 
 def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int:
-    """Return the KV bytes that fit in `memory` beside the weights, up to KV_CONTEXTS contexts.
+    """Return the bytes of KV to reserve: what `memory` bytes leave beside the weights.
 
-    Raises NoFit if not even a short session fits.
+    The result is limited to KV_CONTEXTS full contexts. Raises NoFit if not even a short session
+    fits.
     """
     weights = weight_bytes(arch, parts, dtype)
     token = kv_token_bytes(arch, parts.start, parts.stop, dtype)
@@ -67,7 +72,12 @@ def shard_of(
     memory: int,
     path_of: Callable[[str], Path],
 ) -> LoadShard:
-    """Return the load command for the engine. Raises NoFit."""
+    """Return the engine command that loads the shard `parts`, with KV for the rest of `memory`
+    bytes.
+
+    `path_of` returns the path of the file of a chunk. Raises NoFit if the weights and the KV of a
+    short session exceed `memory`.
+    """
     sources = tuple(
         TensorSource(
             roles=tensor.roles,
@@ -89,7 +99,7 @@ def shard_of(
 
 
 def held_of(shard: LoadShard, arch: Architecture) -> Held:
-    """Return the properties of a loaded shard against which the stage checks messages."""
+    """Return the properties of a loaded shard that the stage needs to check messages."""
     parts = shard.parts
     position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
     return Held(

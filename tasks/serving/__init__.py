@@ -1,5 +1,5 @@
-"""What this node serves: it chooses a model, claims layers, fetches and loads them, and publishes
-its shard.
+"""Serving of one shard: chooses a model, claims layers, fetches and loads them, publishes the
+shard.
 
 Public: `Serving`, `ServingSettings`, `Device`. Imports `placement/`, `inference/` and `engine/`.
 """

@@ -1,5 +1,7 @@
-"""Chooses which model this node serves: the owner's, or one that the swarm needs. Also decides when
-the node may leave its model for another one."""
+"""Chooses which model this node serves: the one that its owner named, or one that the swarm needs.
+
+Also decides when the node may leave its model for another one.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +18,11 @@ from ..placement.demand import Backing, Choice, choose_model, choose_other, wait
 
 
 class Choosing:
-    """Model choice of one node. `model` is the name that the owner gave, if any. `say` receives
-    progress sentences for a person."""
+    """Choice of the model that one node serves.
+
+    `model` is the name that the owner gave, or None. `say` receives sentences about the progress,
+    for a person.
+    """
 
     def __init__(
         self,
@@ -37,10 +42,14 @@ class Choosing:
         self._say = say
         self._unfit = set[str]()
         self.meant: Meaning | None = None
-        """The owner's model, once its name is resolved."""
+        """The owner's model, or None until its name is resolved."""
 
     async def model(self) -> Choice:
-        """Return the owner's model, or else wait for one that is needed. Raises ModelError."""
+        """Return the owner's model. If the owner named none, wait until a model is needed and
+        return it.
+
+        Raises ModelError if the owner's name cannot be resolved.
+        """
         if self._model is not None:
             meant = await self._named_model(self._model)
             return Choice(meant.root, "its owner named it", True)
@@ -56,7 +65,11 @@ class Choosing:
             await trio.sleep(DEMAND_LOOK[0])
 
     async def other_model(self, root: str) -> Choice | None:
-        """Return another model that needs this node, if the others serve its own model."""
+        """Return another model that needs this node, or None if there is none.
+
+        Returns None too if the owner named the model, or if the other nodes cannot serve the
+        present model (`root`) alone.
+        """
         if self._model is not None:
             return None
         members, own = self._directory.members(), self._directory.own().peer
@@ -64,11 +77,15 @@ class Choosing:
         return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
 
     def does_not_fit(self, root: str) -> None:
-        """Exclude a model of which not even one layer fits on this node."""
+        """Exclude a model of which not even one layer fits on this node from later choices."""
         self._unfit.add(root)
 
     async def _wanted(self) -> Choice | None:
-        """Choose from what is known now. It takes time until what unknown peers name counts."""
+        """Return the choice from what is known now, or None if there is no reason to serve any
+        model.
+
+        A choice may change later, because demand from unknown peers counts only after some time.
+        """
         members, own = self._directory.members(), self._directory.own().peer
         backing = self._backing()
         choice = await self._host.offload(choose_model, members, own, backing)
@@ -79,7 +96,8 @@ class Choosing:
         return choice
 
     async def _named_model(self, name: str) -> Meaning:
-        """Resolve the owner's name. Raises ModelError if no node knows it within MODEL_PATIENCE."""
+        """Resolve the name that the owner gave. Raises ModelError if that fails for MODEL_PATIENCE
+        seconds."""
         with trio.move_on_after(MODEL_PATIENCE):
             while True:
                 version = self._directory.version
@@ -96,7 +114,8 @@ class Choosing:
         return self.meant
 
     async def learn(self) -> None:
-        """Resolve the owner's model on a node without an engine, which still does jobs for it."""
+        """Resolve the owner's model on a node without an engine. The node still does jobs for that
+        model."""
         name = self._model
         while name is not None and self.meant is None:
             version = self._directory.version

@@ -19,7 +19,7 @@ from ..placement.holes import parts_of
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One shard of one model, to be served."""
+    """A shard of a model that this node is to serve."""
 
     manifest: Manifest
     arch: Architecture
@@ -39,12 +39,12 @@ class Plan:
         return self.parts.start, self.parts.stop
 
     def at(self, span: Span) -> "Plan":
-        """Return the same model with other layers."""
+        """Return the plan for other layers of the same model."""
         return replace(self, parts=parts_of(*span, self.arch.layers))
 
 
 class ShardFiles:
-    """Fetches and drops chunks for one node."""
+    """Fetching and deletion of the chunks of this node's shard."""
 
     def __init__(self, host: Host, sources: Sources) -> None:
         self._host = host
@@ -55,8 +55,12 @@ class ShardFiles:
     async def fetch(
         self, plan: Plan, progress: Callable[[int, int], None], *, named: bool, asked: bool
     ) -> None:
-        """Fetch missing chunks. `named`: the owner named the model. `asked`: it may exceed the
-        default disk limit. `progress` gets the bytes done and the total. Raises ModelError."""
+        """Fetch the missing chunks of a shard, and publish that this node has chunks of the model.
+
+        `named`: the owner named the model. `asked`: the model may exceed the default disk limit.
+        `progress` receives (bytes done, total bytes). Raises ModelError if the chunks cannot be
+        fetched.
+        """
         root, digests = plan.root, await self._digests(plan)
         if named:
             self._library.usage.note_asked(root)
@@ -65,8 +69,10 @@ class ShardFiles:
             self._directory.publish(holdings=(*holdings, root))
 
     async def drop_damaged(self, plan: Plan, description: str) -> None:
-        """Delete damaged chunks so that they are fetched again. Raises ServingError if there were
-        any."""
+        """Delete the damaged chunks of a shard so that they are fetched again.
+
+        Raises ServingError if any chunk was damaged. `description` names the shard in the message.
+        """
         digests = await self._digests(plan)
         dropped = await self._host.offload(self._library.store.drop_damaged, digests)
         if dropped:
@@ -78,8 +84,11 @@ class ShardFiles:
             )
 
     async def keep_name(self, root: str, meant: Meaning | None) -> None:
-        """Store the name of the served model here too, so that it outlives the node that it came
-        from. `meant` is the name that the owner gave."""
+        """Store and publish a name of the served model, so that it outlives the node that it came
+        from.
+
+        `meant` is the model that the owner named, or None.
+        """
         names = self._library.names()
         given = [model for r in self._directory.members().values() for model in r.models]
         fine = (model for model in given if model.root == root and not naming.problem(model.name))
@@ -91,6 +100,7 @@ class ShardFiles:
         self._directory.publish(models=(*own, model))
 
     async def _digests(self, plan: Plan) -> list[str]:
+        """Return the digests of all chunks of a shard."""
         parts = plan.parts
         return await self._host.offload(
             plan.manifest.digests_of, parts.embedding, parts.start, parts.stop, parts.head
@@ -98,7 +108,7 @@ class ShardFiles:
 
 
 def _meant_name(root: str, meant: Meaning | None) -> ModelName | None:
-    """Return the owner's name for a model that no member names."""
+    """Return the owner's name for a model that no member names, or None if the owner gave none."""
     if meant is None or meant.root != root or not (meant.name and meant.layers):
         return None
     return ModelName(meant.name, root, meant.layers, meant.size)

@@ -1,4 +1,4 @@
-"""Serves a shard: chooses, fetches, loads and publishes it, and again after an engine crash."""
+"""Serves a shard: chooses, fetches, loads and publishes it. Starts again after an engine crash."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,23 +29,24 @@ from .standing import Standing
 Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
 
 NO_TORCH = "torch is not installed: this node holds no layers"
-# Codes of an engine that read a damaged chunk. Other faults of a model have the same codes.
+# Error codes of an engine that has read a damaged chunk. Other faults of a model share them.
 DAMAGE = ("digest-mismatch", "bad-tensor")
 
 
 class RestartingEngine(Engine, Protocol):
-    """An engine that may lose its state and restart."""
+    """Engine that may lose its state and restart."""
 
     def on_restart(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the engine is back, without a shard."""
+        """Register `callback` to be called whenever the engine has restarted and has no shard."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What computes a shard: an engine, and the stage that runs the sessions of all gateways on it.
+    """The device that computes a shard: an engine, and the stage that runs all gateways' sessions
+    on it.
 
-    Without an engine, `lacks` says why there is none.
+    If `engine` is None, `lacks` says why.
     """
 
     stage: Stage
@@ -55,7 +56,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ServingSettings:
-    """The owner's settings; None lets the node decide. `memory`: bytes for weights and KV."""
+    """The owner's settings. If one is None, the node decides. `memory` is in bytes, for weights and
+    KV."""
 
     memory: int
     model: str | None = None
@@ -65,18 +67,21 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingStatus:
-    """The progress of a node towards serving. `why`: the reason for the chosen model."""
+    """Progress of a node towards serving. `why` is the reason for the chosen model."""
 
     phase: Phase
     text: str
-    done_bytes: int = 0  # fetched, of `total_bytes`
+    done_bytes: int = 0  # bytes fetched so far, of `total_bytes`
     total_bytes: int = 0
-    hint: str | None = None  # what the owner can do about it, if known
+    hint: str | None = None  # what the owner can do about a failure, if known
     why: str | None = None
 
 
 class Serving:
-    """Serves one shard on one device. Without an engine the node is still a member."""
+    """Service that serves one shard on one device.
+
+    Without an engine, the node serves nothing but is still a member.
+    """
 
     def __init__(
         self,
@@ -87,7 +92,8 @@ class Serving:
         *,
         backing: Callable[[], Backing],
     ) -> None:
-        """`backing` returns the evidence for models that the owner did not name."""
+        """Create the service. `backing` returns the evidence for models that the owner did not
+        name."""
         self._host = host
         self._files = ShardFiles(host, sources)
         self._standing = Standing(host, sources.directory, settings.memory)
@@ -129,29 +135,31 @@ class Serving:
         self._news = trio.Event()
 
     async def changed(self) -> None:
-        """Wait until `status` changes."""
+        """Wait until the result of `status` changes."""
         await self._news.wait()
 
     @property
     def phase(self) -> Phase:
+        """The current phase."""
         return self._state.phase
 
     @property
     def sentence(self) -> str:
-        """A sentence for a person about the current activity."""
+        """Sentence for a person about the current activity."""
         return self._state.text
 
     def is_for(self, root: str) -> bool:
-        """Whether the owner named this model, or this node has chosen it."""
+        """Return whether the owner named this model or this node has chosen it."""
         plan, meant = self._plan, self._choosing.meant
         return root in (plan and plan.manifest.root, meant and meant.root)
 
     def status(self) -> ServingStatus:
-        """Return what this node does towards serving. The shard is in the member record."""
+        """Return the progress towards serving. The member record has the shard itself."""
         return replace(self._state, why=self._why or None)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
-        """Serve until cancelled. A failure is shown by `status` and retried later."""
+        """Serve until cancelled. After a failure, `status` shows the reason and serving is
+        retried."""
         task_status.started()
         if (engine := self._device.engine) is None:
             await self._choosing.learn()
@@ -174,13 +182,14 @@ class Serving:
                 pause = min(2 * pause, longest)
 
     def bar(self, why: str | None) -> None:
-        """Stop serving for this reason, or allow it again if the reason is None."""
+        """Stop serving for the reason `why`, or allow serving again if `why` is None."""
         if why != self._barred:
             self._barred = why
             self._bar_changed.set()
             self._bar_changed = trio.Event()
 
     async def _until_allowed(self) -> None:
+        """Wait until serving is no longer barred. Meanwhile the shard and the aim are withdrawn."""
         while self._barred is not None:
             self._standing.say(None)
             self._withdraw()
@@ -188,7 +197,10 @@ class Serving:
             await self._bar_changed.wait()
 
     async def _serve_while_allowed(self, engine: RestartingEngine) -> bool:
-        """Run `_serve` until it ends or is barred. Return whether it was not barred."""
+        """Run `_serve` until it ends or serving is barred. Return whether serving was not barred.
+
+        Raises ShoalError if `_serve` failed and serving was not barred.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_when_barred, nursery.cancel_scope)
             try:
@@ -209,7 +221,10 @@ class Serving:
         scope.cancel()
 
     async def _serve(self, engine: RestartingEngine) -> None:
-        """Serve until the engine has restarted. Raises ShoalError if serving fails."""
+        """Serve until the engine has restarted or other layers are ready to load.
+
+        Raises ShoalError if serving fails.
+        """
         if self._plan is None:
             self._plan = await self._choose()
         plan = self._plan
@@ -233,7 +248,10 @@ class Serving:
         return await self._place(choice.root)
 
     def _fixed(self, arch: Architecture) -> Span | None:
-        """Return the layers that the owner named. Raises ServingError."""
+        """Return the layers that the owner named, or None if there are none.
+
+        Raises ServingError if the model has no such layers.
+        """
         if self._settings.layers is None:
             return None
         start, stop = self._settings.layers
@@ -246,7 +264,10 @@ class Serving:
         return start, stop
 
     async def _place(self, root: str) -> Plan:
-        """Choose layers of a model from what the other nodes have of it. Raises ShoalError."""
+        """Choose layers of a model, given what the other nodes hold of it.
+
+        Waits until layers are needed. Raises ShoalError if that fails or no layer fits.
+        """
         self._say("choosing", f"reading the manifest of {self._name(root)}")
         plan = await self._read(root)
         if (fixed := self._fixed(plan.arch)) is not None:
@@ -259,7 +280,7 @@ class Serving:
         return plan.at(span)
 
     async def _read(self, root: str) -> Plan:
-        """Return a plan for a model, before its layers are chosen."""
+        """Return a plan with all layers of a model. The caller then chooses the layers."""
         manifest = await self._sources.manifest(root)
         arch = architecture(manifest.config)
         dtype = choose_dtype(manifest, self._settings.dtype)
@@ -268,7 +289,7 @@ class Serving:
     # Changing.
 
     async def _until_changed(self, plan: Plan) -> None:
-        """Wait until the engine has restarted, or replacement layers are fetched."""
+        """Wait until the engine has restarted or the chunks of other layers have been fetched."""
         async with trio.open_nursery() as nursery:
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
@@ -276,7 +297,7 @@ class Serving:
             nursery.cancel_scope.cancel()
 
     async def _change(self, plan: Plan, loaded: trio.CancelScope) -> None:
-        """Fetch the next layers to serve while the loaded ones are still served."""
+        """Choose and fetch the layers to serve next, while the loaded layers are still served."""
         while True:
             try:
                 with self._sources.reading("a model"):
@@ -294,7 +315,8 @@ class Serving:
                 return
 
     async def _next(self, plan: Plan) -> Plan:
-        """Wait for other layers of the same model, or for another model."""
+        """Wait until other layers of this model, or another model, are needed. Return the plan for
+        them."""
         while True:
             with trio.move_on_after(DEMAND_TIME * self._standing.moves.factor(self._host.now())):
                 span = await self._standing.next_span()
@@ -303,8 +325,11 @@ class Serving:
                 return other
 
     async def _other_model(self, plan: Plan) -> Plan | None:
-        """Return layers of another model if that needs this node more than its own model, which
-        other nodes can serve."""
+        """Claim and return layers of another model, or return None if this node should not move.
+
+        The node moves if the other model needs it more than its present model, which other nodes
+        can serve.
+        """
         choice = await self._choosing.other_model(plan.root)
         if choice is None:
             return None
@@ -323,7 +348,7 @@ class Serving:
         return other.at(span)
 
     def _hold(self, plan: Plan) -> None:
-        """Publish that this node holds these layers, and plan from there."""
+        """Publish that this node holds these layers, and decide about moves from there."""
         rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
         self._standing.hold(plan.root, plan.sizes, plan.span, rank)
 
@@ -342,7 +367,7 @@ class Serving:
 
     async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
-        shard = await self._host.offload(  # a name and a path per chunk: almost 1 s for 140 GB
+        shard = await self._host.offload(  # many paths: takes almost 1 s for 140 GB
             shard_of,
             plan.manifest,
             plan.arch,
@@ -373,13 +398,14 @@ class Serving:
         self._directory.publish(shards=(record,))
 
     def _withdraw(self) -> None:
+        """Stop the stage and remove the shard from the member record."""
         self.loaded_bytes = 0
         self._device.stage.withdraw()
         if self._directory.own().shards:
             self._directory.publish(shards=())
 
     def leave(self) -> None:
-        """Take no more layers and withdraw the current ones, because this node is stopping."""
+        """Withdraw the aim and claim no more layers, because this node is stopping."""
         self._standing.leave()
 
     def _on_restart(self) -> None:

@@ -1,7 +1,7 @@
-"""Runs `Placing`: feeds it the directory and publishes this node's aim.
+"""Drives `Placing` for one node: passes it the members' records, and publishes this node's aim.
 
-The aim is part of the node's record and is published before the layers are loaded, so other nodes
-see it within a second. Shards are facts of feeds, which arrive later.
+The aim is part of the node's member record and is published before the layers are loaded, so other
+nodes see it within a second. Shards are published as entries of feeds, which arrive later.
 """
 
 from math import inf
@@ -21,13 +21,16 @@ _JITTERS: Final = 256
 
 
 class Standing:
-    """Place of one node in one model at a time."""
+    """Place of one node in one model at a time.
+
+    `memory` is the number of bytes that the node offers.
+    """
 
     def __init__(self, host: Host, directory: Directory, memory: int) -> None:
         self._host = host
         self._directory = directory
         self.moves = Moves()
-        """Moves to other layers and to other models."""
+        """Moves of this node to other layers and to other models."""
         self._memory = memory
         self._jitter: float | None = None
         self._facts: Facts | None = None
@@ -36,7 +39,7 @@ class Standing:
         self._silent = False
 
     def take_up(self, root: str, sizes: Sizes) -> None:
-        """Start with a model of which the node has no layers yet."""
+        """Start to decide about a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._sizes = Facts(root), sizes
@@ -44,10 +47,10 @@ class Standing:
         self._seen = None
 
     async def next_span(self) -> Span | None:
-        """Wait until this node should load layers that it does not hold, and return them. Return
-        None if none of them fits.
+        """Wait until this node should load layers that it does not hold, and return them.
 
-        Decides at once and then after each change of the directory.
+        Returns None if none of them fits. Decides at once, and again after each change of the
+        directory.
         """
         while True:
             version = self._directory.version
@@ -60,12 +63,13 @@ class Standing:
                 await trio.sleep(pause)
 
     async def _look(self) -> Step:
+        """Decide from the current member records, publish the aim, and return the step."""
         assert self._facts is not None
         now, members = self._host.now(), self._directory.members()
         others = self._facts.places(members.values(), self._directory.own().peer, now)
         if others == self._seen and self._idle is not None:
             return self._idle
-        with trio.CancelScope(shield=True):  # a cancelled decision to load would be lost
+        with trio.CancelScope(shield=True):  # if cancelled, a decision to load would be lost
             step = await self._host.offload(self._placing.look, now, self._sizes, others)
         if step.span is not None:
             self.say(Aim(self._facts.root, *step.span, step.rank))
@@ -74,7 +78,10 @@ class Standing:
         return step
 
     async def claim_other(self, root: str, sizes: Sizes) -> Span | None:
-        """Claim layers of another model and wait for competing claims. Return None if none fits."""
+        """Publish a claim on layers of another model, and wait for competing claims.
+
+        Returns the layers, or None if none fits.
+        """
         now, own = self._host.now(), self._directory.own().peer
         others = Facts(root).places(self._directory.members().values(), own, now)
         seeking = Place(own, self._memory, None, Rank.SEEKS)
@@ -86,7 +93,7 @@ class Standing:
         return span
 
     def hold(self, root: str, sizes: Sizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
-        """Hold these layers of this model from now on."""
+        """Set and publish the layers that this node holds."""
         if self._facts is None or self._facts.root != root:
             self.take_up(root, sizes)
         self._placing.hold(span)
@@ -94,7 +101,7 @@ class Standing:
         self.say(Aim(root, *span, rank))
 
     def say(self, aim: Aim | None) -> None:
-        """Publish what this node holds or claims."""
+        """Publish what this node seeks, claims or holds (None: nothing)."""
         if not self._silent and self._directory.own().aim != aim:
             self._directory.publish(aim=aim)
 

@@ -1,1 +1,2 @@
-"""Tokenizers and chat templates in a sandboxed child process, because model files are untrusted."""
+"""Tokenizers and chat templates, run in a sandboxed child process because model files are
+untrusted."""

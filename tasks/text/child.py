@@ -1,10 +1,10 @@
-"""The text child: `python -m shoal.tasks.text.child FD`, a process that can only compute.
+"""Text child: `python -m shoal.tasks.text.child FD`, a process that can do nothing but compute.
 
-A model folder is strangers' input: a 30-character sandboxed template was seen to take 5.9 s
-and 2.3 GiB, and a tokenizer's regular expressions can do the same. So the process gives up
-memory, files, sockets and its standard error before the first request, and has the kernel refuse
-system calls that it never needs (`sandbox.py`). It answers requests in order. The daemon kills it
-when one takes too long; an alarm does so if the daemon has died.
+A model's files are untrusted: a sandboxed template of 30 characters was seen to take 5.9 s and 2.3
+GiB, and the regular expressions of a tokenizer can do the same. Before the first request, the
+process therefore limits its memory, gives up files, sockets and its standard error, and makes the
+kernel refuse system calls that it never needs (`sandbox.py`). It answers requests in order. If one
+takes too long, the daemon kills the process. If the daemon has died, an alarm does.
 """
 
 import array
@@ -38,13 +38,16 @@ from .sandbox import confine
 from .template import ChatTemplate
 from .tokens import Tokens
 
-Fields = Mapping[str, object]  # of a request
-ALARM_GRACE = 1.0  # seconds after the daemon's own deadline
+Fields = Mapping[str, object]  # fields of a request
+ALARM_GRACE = 1.0  # seconds between the daemon's deadline and the alarm
 
 
 def limit_process() -> None:
-    """Limit this process to 1 GiB, and deny it new descriptors, core dumps and system calls that
-    computing does not need."""
+    """Limit the memory and the abilities of this process for its remaining lifetime.
+
+    It may use TEXT_MEMORY bytes of address space. It gets no new descriptors, core dumps or system
+    calls that computing does not need.
+    """
     silence = os.open(os.devnull, os.O_WRONLY)
     if lacking := confine():
         print(f"note: model text is processed without a sandbox: {lacking}", file=sys.stderr)
@@ -57,7 +60,7 @@ def limit_process() -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, 0),
     ):
-        with suppress(ValueError, OSError):  # macOS has no address space limit to set
+        with suppress(ValueError, OSError):  # macOS has no limit for address space
             resource.setrlimit(limit, (value, value))
 
 
@@ -67,11 +70,12 @@ def pack_ids(ids: list[int]) -> bytes:
 
 
 def unpack_ids(data: bytes) -> list[int]:
+    """Decode token ids from 4-byte integers in native byte order."""
     return array.array("I", data).tolist()
 
 
 class Server:
-    """Answers one request at a time."""
+    """Request handler of the child. Answers one request at a time."""
 
     def __init__(self) -> None:
         self._tokens: Tokens | None = None
@@ -83,7 +87,7 @@ class Server:
         }
 
     def answer(self, fields: Fields) -> bytes:
-        """Return the frame that answers a request."""
+        """Execute a request and return the frame with the reply. Failures are replies too."""
         request = typed(Request, fields)
         number = request.id
         try:
@@ -93,11 +97,12 @@ class Server:
             return _refusal(number, error.code, error.message)
         except MemoryError:
             return _refusal(number, "text-memory", "out of memory")
-        except Exception as error:  # noqa: BLE001  (this process's one place: libraries on strangers' input)
+        except Exception as error:  # noqa: BLE001  (the only place: libraries process untrusted input)
             return _refusal(number, "text-failed", f"{type(error).__name__}: {error}")
 
     @property
     def tokens(self) -> Tokens:
+        """The loaded tokenizer. Raises TextError `text-protocol` if none is loaded."""
         if self._tokens is None:
             raise TextError("text-protocol", "no tokenizer is loaded")
         return self._tokens
@@ -129,6 +134,7 @@ class Server:
 
 
 def _refusal(number: int, code: str, message: str) -> bytes:
+    """Return the frame that reports a failed request."""
     printable = "".join(c if c.isprintable() else " " for c in message[:300])
     return pack_frame(Reply(number, code, printable).fields())
 
@@ -148,7 +154,7 @@ def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
 
 
 def warm_up() -> None:
-    """Trigger late imports of the libraries, because soon no file can be opened."""
+    """Trigger the late imports of the libraries, because no file can be opened later."""
     for source in (r"{{ ['é\n'] | tojson }}{{ strftime_now('%c') }}", "{{ raise_exception('x') }}"):
         with suppress(TextError):
             ChatTemplate(source, {}).render([], add_generation_prompt=True, now=0)
@@ -159,7 +165,7 @@ def main() -> None:
     connection.setblocking(True)
     warm_up()
     limit_process()
-    with suppress(ConnectionError):  # the daemon went away
+    with suppress(ConnectionError):  # the daemon has ended
         serve(connection.makefile("rb"), connection.sendall)
 
 

@@ -1,9 +1,10 @@
-"""Converts tokens to text as they arrive, holding back unfinished characters and stop strings.
+"""Converts tokens to text as they arrive, withholding incomplete characters and stop strings.
 
-Sans-I/O. A tokenizer's decoder works on a whole sequence: it joins bytes to characters and
-treats the first token's space in its own way. So each step decodes a *window*, the ids of the
-last text given out (`prefix`) and those after (`fresh`), and the difference to the prefix's own
-text is new. Both texts come from one request to the text child.
+No I/O. A tokenizer's decoder needs a whole sequence: it joins bytes to characters, and treats the
+space before the first token in a special way. Each step therefore decodes a *window* of ids: those
+of the text that was returned last (`prefix`) and the new ones after them (`fresh`). Whatever the
+window's text has beyond the prefix's text is new. The text child decodes the window and the fresh
+ids in one request.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,11 @@ from collections.abc import Sequence
 from ..defaults import HELD_TOKENS, STOP_STRING_CHARACTERS, STOP_STRINGS
 from ..errors import TextError
 
-REPLACEMENT = "\ufffd"  # what decoders write for bytes that are no character, or not one yet
+REPLACEMENT = "\ufffd"  # decoders write this for an invalid or incomplete character
 
 
 class TextWindow:
-    """Window of the token ids whose text is not finished yet."""
+    """Window of the token ids whose text is not complete yet."""
 
     def __init__(self) -> None:
         self._prefix: list[int] = []
@@ -24,15 +25,16 @@ class TextWindow:
         self._held = ""
 
     def push(self, tokens: Sequence[int]) -> tuple[list[int], int]:
-        """Add tokens. Return the window's ids to decode, and the index of the first new id."""
+        """Append tokens. Return (ids of the window to decode, index of the first fresh id)."""
         self._fresh += tokens
         return self._prefix + self._fresh, len(self._prefix)
 
     def advance(self, window: str, fresh: str) -> str:
-        """Take the decoded window and the decoded fresh ids alone; the text that is finished.
+        """Process the decoded window, and return the new text that is complete.
 
-        Where a byte-fallback decoder reads the window otherwise than its prefix (an invalid
-        byte spoils the whole run of bytes), the fresh ids' own text is what is new.
+        `window` is the text of all ids, and `fresh` the text of the fresh ids alone. If `window`
+        does not begin with the prefix's text, `fresh` counts as the new text. That happens with
+        byte-fallback decoders, where one invalid byte spoils the whole run of bytes.
         """
         known = window.startswith(self._prefix_text)
         new = window[len(self._prefix_text) :] if known else fresh
@@ -46,13 +48,13 @@ class TextWindow:
         return new
 
     def finish(self) -> str:
-        """Return the text that was held back, because no more tokens will complete it."""
+        """Return the withheld text, because no more tokens will complete it."""
         held, self._held = self._held, ""
         return held
 
 
 class StopFilter:
-    """Cuts text at the first stop string, and holds back a possible beginning of one."""
+    """Filter that ends text at the first stop string, and withholds a possible beginning of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         if len(stops) > STOP_STRINGS:
@@ -67,7 +69,10 @@ class StopFilter:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """Return the text that certainly precedes any stop string, or "" once stopped."""
+        """Append text. Return the part that certainly precedes any stop string.
+
+        After a stop string, returns "".
+        """
         if self.stopped:
             return ""
         text = self._held + text
@@ -80,13 +85,14 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """Return the held back text at the end, which was not a stop string after all."""
+        """Return the withheld text at the end of the generation, which has not become a stop
+        string."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return the length of the longest end of `text` that is a proper prefix of `stop`."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):
             return size

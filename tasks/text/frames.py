@@ -1,7 +1,7 @@
 """Frames between the daemon and the text child: 4 bytes of length, then a msgpack map.
 
-The maps are the messages below (docs/spec/text.md). The daemon trusts those of the child no more
-than those of a peer, because the child reads untrusted files.
+The maps are the messages below (docs/spec/text.md). The daemon checks those of the child like those
+of a peer, because the child processes untrusted files.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _Id = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
 class Request(Message, frozen=True):
-    """What all requests have: a number, an operation, and its deadline in seconds."""
+    """Common fields of all requests: a number, an operation, and the time limit in seconds."""
 
     id: int
     op: str
@@ -29,7 +29,7 @@ class Request(Message, frozen=True):
 
 
 class Files(Message, frozen=True):
-    """The text files of a model, and the ids that its config.json names."""
+    """Text files of a model, and the ids of special tokens in its config.json."""
 
     tokenizer: bytes
     tokenizer_config: bytes | None = None
@@ -41,20 +41,21 @@ class Files(Message, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """Request `load`."""
+    """Request `load`: load these files."""
 
     files: Files
 
 
 class Encode(Message, frozen=True):
-    """Request `encode`."""
+    """Request `encode`: convert text to token ids."""
 
     text: str
     add_special: bool
 
 
 class EncodeChat(Message, frozen=True):
-    """Request `encode_chat`. `now`: seconds since 1970."""
+    """Request `encode_chat`: convert a conversation to token ids. `now` is the Unix time in
+    seconds."""
 
     messages: Annotated[tuple[dict[str, str], ...], Meta(max_length=TEXT_MESSAGES)]
     add_generation_prompt: bool
@@ -62,26 +63,31 @@ class EncodeChat(Message, frozen=True):
 
 
 class Decode(Message, frozen=True):
-    """Request `decode`: token ids, and the index of the first one of `fresh`."""
+    """Request `decode`: convert token ids to text. `cut` is the index of the first fresh id."""
 
     ids: bytes
     cut: Natural
 
 
 class Reply(Message, frozen=True):
-    """What all replies have: the request's number, and a `code` if it failed."""
+    """Common fields of all replies: the number of the request, and a `code` if the request
+    failed."""
 
     id: int
     code: str = ""
     message: str = ""
 
     def check(self) -> None:
+        """Raise ValueError if a text is too long."""
         check_text(self.code, _CODE_BYTES)
         check_text(self.message, _MESSAGE_BYTES)
 
 
 class TextInfo(Message, frozen=True):
-    """Summary of the text files: token counts and ids; `chat`: whether there is a template."""
+    """Summary of a model's text files.
+
+    `vocabulary` is the number of tokens. `chat` tells whether there is a chat template.
+    """
 
     vocabulary: Natural
     bos: _Id | None
@@ -96,19 +102,24 @@ class Ids(Message, frozen=True):
     ids: bytes
 
     def check(self) -> None:
+        """Raise ValueError if the bytes are not 4-byte integers."""
         if len(self.ids) % 4:
             raise ValueError(f"{len(self.ids)} bytes are no token ids")
 
 
 class Decoded(Message, frozen=True):
-    """Reply to `decode`: the text of all ids, and the text of the fresh ones alone."""
+    """Reply to `decode`: the text of all ids (`window`), and the text of the fresh ids alone."""
 
     window: str
     fresh: str
 
 
 def pack_frame(message: Mapping[str, object], *, limit: int = TEXT_REQUEST_BYTES) -> bytes:
-    """Encode a frame. Raises TextError("text-too-large") beyond `limit` bytes."""
+    """Encode a frame.
+
+    Raises TextError `text-too-large` if its map exceeds `limit` bytes, and `bad-text` if a text is
+    not valid Unicode.
+    """
     try:
         body = pack(message)
     except UnicodeEncodeError:
@@ -119,7 +130,8 @@ def pack_frame(message: Mapping[str, object], *, limit: int = TEXT_REQUEST_BYTES
 
 
 def unpack_body(body: bytes | memoryview, *, limit: int = TEXT_REQUEST_BYTES) -> dict[str, object]:
-    """Decode the map in a frame. Raises TextError("text-protocol") for anything else."""
+    """Decode the map in a frame. Raises TextError `text-protocol` if the frame has anything
+    else."""
     try:
         message = decode(body, limit=limit, items=TEXT_ITEMS)
     except Undecodable as error:
@@ -130,13 +142,17 @@ def unpack_body(body: bytes | memoryview, *, limit: int = TEXT_REQUEST_BYTES) ->
 
 
 class FrameReader:
-    """Decoder of frames. A length over `limit` bytes raises TextError before it is read."""
+    """Decoder of frames. If a frame announces more than `limit` bytes, its content is not read."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
+        """Append received data and yield the complete frames.
+
+        Raises TextError `text-protocol` if a frame is malformed or exceeds the limit.
+        """
         self._buffer += data
         while len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4])

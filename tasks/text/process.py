@@ -1,7 +1,7 @@
-"""The daemon's side of the text child: requests with deadlines, restart, detokenizers.
+"""Daemon's part of the text child: requests with time limits, restarts, detokenizers.
 
-The child answers in order and keeps nothing between requests but the loaded model, so after
-its death all requests are resent, except the one that caused it.
+The child answers in order and has no state but the loaded model. If it dies, all requests except
+the one that caused its death are sent again to a new child.
 """
 
 import array
@@ -51,7 +51,7 @@ from .special import token_ids
 
 M = TypeVar("M", bound=Declared)
 CHILD = "shoal.tasks.text.child"
-# One thread and one heap: RLIMIT_AS counts reserved address space, 64 MiB a glibc arena.
+# One thread and one heap, because RLIMIT_AS counts the 64 MiB that each glibc arena reserves.
 ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
@@ -61,7 +61,8 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; roles are `system`, `user`, `assistant` (the template's say)."""
+    """One message of a conversation. Its role is `system`, `user`, `assistant` or another of the
+    template."""
 
     role: str
     content: str
@@ -69,7 +70,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model's text files as the manifest carries them, unread; `name` is for messages."""
+    """A model's text files as its manifest contains them, unparsed. `name` is used in error
+    messages."""
 
     name: str
     tokenizer: bytes
@@ -82,14 +84,16 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text, possibly empty. `stopped`: a stop string was found (it is not in the text)."""
+    """New text, possibly empty. `stopped` tells whether a stop string, which is left out, was
+    found."""
 
     text: str
     stopped: bool
 
 
 class _Request:
-    """One request at the child; `seconds` run from the moment the child can begin it."""
+    """A request to the child. Its time limit of `seconds` begins when the child can start with
+    it."""
 
     def __init__(self, number: int, operation: str, frame: bytes, seconds: float) -> None:
         self.number = number
@@ -101,18 +105,21 @@ class _Request:
         self.error: TextError | None = None
 
     def resolve(self, reply: Mapping[str, object]) -> None:
+        """Complete the request with a reply."""
         self.reply = reply
         self.done.set()
 
     def fail(self, error: TextError) -> None:
+        """Complete the request with an error."""
         self.error = error
         self.done.set()
 
 
 class TextProcess:
-    """Converts text to tokens and back for one model. `run` must be running.
+    """Converter of text to tokens and back for one model, in a child process. `run` must be
+    running.
 
-    Every call raises TextError; codes: docs/spec/text.md.
+    Any method may raise TextError; codes: docs/spec/text.md.
     """
 
     def __init__(self, host: Host, files: ModelFiles) -> None:
@@ -120,18 +127,18 @@ class TextProcess:
         self._host = host
         self._files = files
         self._numbers = itertools.count(1)
-        self._queue: deque[_Request] = deque()  # sent or waiting; the first is the child's next
+        self._queue: deque[_Request] = deque()  # sent or waiting; the child processes the first one
         self._outgoing = bytearray()
         self._writable = trio.Event()
-        self._clock = trio.CancelScope()  # of the child's current request
+        self._clock = trio.CancelScope()  # time limit of the child's current request
         self._info: TextInfo | None = None
-        self.pid: int | None = None  # of the child, while it lives
+        self.pid: int | None = None  # pid of the child, or None if there is none
         self._status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
         self._broken: TextError | None = TextError("text-closed", "the text process is not running")
 
     @property
     def info(self) -> TextInfo:
-        """The summary of the text files. It is available once `run` has started."""
+        """Summary of the text files. Raises TextError `text-closed` before the first load."""
         if self._info is None:
             raise TextError("text-closed", "the text process is not running")
         return self._info
@@ -139,10 +146,10 @@ class TextProcess:
     async def run(
         self, *, task_status: trio.TaskStatus[TextInfo] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keep a child running with the files loaded. `nursery.start` returns after the first load.
+        """Run a child with the files loaded, and restart it whenever it dies, until cancelled.
 
-        Raises TextError if the files cannot be loaded. If the child dies later, only the request
-        that killed it fails.
+        Reports `started` after the first load. Raises TextError if the files cannot be loaded then.
+        If the child dies later, only the request that caused this fails.
         """
         pause, longest = TEXT_RETRY
         self._broken = None
@@ -165,14 +172,17 @@ class TextProcess:
             self._break(TextError("text-closed", "the text process is not running"))
 
     async def encode(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Return the token ids of plain text, with the special tokens that the tokenizer adds."""
+        """Return the token ids of plain text.
+
+        If `add_special`, these include the special tokens that the tokenizer adds.
+        """
         _check_size(text)
         return await self._ids("encode", Encode(text, add_special))
 
     async def encode_chat(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """Return the token ids of a conversation, using the model's chat template."""
+        """Return the token ids of a conversation, formatted with the model's chat template."""
         if len(messages) > TEXT_MESSAGES:
             raise TextError("text-too-large", f"{len(messages)} messages, {TEXT_MESSAGES} may be")
         _check_size("".join(message.content + message.role for message in messages))
@@ -181,13 +191,14 @@ class TextProcess:
         return await self._ids("encode_chat", request)
 
     async def detokenizer(self, stop: Sequence[str] = ()) -> "Detokenizer":
-        """Create a detokenizer for one generation, which ends at the `stop` strings."""
+        """Create a detokenizer for one generation, which ends at the first of the `stop`
+        strings."""
         if self._broken is not None:
             raise self._broken
         return Detokenizer(self, stop)
 
     async def decode(self, ids: Sequence[int], cut: int) -> tuple[str, str]:
-        """Return the text of `ids`, and the text of `ids[cut:]` alone."""
+        """Return (text of `ids`, text of `ids[cut:]` alone)."""
         try:
             packed = array.array("I", ids).tobytes()
         except OverflowError:
@@ -200,7 +211,7 @@ class TextProcess:
         return array.array("I", reply.ids).tolist()
 
     async def _ask(self, kind: type[M], operation: str, message: Declared) -> M:
-        """Return the reply, of this kind, to a request."""
+        """Send a request, wait for the reply, and return it as a message of type `kind`."""
         if self._broken is not None:
             raise self._broken
         if len(self._queue) >= TEXT_IN_FLIGHT:
@@ -216,11 +227,13 @@ class TextProcess:
         return _read(kind, request.reply)
 
     def _new(self, operation: str, seconds: float, message: Declared) -> _Request:
+        """Create a request that has `seconds` from when the child can begin with it."""
         number = next(self._numbers)
         head = Request(number, operation, seconds).fields()
         return _Request(number, operation, pack_frame(head | message.fields()), seconds)
 
     def _request_load(self) -> _Request:
+        """Create the request that loads the model's files."""
         files = self._files
         told = Files(
             files.tokenizer,
@@ -234,7 +247,11 @@ class TextProcess:
         return self._new("load", TEXT_LOAD_TIMEOUT, Load(told))
 
     async def _run_child(self, loading: _Request) -> None:
-        """Run one child: load, then process the queue until the child ends or is too slow."""
+        """Run one child: load the files, then process the queue until the child ends or is too
+        slow.
+
+        The request that caused the end fails.
+        """
         child = await self._host.spawn(CHILD, [], ENVIRONMENT)
         self.pid = child.pid
         self._queue.appendleft(loading)
@@ -252,7 +269,10 @@ class TextProcess:
             guilty.fail(self._name(error.code, error.message, guilty.operation))
 
     async def _read(self, child: Child) -> TextError | None:
-        """Take replies until they end. Return the error if a request is to blame for the end."""
+        """Process replies until the child ends, breaks the protocol or exceeds a time limit.
+
+        Returns the error for the request that caused this, or None if no request did.
+        """
         reader = FrameReader(TEXT_REPLY_BYTES)
         while True:
             with trio.CancelScope() as self._clock:
@@ -261,18 +281,19 @@ class TextProcess:
                     while data := await child.socket.recv(65536):
                         for fields in reader.feed(data):
                             if self._answer(fields).code == "text-memory":
-                                return None  # restart the child rather than let its heap fill up
+                                return None  # restarts the child, whose heap is almost full
                 except TextError as error:
                     return error
                 except OSError:
-                    pass  # reset: the same as an end
+                    pass  # a reset connection is like an end
             if not self._clock.cancelled_caught:
                 return TextError("text-crashed", "ended the text process")
             if self._queue and trio.current_time() >= self._clock.deadline:
                 return TextError("text-limit", f"took over {self._queue[0].seconds:g} s")
-            # A reply came in the instant of its deadline: `_answer` has set the next one.
+            # A reply arrived exactly at its deadline, and `_answer` has set the next deadline.
 
     async def _write(self, child: Child) -> None:
+        """Send queued frames to the child."""
         try:
             while True:
                 while self._outgoing:
@@ -281,19 +302,22 @@ class TextProcess:
                 self._writable = trio.Event()
                 await self._writable.wait()
         except OSError:
-            return  # the reader sees the end too
+            return  # the reader notices the end too
 
     def _send(self, frame: bytes) -> None:
         self._outgoing += frame
         self._writable.set()
 
     def _rearm(self) -> None:
-        """Start the deadline of the child's next request."""
+        """Set the deadline for the request that the child processes next."""
         seconds = self._queue[0].seconds if self._queue else inf
         self._clock.deadline = trio.current_time() + seconds
 
     def _answer(self, fields: Mapping[str, object]) -> Reply:
-        """Take the reply to the request that the child has worked on."""
+        """Complete the first request of the queue with the child's reply.
+
+        Raises TextError if the reply does not belong to that request, or if the load failed.
+        """
         reply = _read(Reply, fields)
         if not self._queue or reply.id != self._queue[0].number:
             raise _nonsense()
@@ -312,7 +336,8 @@ class TextProcess:
         return reply
 
     def _name(self, code: str, message: str, operation: str) -> TextError:
-        """Return the error for a person: which model, which part of it, and what to do."""
+        """Return an error for a person, which names the model, the part that failed, and a
+        remedy."""
         name = self._files.name
         if code == "text-memory":
             code, message = "text-limit", f"needs over {TEXT_MEMORY // 2**20} MiB"
@@ -327,13 +352,14 @@ class TextProcess:
         return TextError(code, f"model `{name}`: {message}")
 
     def _break(self, error: TextError) -> None:
+        """Fail all requests in the queue, and later ones, with this error."""
         self._broken = error
         while self._queue:
             self._queue.popleft().fail(error)
 
 
 class Detokenizer:
-    """Turns one generation's tokens into text as they come."""
+    """Converter of one generation's tokens to text as they arrive."""
 
     def __init__(self, process: TextProcess, stop: Sequence[str]) -> None:
         self._process = process
@@ -341,7 +367,10 @@ class Detokenizer:
         self._filter = StopFilter(stop)
 
     async def push(self, *tokens: int) -> TextDelta:
-        """Return the text that the next tokens complete. Cancelling ends the generation."""
+        """Append tokens, and return the text that they complete.
+
+        If this call is cancelled, the detokenizer must not be used any more.
+        """
         if self._filter.stopped or not tokens:
             return TextDelta("", self._filter.stopped)
         ids, cut = self._window.push(tokens)
@@ -349,15 +378,16 @@ class Detokenizer:
         return TextDelta(self._filter.push(text), self._filter.stopped)
 
     async def finish(self) -> str:
-        """Return the text that was held back, but nothing from a stop string on.
+        """Return the withheld text up to the first stop string, if there is one.
 
-        Call this once, after the last token.
+        Must be called once, after the last token.
         """
         text = self._filter.push(self._window.finish())
         return text + self._filter.finish()
 
 
 def _read(kind: type[M], reply: Mapping[str, object]) -> M:
+    """Decode a reply. Raises TextError `text-protocol` if it is malformed."""
     try:
         return typed(kind, reply)
     except Undecodable:
@@ -374,6 +404,7 @@ def _check_size(text: str) -> None:
 
 
 def _check_files(files: ModelFiles) -> None:
+    """Raise TextError `bad-tokenizer` if a file exceeds its limit."""
     sizes = {"tokenizer": (files.tokenizer, TOKENIZER_BYTES)}
     for name in ("tokenizer_config", "special_tokens", "generation_config", "chat_template"):
         sizes[name] = (getattr(files, name) or b"", TEXT_FILE_BYTES)

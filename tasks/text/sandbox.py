@@ -1,9 +1,9 @@
-"""System call filter of a text child: no new programs, sockets, files or processes.
+"""System call filter of a text child, which denies new programs, sockets, files and processes.
 
-It uses seccomp on Linux for x86-64 and AArch64, if the kernel has it. Calls that a process needs
-only for more than computing fail with EPERM; new threads are allowed, new processes are not. The
-filter is a classic BPF program (`linux/filter.h`, `linux/seccomp.h`). The numbers of the calls are
-from `asm/unistd_64.h` and `asm-generic/unistd.h`.
+Uses seccomp on Linux for x86-64 and AArch64, if the kernel supports it. System calls that computing
+does not need fail with EPERM. New threads are allowed, new processes are not. The filter is a
+classic BPF program (`linux/filter.h`, `linux/seccomp.h`). The system call numbers are from
+`asm/unistd_64.h` and `asm-generic/unistd.h`.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ _ARCHES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
 _SECCOMP: Final = {"x86_64": 317, "aarch64": 277}
 _SET_FILTER: Final = 1  # SECCOMP_SET_MODE_FILTER
 _ALL_THREADS: Final = 1  # SECCOMP_FILTER_FLAG_TSYNC
-_X32: Final = 0x40000000  # the x32 table begins here
+_X32: Final = 0x40000000  # first number of the x32 system calls
 
-# Each call's number on x86-64 and on AArch64, or None.
+# System call numbers on x86-64 and on AArch64. None: the call does not exist there.
 DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "open": (2, None), "creat": (85, None), "openat": (257, 56), "openat2": (437, 437),
     "open_by_handle_at": (304, 265), "memfd_create": (319, 279),
@@ -47,10 +47,10 @@ DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
 _CLONE, _CLONE3, _TGKILL, _PRLIMIT = (56, 220), (435, 435), (234, 131), (302, 261)
 _THREAD: Final = 0x10000  # CLONE_THREAD
 
-# Byte offsets in `struct seccomp_data`. `_FIRST` is an argument's low half (little-endian).
+# Byte offsets in `struct seccomp_data`. `_FIRST` is the low half of the first argument.
 _NUMBER, _ARCH, _FIRST = 0, 4, 16
 
-# Instructions: load a word, jump if equal, at least, or any bit is set, and return.
+# BPF opcodes: load a word; jump if equal, if at least, if any bit is set; return.
 _LOAD, _EQUAL, _LEAST, _ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW: Final = 0x7FFF0000
 _DENY: Final = 0x00050000 | errno.EPERM
@@ -58,7 +58,8 @@ _MISSING: Final = 0x00050000 | errno.ENOSYS
 
 
 def confine() -> str:
-    """Apply the filter to all threads of this process. Return "" or the reason for a failure."""
+    """Apply the seccomp filter to all threads of this process. Return "" or the reason for a
+    failure."""
     if not sys.platform.startswith("linux"):
         return f"no system call filter on {sys.platform}"
     machine = platform.machine()
@@ -80,14 +81,17 @@ def _address(buffer: "ctypes.Array[ctypes.c_char]") -> int:
 
 
 def program(machine: str, pid: int) -> bytes:
-    """Return the filter, 8 bytes per instruction. `pid` may signal its own threads."""
+    """Return the BPF program for this machine type, with 8 bytes per instruction.
+
+    The process `pid` may send signals to its own threads.
+    """
     column = list(_ARCHES).index(machine)
     lines = [_load(_ARCH), _jump(_EQUAL, _ARCHES[machine], 1, 0), _return(_DENY), _load(_NUMBER)]
     lines += [_jump(_LEAST, _X32, 0, 1), _return(_DENY)]
     for numbers in DENIED.values():
         if (number := numbers[column]) is not None:
             lines += [_jump(_EQUAL, number, 0, 1), _return(_DENY)]
-    # A filter cannot read the flags, which are in memory. libc falls back to `clone`.
+    # A filter cannot read clone3's flags, which are in memory. libc falls back to `clone`.
     lines += [_jump(_EQUAL, _CLONE3[column], 0, 1), _return(_MISSING)]
     for numbers, compare, value in (
         (_CLONE, _ANY, _THREAD),

@@ -1,4 +1,4 @@
-"""Special tokens and stop ids from a model's files, all of them untrusted JSON."""
+"""Finds special tokens and stop ids in a model's files, which are untrusted JSON."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -13,20 +13,21 @@ END_OF_TURN = frozenset(
 )
 
 Special = dict[str, str | list[str]]
-"""Texts of special tokens by the names that a chat template uses."""
+"""Texts of special tokens, by the names under which a chat template uses them."""
 
 TokenId = Callable[[str], int | None]
 
 
 def token_text(value: object) -> str | None:
-    """Return a token from a file: a string, or a map with `content`."""
+    """Return the text of a token, which is a string or a map with `content`. Return None if
+    invalid."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def special_tokens(*files: Mapping[str, object]) -> Special:
-    """Return the names that a chat template may use. Earlier files win."""
+    """Return the special tokens that a chat template may use. Earlier files have priority."""
     found: Special = {}
     for file in files:
         for name in NAMED:
@@ -44,10 +45,10 @@ def stop_ids(
     token_files: Iterable[Mapping[str, object]],
     find: TokenId,
 ) -> list[int]:
-    """Return the union of every file's end tokens, in ascending order.
+    """Return the ids of the end tokens in all files, in ascending order.
 
-    `id_files` (config, generation config) name ids; `token_files` (tokenizer config, special
-    tokens map) name tokens, which `find` turns into ids.
+    `id_files` (config, generation config) contain ids. `token_files` (tokenizer config, special
+    tokens map) contain texts, which `find` converts to ids.
     """
     ids = {number for file in id_files for number in token_ids(file.get("eos_token_id"))}
     for file in token_files:
@@ -58,12 +59,13 @@ def stop_ids(
 
 
 def token_ids(value: object) -> Iterator[int]:
-    """Return the valid token ids in an id or a list of ids."""
+    """Yield the valid token ids in `value`, which should be an id or a list of ids."""
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31:
             yield item
 
 
 def _texts(value: object) -> list[str]:
+    """Return the token texts in a list, ignoring invalid items."""
     found = [token_text(item) for item in value[:1024]] if isinstance(value, list) else []
     return [text for text in found if text is not None]

@@ -1,8 +1,9 @@
-"""Renders chat templates as Hugging Face does: sandboxed jinja2 with trimmed blocks.
+"""Renders chat templates as Hugging Face does: with sandboxed jinja2 and trimmed blocks.
 
-The sandbox bounds what a template can reach, not what it can burn: it runs only in the text
-child, under that process's limits. The names a template may expect are those of
-`transformers` (utils/chat_template_utils.py and PreTrainedTokenizerBase.apply_chat_template).
+The sandbox limits which objects a template can access, but not how much time and memory it uses.
+Templates are therefore rendered only in the text child, which has such limits. The names that a
+template may use are those of `transformers` (utils/chat_template_utils.py and
+PreTrainedTokenizerBase.apply_chat_template).
 """
 
 import json
@@ -19,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ..defaults import TEXT_BYTES
 from ..errors import TextError
 
-# What an expression of a template can raise; RuntimeError is endless recursion.
+# Exceptions that an expression of a template can raise. RecursionError is a RuntimeError.
 _TEMPLATE_ERRORS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -32,7 +33,8 @@ _TEMPLATE_ERRORS = (
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's words for training; here it changes nothing."""
+    """Extension for `{% generation %}`, which marks the assistant's text for training. It has no
+    effect."""
 
     tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
@@ -48,18 +50,20 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Encode JSON without the HTML escapes of jinja2's own `tojson`."""
+    """Encode a value as JSON without the HTML escapes of jinja2's `tojson` filter."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
 def _raise_exception(message: object) -> None:
+    """Fail with a message, for templates that reject a conversation."""
     raise jinja2.TemplateError(str(message))
 
 
 class ChatTemplate:
-    """A compiled template. `special` are the names it may use, such as `bos_token`."""
+    """Compiled chat template. `special` maps names that it may use, such as `bos_token`, to their
+    values."""
 
     def __init__(self, source: str, special: Mapping[str, object]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -78,9 +82,10 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool, now: float
     ) -> str:
-        """Render the conversation as one text. `now`: seconds since 1970, for `strftime_now`.
+        """Render a conversation as one text. `now` is the Unix time in seconds, for `strftime_now`.
 
-        Raises TextError: `template-failed` with the template's own words, or `template-limit`.
+        Raises TextError `template-failed` if the template fails, with its message, and
+        `template-limit` if the text is too long.
         """
         stamp = datetime.fromtimestamp(now, UTC)
         pieces = self._template.generate(
@@ -98,6 +103,7 @@ class ChatTemplate:
 
 
 def _bounded(pieces: Iterable[str]) -> str:
+    """Concatenate the pieces. Raises TextError `template-limit` beyond TEXT_BYTES characters."""
     kept, size = [], 0
     for piece in pieces:
         size += len(piece)

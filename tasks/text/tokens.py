@@ -13,7 +13,10 @@ from .template import ChatTemplate
 
 
 class Tokens:
-    """Converts text to token ids and back. Runs only in the sandbox, as the files are untrusted."""
+    """Converter of text to token ids and back, for one model.
+
+    Must be used only in the sandbox, because the files are untrusted.
+    """
 
     def __init__(self, files: Files) -> None:
         self._tokenizer = _tokenizer(files.tokenizer)
@@ -43,34 +46,39 @@ class Tokens:
         return found
 
     def _name_by_id(self, special: Special, name: str, ids: Sequence[int]) -> None:
-        """Name a special token by the first id that the tokenizer knows, if it has no name yet."""
+        """If a special token is unnamed, set it to the first of `ids` that the tokenizer knows."""
         texts = (self._tokenizer.id_to_token(number) for number in ids)
         if (text := next((text for text in texts if text is not None), None)) is not None:
             special.setdefault(name, text)
 
     def encode(self, text: str, *, add_special: bool) -> list[int]:
-        """Encode text. `add_special` adds the tokens of the tokenizer's post-processor."""
+        """Encode text. `add_special` adds the special tokens of the tokenizer's post-processor."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special).ids
         return ids
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool, now: float
     ) -> list[int]:
-        """Encode a conversation with the template, which writes its special tokens itself."""
+        """Encode a conversation with the chat template, which writes special tokens itself.
+
+        Raises TextError `no-template` if the model has none.
+        """
         if self._source is None:
             raise TextError("no-template", "the model has no chat template")
-        if self._template is None:  # not while loading: text without it must still work
+        # Compiled late, so that a bad template does not prevent `encode`.
+        if self._template is None:
             self._template = ChatTemplate(self._source, self._special)
         text = self._template.render(messages, add_generation_prompt=add_generation_prompt, now=now)
         return self.encode(text, add_special=False)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode text without special tokens. Ids beyond the vocabulary are ignored."""
+        """Decode text without special tokens. Ids outside the vocabulary are ignored."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
 
 def _tokenizer(data: bytes) -> Tokenizer:
+    """Load tokenizer.json. Raises TextError `bad-tokenizer` if it is invalid."""
     try:
         tokenizer = Tokenizer.from_buffer(data)
     except ValueError as error:
@@ -79,12 +87,13 @@ def _tokenizer(data: bytes) -> Tokenizer:
             f"tokenizer.json cannot be read: {error}",
             hint="add the model again with the tokenizer.json it was published with",
         ) from None
-    tokenizer.no_truncation()  # the file may ask for both; they belong to training
+    tokenizer.no_truncation()  # the file may enable truncation and padding, meant for training
     tokenizer.no_padding()
     return tokenizer
 
 
 def _json_map(name: str, data: bytes | None) -> dict[str, object]:
+    """Parse a JSON object. Raises TextError `bad-tokenizer` if it is invalid."""
     if not data:
         return {}
     try:
@@ -97,7 +106,11 @@ def _json_map(name: str, data: bytes | None) -> dict[str, object]:
 
 
 def _template_source(file: bytes | None, configured: object) -> str | None:
-    """`chat_template.jinja` first, then the tokenizer config's: a text, or a list of named ones."""
+    """Return the source of the chat template, or None if there is none.
+
+    `chat_template.jinja` has priority over the tokenizer config, which has a text or a list of
+    named templates.
+    """
     if file:
         return file.decode("utf-8", "replace")
     if isinstance(configured, list):

@@ -1,4 +1,5 @@
-"""What other nodes' gateways had of this node: counted, and written as facts (docs/spec/jobs.md).
+"""Metering and accounting of what other nodes' gateways use of this node.
 
-Public: `Meter`, `Accounting`. Imports nothing else of `tasks/`.
+The counts are written as entries of this node's feed (docs/spec/jobs.md). Public: `Meter`,
+`Accounting`. Imports nothing else of `tasks/`.
 """

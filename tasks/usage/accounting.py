@@ -1,8 +1,8 @@
-"""Usage accounting: records in this node's feed what the gateways of other nodes used of it.
+"""Usage accounting: records in this node's feed how much the gateways of other nodes have used it.
 
-The sums survive restarts, because they are read back from the feed. A crash loses what was counted
-since the last write. If there are more users than the feed may hold, those with the least usage
-are merged into one sum. Spec: docs/spec/jobs.md, Usage.
+The sums survive restarts, because they are read back from the feed. A crash loses the counts since
+the last write. If there are more users than the feed may hold, those with the least usage are
+merged into one sum. Spec: docs/spec/jobs.md, Usage.
 """
 
 from collections import Counter
@@ -20,28 +20,29 @@ from .metering import Meter, Use
 
 KIND = "usage"
 NO_ROOT = "0" * 64
-"""Root in the key of the sum that merges the smallest users."""
+"""Root in the key of the sum into which the smallest users are merged."""
 _FIELDS = ("requests", "in", "out", "busy")
 
 User = tuple[PeerId, str]
-"""The node that is charged, and the root of the model that it used."""
+"""(peer id of the node that is charged, root of the model that it used)."""
 
 Payer = Callable[[Use], PeerId | None]
-"""Return the node to charge for a use, or None while the job that the gateway named is unknown."""
+"""Returns the node to charge for a use, or None while the job that the gateway named is unknown."""
 
 
 def gateway_pays(use: Use) -> PeerId:
-    """Return the gateway, whatever job it named."""
+    """Return the use's gateway as the payer, whatever job the gateway named."""
     return use.gateway
 
 
 class Accounting:
-    """Transfers one node's usage from its meter into its feed. `State.run` must be running.
+    """Transfer of one node's usage counts from its meter into its feed.
 
-    A stage may compute for a job before the job and the claim on it reach this node, and both may
-    have ended when the sums are written. So the payer of each use is looked up every USAGE_LOOK
-    seconds. If the job is still unknown after USAGE_LOOKS lookups, the gateway is charged. It is
-    charged at once if USAGE_UNKNOWN of its jobs are unknown already: it may have invented them.
+    `State.run` must be running. A stage may compute for a job before the job and the claim on it
+    reach this node, and both may have ended when the sums are written. Therefore the payer of each
+    use is looked up every USAGE_LOOK seconds. If the job is still unknown after USAGE_LOOKS
+    lookups, the gateway is charged. If USAGE_UNKNOWN jobs of one gateway are unknown already, the
+    gateway is charged for further ones at once, because it may have invented them.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Accounting:
         self._meter = meter
         self._payer = payer
         self._counted: dict[User, Count] = {}
-        self._unknown: dict[Use, tuple[Count, int]] = {}  # and the number of lookups so far
+        self._unknown: dict[Use, tuple[Count, int]] = {}  # (count, lookups so far)
 
     async def run(self) -> None:
-        """Look up payers and write sums, until cancelled."""
+        """Look up payers, and write the sums to the feed every USAGE_PACE seconds, until
+        cancelled."""
         await self._state.shown.wait()
         looks = round(defaults.USAGE_PACE / defaults.USAGE_LOOK)
         while True:
@@ -65,8 +67,10 @@ class Accounting:
             self.write()
 
     def write(self, *, last: bool = False) -> None:
-        """Add the new counts to the sums in the feed, or keep them for later if the feed is full.
-        `last`: there are no more lookups, so the gateways of unknown jobs are charged now."""
+        """Add the new counts to the sums in the feed. If the feed is full, retry at the next write.
+
+        If `last`, there will be no more lookups, so the gateways of unknown jobs are charged now.
+        """
         self._settle(patient=not last)
         if not self._counted or not self._state.shown.is_set():
             return
@@ -85,7 +89,11 @@ class Accounting:
             self._counted = {}
 
     def _settle(self, *, patient: bool) -> None:
-        """Charge the new counts to their payers, where these are known."""
+        """Charge the meter's new counts to their payers.
+
+        If `patient`, a use whose job is unknown may wait for another lookup. Otherwise its gateway
+        is charged.
+        """
         looked, self._unknown = self._unknown, {}
         for use, count in self._meter.take().items():
             known, times = looked.get(use, (Count(), 0))
@@ -103,6 +111,7 @@ class Accounting:
                 self._counted[user] = self._counted.get(user, Count()) + count
 
     def _count(self, key: str) -> Count:
+        """Return the sum under this key in the feed. Missing and malformed numbers count as 0."""
         said = self._state.get(KIND, key) or {}
         numbers = (said.get(name, 0) for name in _FIELDS)
         return Count(*(number if type(number) is int else 0 for number in numbers))
@@ -111,8 +120,11 @@ class Accounting:
 def merged(
     own: PeerId, before: Mapping[str, Count], counted: Mapping[User, Count]
 ) -> dict[str, Count]:
-    """Return the sums by key. Beyond USAGE_USERS, the users with the least computing time, then
-    the fewest tokens and requests, are merged under `others_key` for good."""
+    """Return the new sums by key: the sums in the feed (`before`) plus the new counts (`counted`).
+
+    Beyond USAGE_USERS users, those with the least computing time are merged permanently into the
+    sum under `others_key`. Ties go by tokens, then by requests.
+    """
     others = others_key(own)
     sums = {key: count for key, count in before.items() if key != others}
     for (client, root), count in counted.items():
@@ -128,7 +140,7 @@ def merged(
 
 
 def others_key(own: PeerId) -> str:
-    """Return the key of the merged sum: the provider's own peer id and a root of zeros."""
+    """Return the key of the merged sum: this node's peer id with a root of zeros."""
     return usage_key(own, NO_ROOT)
 
 

@@ -1,6 +1,7 @@
-"""Counters of what the gateways of other nodes used of this node; `accounting.py` keeps the sums.
+"""Counters of what the gateways of other nodes use of this node.
 
-No I/O. The owner's own requests are not counted.
+`accounting.py` adds the counts to the permanent sums. No I/O. The owner's own requests are not
+counted, except those that it makes for a job.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from ...transport.identity import PeerId
 
 
 class Use(NamedTuple):
-    """A gateway, the root of a model, and the job that the gateway named, if any."""
+    """A gateway, the root of a model, and the job that the gateway named ("" if none)."""
 
     gateway: PeerId
     root: str
@@ -19,16 +20,16 @@ class Use(NamedTuple):
 
 
 class Meter:
-    """Counts by use since the last `take`. Bounded by the number of sessions since then."""
+    """Usage counts since the last `take`. Their number is bounded by the number of sessions."""
 
     def __init__(self, own: PeerId) -> None:
         self._own = own
         self._counts: dict[Use, Count] = {}
         self.total = Count()
-        """The sum over all uses since the start."""
+        """Sum over all uses by other nodes since the start."""
 
     def opened(self, use: Use) -> None:
-        """Count one session."""
+        """Count one opened session."""
         self._add(use, Count(requests=1))
 
     def read(self, use: Use, tokens: int) -> None:
@@ -36,12 +37,13 @@ class Meter:
         self._add(use, Count(tokens_in=tokens))
 
     def made(self, use: Use, *, tokens: int, seconds: float) -> None:
-        """Count tokens that this node helped to generate, and its device's computing seconds."""
+        """Count tokens that this node helped to generate, and the seconds that its device
+        computed."""
         busy = round(1000 * seconds) if 0 <= seconds < _LONGEST else 0
         self._add(use, Count(tokens_out=tokens, busy_ms=busy))
 
     def take(self) -> Mapping[Use, Count]:
-        """Return the counts and reset them."""
+        """Return the counts since the last call and reset them."""
         counts, self._counts = self._counts, {}
         return counts
 
