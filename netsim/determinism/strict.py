@@ -283,7 +283,9 @@ class PrivateKey(Protocol):
 
 
 def _seeded_key(kind: type[PrivateKey]) -> Callable[[type[PrivateKey]], PrivateKey]:
-    """Return a replacement of `kind.generate` that draws the key from the host's seeded generator."""
+    """Return a replacement of `kind.generate` that draws the key from the host's seeded
+    generator.
+    """
     real = kind.generate
 
     def generate(cls: type[PrivateKey]) -> PrivateKey:
@@ -376,7 +378,9 @@ _bindings: _Bindings | None = None
 
 
 def _bind() -> _Bindings:
-    """Return the bindings of this process. The first call creates them and installs the audit hook."""
+    """Return the bindings of this process. The first call creates them and installs the audit
+    hook.
+    """
     global _bindings
     if _bindings is None:
         pairs = [*_clocks(), *_randomness(), *_missing()]

@@ -84,7 +84,9 @@ class Disk:
         *,
         contents: dict[bytes, bytes] | None = None,
     ) -> None:
-        """Create an empty disk. Disks that get the same `contents` store a large content only once."""
+        """Create an empty disk. Disks that get the same `contents` store a large content only
+        once.
+        """
         self.events = events
         self.spec = spec
         self.torn = True
