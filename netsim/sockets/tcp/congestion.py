@@ -100,7 +100,7 @@ class Cubic:
         recovery.
         """
         window = self.window
-        # Fast convergence (RFC 9438, section 4.7): after repeated losses, leave bandwidth to others.
+        # Fast convergence (RFC 9438, section 4.7): leave bandwidth to others if losses recur.
         self._most = window * (1 + _BETA) / 2 if window < self._most else window
         self._epoch = -1.0
         self.ssthresh = max(window * _BETA, _LEAST)
