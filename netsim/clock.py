@@ -1,8 +1,9 @@
-"""Virtual time: one heap of events, and the trio clock that runs them when trio would sleep.
+"""Virtual time: a queue of events, and the trio clock that runs the events while trio would sleep.
 
-Trio calls a clock's `deadline_to_sleep_time` only when no task can run. Network events run right
-there: no task per packet, no thread, no real waiting. The event that makes a task runnable returns
-control to trio, so tasks see every instant in order.
+Trio calls `deadline_to_sleep_time` of its clock only if no task can run. The clock runs the
+network's events inside that call, so that a packet needs no task, no thread and no real waiting. As
+soon as an event makes a task runnable, control returns to trio at the end of that instant. Tasks
+therefore see every instant in order.
 """
 
 import math
@@ -18,11 +19,12 @@ from . import defaults
 T = TypeVar("T")
 Manager = TypeVar("Manager")
 Happened = TypeVar("Happened")
-Event = tuple[float, int, Callable[[Any], None], object]
+Event = tuple[float, int, Callable[[Any], None], object]  # time, serial number, action, argument
 
 
 class Events:
-    """Future events, ordered by time and, within an instant, by when they were scheduled.
+    """Queue of future events, ordered by time. Events of the same instant run in the order in which
+    they were scheduled.
 
     Times are seconds of the simulation. `now` never decreases.
     """
@@ -34,8 +36,8 @@ class Events:
         self.count = 0  # events run so far
         self._heap: list[Event] = []
         self._serial = 0
-        self._until = -math.inf  # limit of the `run_until` in progress
-        self._ready: Sized = ()
+        self._until = -math.inf  # end (s) of the `run_until` in progress
+        self._ready: Sized = ()  # trio's queue of runnable tasks, for `reach`
 
     @overload
     def at(self, when: float, action: Callable[[None], None]) -> None: ...
@@ -44,15 +46,16 @@ class Events:
     def at(self, when: float, action: Callable[[T], None], argument: T) -> None: ...
 
     def at(self, when: float, action: Callable[[Any], None], argument: object = None) -> None:
-        """Run `action(argument)` at `when`, not before the present."""
+        """Schedule `action(argument)` at the time `when`, which must not be in the past."""
         self._serial += 1
         heappush(self._heap, (when, self._serial, action, argument))
 
     def reach(self, when: float) -> bool:
-        """Advance to `when` at once if no event or task comes before it; return whether it did.
+        """Advance to `when` if no event is scheduled up to then and no task can run. Return whether
+        the clock advanced.
 
-        Call it as the last step of an event, instead of scheduling another one. It counts as that
-        event.
+        Use this as the last step of an event's action, in place of scheduling another event. The
+        advance is counted as one event.
         """
         heap = self._heap
         if when > self._until or self._ready or (heap and heap[0][0] <= when):
@@ -65,10 +68,10 @@ class Events:
         return len(self._heap)
 
     def run_until(self, until: float, ready: Sized = (), most: float = math.inf) -> None:
-        """Run events up to and including `until`.
+        """Run all events up to and including the time `until`.
 
-        Stop earlier, after the instant that fills `ready` or in which the number of events run
-        reaches `most`.
+        Stop earlier, at the end of an instant, if `ready` is no longer empty or if `most` events
+        have run.
         """
         heap = self._heap
         stop = self.count + most
@@ -90,11 +93,12 @@ class Events:
 
 
 class SimClock(trio.abc.Clock):
-    """Trio clock whose time is `events.now`. It calls `on_idle` when nothing can happen any more.
+    """Trio clock whose time is `events.now`. It calls `on_idle` if the simulation can make no
+    progress any more.
 
-    That is so when every task waits without a deadline and no event is due. Timers that no task
-    waits for (those of light hosts) could run forever, so it also calls `on_idle` after a week in
-    which nothing else happened.
+    This is so if every task waits without a deadline and no event is scheduled. Timers of light
+    hosts belong to no task and could run forever. The clock therefore also calls `on_idle` after a
+    week in which only such timers have run.
     """
 
     def __init__(
@@ -106,16 +110,18 @@ class SimClock(trio.abc.Clock):
         self.events = events
         self._on_idle = on_idle
         self._after_instant = after_instant  # called with the number of events run so far
-        self._last_turn = 0.0  # when a task last ran or was due to run at a known time
+        self._last_turn = 0.0  # time at which a task last ran, or last had a deadline
 
     def start_clock(self) -> None:
-        """Virtual time needs no start."""
+        """Do nothing: virtual time needs no start."""
 
     def current_time(self) -> float:
         return self.events.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Run the network until a task can run, or until `deadline`."""
+        """Run events until a task can run, or until `deadline`. Return 0, so that trio does not
+        wait in real time.
+        """
         self._after_instant(self.events.count)
         runner = _run.GLOBAL_RUN_CONTEXT.runner
         if runner.waiting_for_idle:  # `wait_all_tasks_blocked` is due: trio needs an idle moment
@@ -136,10 +142,10 @@ class SimClock(trio.abc.Clock):
 def without_descriptors(
     real: Callable[[Manager, float], Happened],
 ) -> Callable[[Manager, float], Happened | tuple[()]]:
-    """Wrap trio's `get_events` so that it asks the operating system only when needed.
+    """Return a wrapper of trio's `get_events` that polls the operating system only when necessary.
 
-    No task of a simulation waits for a descriptor. Signals and calls from other threads also put an
-    entry into trio's queue.
+    No task of a simulation waits for a file descriptor. Only a signal or a call from another thread
+    needs a poll, and both put an entry into trio's queue.
     """
 
     def get_events(manager: Manager, timeout: float) -> Happened | tuple[()]:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 class SimError(Exception):
-    """Base class of the simulator's errors. `hint` says what to do; empty if nothing is known."""
+    """Base class of the simulator's errors. `hint` suggests what to do; it is empty if there is no
+    suggestion.
+    """
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         super().__init__(message)
@@ -15,7 +17,7 @@ class SimError(Exception):
 
 
 class RunFailed(SimError):
-    """A run, or what is done with the folder of one, has failed."""
+    """A run has failed, or an operation on the folder of a run has failed."""
 
 
 class CannotSimulate(SimError):
@@ -23,7 +25,7 @@ class CannotSimulate(SimError):
 
 
 class NoHost(SimError):
-    """A task that belongs to no simulated host asked for a socket."""
+    """A task that belongs to no simulated host requested a socket."""
 
 
 class NotSimulated(SimError):
@@ -35,30 +37,34 @@ class Stuck(SimError):
 
 
 class BadTrace(SimError):
-    """The file is not a trace, or only the beginning of one."""
+    """A file is not a trace, or is only the beginning of a trace."""
 
 
 class NothingLeft(SimError):
-    """Every task waits and no event is due, so nothing can ever happen again."""
+    """Every task waits and no event is scheduled, so that nothing can ever happen again."""
 
 
 class BadScenario(SimError):
-    """A scenario asks for something impossible. `line` is its line in the file, or 0."""
+    """A scenario requests something impossible. `line` is the line number in its file, or 0 if
+    unknown.
+    """
 
     def __init__(self, message: str, *, line: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.line = line
 
     def of(self, path: Path) -> "BadScenario":
-        """Return the error with the scenario's file and line in its message."""
+        """Return an error with the scenario's file and line added to the message."""
         where = f"{path}:{self.line}" if self.line else str(path)
         hint = self.hint or "docs/spec/scenario.md describes scenario files"
         return BadScenario(f"{where}: {self.message}", hint=hint)
 
 
 def nearest(word: str, known: Collection[str]) -> str:
-    """Return a hint for an unknown `word`: the closest known words."""
-    turned = [item for item in known if item == word[::-1]]  # `=>`
+    """Return a hint for an unknown `word`: the most similar known word or, if none is similar, a
+    list of known words.
+    """
+    turned = [item for item in known if item == word[::-1]]  # such as `=>` for `>=`
     close = turned or get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     if close:
         return f"did you mean `{close[0]}`?"

@@ -1,8 +1,9 @@
-"""Injects faults: partitions, held and lost packets, crashes, sleep, wrong clocks, and failures of
-links and gateways.
+"""Injection of faults into a simulation: partitions, delayed and lost packets, crashes, sleep,
+wrong clocks, and failures of links and gateways.
 
-A fault on packets acts when a packet reaches its destination host. Gateways on the way have already
-seen the packet, so it keeps their mappings alive. Every action is recorded in `timeline`.
+A fault of packets takes effect when a packet arrives at its destination host. Gateways on the way
+have already forwarded the packet, so that it has renewed their mappings. Each action is recorded in
+`timeline`.
 """
 
 from collections.abc import Iterable
@@ -21,11 +22,11 @@ from .world import World
 
 Computer = Host | LightHost
 WAYS: Final = ("up", "down")
-"""The directions of a link, as its host or gateway sees them."""
+"""Directions of a link, as seen from its host or gateway."""
 
 
 class Named(Protocol):
-    """A host, a light host or a volunteer."""
+    """Object with a name, such as a host or a light host."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +37,9 @@ Names = Iterable[str | Named]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """One injected fault or its end: the action, its hosts, and its simulated time in seconds."""
+    """Injection or end of a fault: the action, the names of the hosts, and the simulated time in
+    seconds.
+    """
 
     time: float
     what: str
@@ -46,11 +49,11 @@ class Deed:
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """Effect on packets from `origins` to `receivers`; a packet whose ends are not in both is
-    unaffected.
+    """Fault of packets from `origins` to `receivers`. Other packets are unaffected.
 
-    `loss` is a probability, 1.0 for a partition; `delay` adds that many seconds to each packet;
-    `until` holds all packets until that time.
+    `loss` is the probability that a packet is lost; a partition has 1.0. `delay` is added to the
+    delay of each packet, in seconds. Packets that arrive before the time `until` are delayed until
+    then.
     """
 
     origins: frozenset[str]
@@ -61,27 +64,29 @@ class Rule:
 
 
 class Faults:
-    """Injects faults into one world, and ends them."""
+    """Injector of faults into one world, which also ends them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.timeline: list[Deed] = []
         self._rules: list[Rule] = []
-        self._clogged: dict[str, float] = {}  # by host: until when
-        self._healed = 0  # how often all faults were healed
+        self._clogged: dict[str, float] = {}  # name of a clogged host: time of the end
+        self._healed = 0  # number of times that all faults were ended
         self._random = world.streams.get("faults", "packets")
         self._order = world.streams.get("faults", "order")
         self._asleep = Dormitory()
         self._unplugged: set[str] = set()
-        self._cuts: set[tuple[str, str]] = set()  # name, direction
+        self._cuts: set[tuple[str, str]] = set()  # (name of the host or gateway, direction)
         world.at_end.append(self._asleep.release_all)
 
     # Packets.
 
     def partition(self, *groups: Names, oneway: bool = False) -> list[Rule]:
-        """Partition groups of hosts; hosts in no group can talk to all.
+        """Partition groups of hosts from each other. A host in no group can still talk to all.
 
-        With `oneway` only the first group's packets are lost. Returns rules that `heal` can end.
+        If `oneway` is True, only packets from the first group to the others are lost. Returns the
+        rules, which `heal` can end. Raises SimError if there are fewer than two groups, or if they
+        overlap.
         """
         sets = [_names(group) for group in groups]
         if len(sets) < 2:
@@ -95,7 +100,7 @@ class Faults:
         return self._add("partition", whole, detail + (" one-way" if oneway else ""), rules)
 
     def loss(self, origins: Names, receivers: Names, chance: float) -> list[Rule]:
-        """Drop packets from `origins` to `receivers` with probability `chance`, in this direction
+        """Lose packets from `origins` to `receivers` with probability `chance`, in this direction
         only.
         """
         ones, others = _names(origins), _names(receivers)
@@ -109,23 +114,24 @@ class Faults:
         return self._add("delay", ones | others, f"{seconds:g} s", [rule])
 
     def block(self, origins: Names, receivers: Names, seconds: float) -> list[Rule]:
-        """Hold packets from `origins` to `receivers` for `seconds` from now; then all arrive."""
+        """Delay all packets from `origins` to `receivers` until `seconds` from now, when all
+        arrive.
+        """
         ones, others = _names(origins), _names(receivers)
         rule = Rule(ones, others, until=self.now + seconds)
         return self._add("block", ones | others, f"{seconds:g} s", [rule])
 
     def clog(self, hosts: Names, seconds: float) -> None:
-        """Hold all packets that these hosts send or would receive for `seconds`; then all
-        arrive.
-        """
+        """Delay all packets to and from these hosts until `seconds` from now, when all arrive."""
         for name in sorted(_names(hosts)):
             self._clog((name, self.now + seconds, self._healed))
 
     def swizzle(self, hosts: Names, seconds: float) -> list[str]:
-        """Clog a random subset of the hosts one after the other, then unclog them in another order.
+        """Clog a random subset of the hosts, one after the other, and unclog them in another order.
+        Return the names of the chosen hosts.
 
-        It takes `seconds`; the second half unclogs. Returns the chosen hosts. This is
-        FoundationDB's swizzle-clogging: it finds code that depends on the order in which hosts come
+        Clogging takes the first half of `seconds`, and unclogging the second half. This is
+        FoundationDB's swizzle-clogging. It finds code that depends on the order in which hosts come
         back.
         """
         names = sorted(_names(hosts))
@@ -138,7 +144,9 @@ class Faults:
         return chosen
 
     def heal(self, *rules: Rule) -> None:
-        """End these rules, or all if none are given. Held packets arrive when they were due to."""
+        """End these rules, or all faults of packets if no rule is given. Packets that are delayed
+        already still arrive at their delayed time.
+        """
         self._rules = [rule for rule in self._rules if rules and rule not in rules]
         if not rules:
             self._clogged.clear()
@@ -147,25 +155,31 @@ class Faults:
         self._hook()
 
     def _add(self, what: str, who: frozenset[str], detail: str, rules: list[Rule]) -> list[Rule]:
+        """Activate rules, record them in the timeline, and return them."""
         self._rules += rules
         self.note(what, sorted(who), detail)
         self._hook()
         return rules
 
     def _clog(self, item: tuple[str, float, int]) -> None:
+        """Clog the host `name` until the time `until`. Skip this if all faults have been ended
+        since it was planned.
+        """
         name, until, healed = item
         if healed != self._healed:
-            return  # a later part of a swizzle that was healed
+            return  # part of a swizzle that `heal` has ended
         self._clogged[name] = max(until, self._clogged.get(name, 0.0))
         self.note("clog", (name,), f"{until - self.now:g} s")
         self._hook()
 
     def _hook(self) -> None:
-        """Inspect packets only while a fault needs it."""
+        """Inspect packets if a fault needs it, and stop inspecting them if none does."""
         self.world.network.interfere = self._judge if self._rules or self._clogged else None
 
     def _judge(self, packet: Packet, receiver: str) -> float:
-        """Return the fate of a packet that would arrive now (`network.Interfere`)."""
+        """Return the delay in seconds of a packet that would arrive now, or a negative number to
+        drop it (see `network.Interfere`).
+        """
         now, origin = self.now, packet.origin
         until, extra = now, 0.0
         for rule in self._rules:
@@ -179,6 +193,9 @@ class Faults:
         return until - now + extra
 
     def _clog_of(self, name: str) -> float:
+        """Return the time until which a host is clogged; a time in the past means that it is
+        not.
+        """
         until = self._clogged.get(name, 0.0)
         if until and until <= self.now:
             del self._clogged[name]
@@ -187,19 +204,23 @@ class Faults:
     # Faults of computers.
 
     async def crash(self, *hosts: str | Computer) -> None:
-        """Cut the power of hosts, without a goodbye."""
+        """Cut the power of hosts, so that their programs cannot say goodbye to peers. Return once
+        the programs have ended.
+        """
         for host in map(self.computer, hosts):
             self.note("crash", (host.name,))
             if isinstance(host, LightHost):
                 host.crash()
             else:
-                # the remaining tasks of a sleeping host end without sending anything
+                # Off first, so that the tasks of a sleeping host end without sending anything.
                 host.up = False
                 self._wake(host)
                 await host.crash()
 
     async def restart(self, *hosts: str | Computer, core: Core | None = None) -> None:
-        """Power hosts on again, with the same disk; crash those that are running first."""
+        """Power hosts on again, with the same disks. Hosts that are running are crashed first.
+        `core` is a new core for light hosts.
+        """
         for host in map(self.computer, hosts):
             if host.up:
                 await self.crash(host)
@@ -210,8 +231,8 @@ class Faults:
                 await host.restart()
 
     def sleep(self, *hosts: str | Computer) -> None:
-        """Suspend hosts: they send and receive no packets and run no tasks. Wall clocks and all
-        other hosts continue.
+        """Suspend hosts. They send and receive no packets and run no tasks, while wall clocks and
+        all other hosts continue.
         """
         for host in map(self.computer, hosts):
             self.note("sleep", (host.name,))
@@ -222,7 +243,7 @@ class Faults:
             self._connect(host)
 
     def resume(self, *hosts: str | Computer) -> None:
-        """Wake hosts up. Timers that expired during the sleep fire now."""
+        """Wake suspended hosts. Timers that expired during the sleep fire now."""
         for host in map(self.computer, hosts):
             self.note("resume", (host.name,))
             if isinstance(host, LightHost):
@@ -236,18 +257,20 @@ class Faults:
             self._connect(host)
 
     def asleep(self, host: str | Computer) -> bool:
-        """Whether a host is suspended."""
+        """Return whether a host is suspended."""
         found = self.computer(host)
         return found in self._asleep if isinstance(found, Host) else not found.up
 
     def step_clock(self, *hosts: str | Host, seconds: float) -> None:
-        """Set the wall clock forward or back."""
+        """Set the wall clocks of hosts forward by `seconds`, or back if it is negative."""
         for host in map(self.host, hosts):
             host.wall_offset += seconds
             self.note("clock", (host.name,), f"{seconds:+g} s")
 
     def drift_clock(self, *hosts: str | Host, rate: float) -> None:
-        """Let the wall clock gain `rate` seconds per second from now on (20e-6: a poor quartz)."""
+        """Make the wall clocks of hosts gain `rate` seconds per second from now on (20e-6 is a poor
+        quartz).
+        """
         for host in map(self.host, hosts):
             host.wall_offset -= self.now * (rate - host.wall_drift)
             host.wall_drift = rate
@@ -256,21 +279,25 @@ class Faults:
     # Links and gateways.
 
     def link_down(self, *who: str | Computer | Gateway) -> None:
-        """Pull the cable, so that no packet passes. A gateway loses the cable to the outside."""
+        """Unplug the cables of hosts, so that no packet passes. A gateway loses its cable to the
+        outside.
+        """
         for item in map(self.plugged, who):
             self._unplugged.add(item.name)
             self.note("link.down", (item.name,))
             self._connect(item)
 
     def link_up(self, *who: str | Computer | Gateway) -> None:
-        """Put the cable back."""
+        """Plug the cables back in."""
         for item in map(self.plugged, who):
             self._unplugged.discard(item.name)
             self.note("link.up", (item.name,))
             self._connect(item)
 
     def cut(self, who: str | Computer | Gateway, way: str, *, cut: bool = True) -> None:
-        """Cut one direction of a link, "up" or "down", or mend it. Raises SimError."""
+        """Cut one direction of a link ("up" or "down"), or mend it if `cut` is False. Raises
+        SimError if the direction or the host does not exist.
+        """
         if way not in WAYS:
             raise SimError(f"a link has no direction `{way}`: it is {' or '.join(WAYS)}")
         item = self.plugged(who)
@@ -279,7 +306,9 @@ class Faults:
         self.note("cut" if cut else "mend", (item.name,), way)
 
     def _connect(self, item: Computer | Gateway) -> None:
-        """Open or close a host's pipes according to its sleep, its cable and its cuts."""
+        """Open or close the pipes of a host or gateway, depending on its sleep, its cable and its
+        cuts.
+        """
         closed = item.name in self._unplugged
         closed = closed or (isinstance(item, Host) and item in self._asleep)
         for attachment in _plugs(item):
@@ -287,15 +316,15 @@ class Faults:
             attachment.down.cut = closed or (item.name, "down") in self._cuts
 
     def reboot(self, *gateways: str | Gateway, seconds: float = 0.0) -> None:
-        """Switch gateways off for `seconds`; they forget their mappings."""
+        """Switch gateways off for `seconds`. They lose their mappings."""
         for gateway in map(self.gateway, gateways):
             gateway.reboot(seconds)
             self.note("nat.reboot", (gateway.name,), f"{seconds:g} s")
 
     def redial(self, *gateways: str | Gateway) -> None:
-        """Give gateways another outer address, and another IPv6 prefix if they have one.
+        """Give gateways a new outer address, and a new IPv6 prefix if they have one.
 
-        DNS lists it at once.
+        DNS lists the new addresses of their hosts at once.
         """
         for gateway in map(self.gateway, gateways):
             outer = gateway.outer
@@ -316,7 +345,7 @@ class Faults:
         return self.world.events.now
 
     def computer(self, host: str | Computer) -> Computer:
-        """Return a host or light host by name. Raises SimError."""
+        """Return the host or light host with this name. Raises SimError if there is none."""
         if not isinstance(host, str):
             return host
         found: Computer | None = self.world.hosts.get(host) or self.world.lights.get(host)
@@ -325,14 +354,16 @@ class Faults:
         return found
 
     def host(self, host: str | Host) -> Host:
-        """Return a whole host by name. Raises SimError."""
+        """Return the whole host with this name. Raises SimError if there is none, or if it is a
+        light host.
+        """
         found = self.computer(host)
         if not isinstance(found, Host):
             raise SimError(f"{found.name} is a light host: it has no wall clock of its own")
         return found
 
     def gateway(self, gateway: str | Gateway) -> Gateway:
-        """Return a gateway by name. Raises SimError."""
+        """Return the gateway with this name. Raises SimError if there is none."""
         if not isinstance(gateway, str):
             return gateway
         if gateway not in self.world.gateways:
@@ -340,13 +371,15 @@ class Faults:
         return self.world.gateways[gateway]
 
     def plugged(self, who: str | Computer | Gateway) -> Computer | Gateway:
-        """Return a host or gateway by name. Raises SimError."""
+        """Return the gateway, host or light host with this name. Raises SimError if there is
+        none.
+        """
         if isinstance(who, str) and who in self.world.gateways:
             return self.world.gateways[who]
         return who if isinstance(who, Gateway) else self.computer(who)
 
     def note(self, what: str, who: Iterable[str], detail: str = "") -> None:
-        """Write an action to the timeline."""
+        """Append an action to the timeline."""
         self.timeline.append(Deed(self.now, what, tuple(who), detail))
 
 
@@ -355,6 +388,9 @@ def _names(items: Names) -> frozenset[str]:
 
 
 def _plugs(item: Computer | Gateway) -> list[Attachment]:
+    """Return the attachments whose cables a fault unplugs: all of a host, or the outer one of a
+    gateway.
+    """
     if isinstance(item, Gateway):
         return [item.wan]
     return [item.attachment] if isinstance(item, LightHost) else item.attachments

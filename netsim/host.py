@@ -1,7 +1,7 @@
-"""A simulated computer: its addresses, its clock, its protocol stack, its tasks.
+"""Simulated computer: its addresses, clock, protocol stack and tasks.
 
-A context variable, which child tasks inherit, tells to which host a task belongs. A socket is
-created on the host of the task that asks for it.
+A context variable holds the host to which a task belongs, and child tasks inherit it. A socket is
+created on the host of the task that requests it.
 """
 
 import errno
@@ -29,13 +29,15 @@ CURRENT: ContextVar["Host"] = ContextVar("simulated host")
 
 
 class Transport(Protocol):
-    """One protocol of a host's stack."""
+    """One transport protocol of a host's stack, such as UDP."""
 
     def receive(self, packet: Packet) -> None: ...
 
 
 class Interface(NamedTuple):
-    """One address of a host: the interface's name, an IP address, its prefix length."""
+    """One address of a host: the name of the interface, an IP address, and its prefix length in
+    bits.
+    """
 
     name: str
     address: str
@@ -43,7 +45,9 @@ class Interface(NamedTuple):
 
 
 def cause(host: "Host") -> str:
-    """Return the names of the host and of the running task; "" for the stack's own timers."""
+    """Return the name of the running task with the host's name in front, or "" if a timer of the
+    protocol stack runs.
+    """
     task = getattr(GLOBAL_RUN_CONTEXT, "task", None)
     if task is None:
         return ""
@@ -56,7 +60,7 @@ def cause(host: "Host") -> str:
 
 
 def error(number: int) -> OSError:
-    """Return the OSError that the operating system would raise."""
+    """Return the OSError that the operating system would raise for this errno."""
     return OSError(number, os.strerror(number))
 
 
@@ -66,7 +70,9 @@ Started = TypeVar("Started", covariant=True)
 
 
 class Program(Protocol[Started]):
-    """Code that a host runs, and runs again after a restart. It passes a value to `started`."""
+    """Program that a host runs, and runs again after a restart. When it is ready, it calls
+    `task_status.started` with a value.
+    """
 
     async def run(self, host: "Host", *, task_status: "trio.TaskStatus[Started]") -> None: ...
 
@@ -74,28 +80,30 @@ class Program(Protocol[Started]):
 class Host:
     """One simulated computer.
 
-    `attachments` are its interfaces. `wall_offset` (seconds) and `wall_drift` (seconds per second)
-    make its wall clock differ from the others'; trio's time is the same for all.
+    `attachments` are its network interfaces. `wall_offset` (seconds) and `wall_drift` (seconds per
+    second) make its wall clock differ from those of other hosts. Trio's time is the same for all
+    hosts.
     """
 
     def __init__(self, network: Network, name: str, equip: "Callable[[Host], None]") -> None:
         self.network = network
-        self.equip = equip  # fills `protocols`, at every start of the computer
+        self.equip = equip  # creates the protocol stack, at each start of the computer
         self.name = name
         self.up = True
         self.wall_offset = 0.0
         self.wall_drift = 0.0
         self.attachments: list[Attachment] = []
-        self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by sockets/
+        self.protocols: dict[int, Transport] = {}  # by IP protocol number; filled by `equip`
         self.local: LocalStack  # Unix sockets; made by `equip`
         self.disk: Disk | None = None  # set when a program needs one
         self.program: Program[object] | None = None
         self.nursery: trio.Nursery | None = None  # the world's, while it runs
-        self._life: trio.CancelScope | None = None  # of the running program
-        self._system: dict[trio.CancelScope, None] = {}  # of the trio system tasks that it started
+        self._life: trio.CancelScope | None = None  # scope of the running program
+        self._system: dict[trio.CancelScope, None] = {}  # scopes of the system tasks it has started
         self._ended: trio.Event | None = None
-        self.routes: dict[str, tuple[Attachment | None, str]] = {}  # replaced when they change
-        self.causes: dict[str, str] = {}  # of its packets, by the name of the task
+        # Cache of `source` by destination. It is replaced by a new object when an address changes.
+        self.routes: dict[str, tuple[Attachment | None, str]] = {}
+        self.causes: dict[str, str] = {}  # cache of `cause` by the name of the task
         equip(self)
 
     @property
@@ -107,11 +115,11 @@ class Host:
         return self.network.streams
 
     def addresses(self) -> list[str]:
-        """Return the addresses of all interfaces, without loopback."""
+        """Return the addresses of all interfaces, without the loopback."""
         return [address for item in self.attachments for address in item.addresses]
 
     def interfaces(self) -> list[Interface]:
-        """Return all addresses with their prefix lengths, loopback first."""
+        """Return all addresses with their prefix lengths, the loopback first."""
         found = [Interface("lo", "127.0.0.1", 8), Interface("lo", "::1", 128)]
         for item in self.attachments:
             for address in item.addresses:
@@ -120,7 +128,9 @@ class Host:
         return found
 
     def default_gateway(self, *, six: bool = False) -> str | None:
-        """Return the address of the router that leads out; None if there is none."""
+        """Return the address of the default router, of IPv6 if `six` is True. Return None if there
+        is no router.
+        """
         for item in self.attachments:
             gateway = item.subnet.gateway
             for address in gateway.addresses if gateway is not None else ():
@@ -129,16 +139,17 @@ class Host:
         return None
 
     def wall(self) -> float:
-        """Return the seconds since 1970 by this host's own clock."""
+        """Return the Unix time in seconds by this host's wall clock."""
         now = self.events.now
         return defaults.EPOCH + now + self.wall_offset + now * self.wall_drift
 
     # Packets.
 
     def source(self, destination: str) -> tuple[Attachment | None, str]:
-        """Return the interface and source address for a destination; no interface means loopback.
+        """Return (interface, source address) for packets to a destination. The interface is None
+        for the loopback.
 
-        Raises OSError (ENETUNREACH).
+        Raises OSError (ENETUNREACH) if no interface has an address of the destination's family.
         """
         found = self.routes.get(destination)
         if found is None:
@@ -146,6 +157,7 @@ class Host:
         return found
 
     def _choose_source(self, destination: str) -> tuple[Attachment | None, str]:
+        """Compute the result of `source`."""
         if destination.startswith("127.") or destination == "::1":
             return None, destination
         six = ":" in destination
@@ -164,17 +176,19 @@ class Host:
         return usable[0]
 
     def has(self, address: str) -> bool:
-        """Whether an address is this host's own."""
+        """Return whether an address belongs to this host."""
         if address.startswith("127.") or address == "::1":
             return True
         return any(address in item.addresses for item in self.attachments)
 
     def addresses_changed(self) -> None:
-        """Forget the routes: an address has changed."""
+        """Clear the cache of routes, because an address has changed."""
         self.routes = {}
 
     def send(self, packet: Packet, via: Attachment | None) -> None:
-        """Put a packet on an interface, or on the loopback; do nothing once the power is off."""
+        """Send a packet through an interface, or through the loopback if `via` is None. Do nothing
+        if the power is off.
+        """
         if not self.up:
             return
         if via is not None:
@@ -183,14 +197,14 @@ class Host:
             self.network.events.at(self.network.events.now + defaults.LOOPBACK_S, self.take, packet)
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        """Receive a packet from an interface."""
+        """Receive a packet from an interface, unless an injected fault drops or delays it."""
         network = self.network
         if network.interfere is not None and network.intercept(packet, self.name, self.take):
             return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:
-        """Pass a packet to its protocol."""
+        """Pass a packet to its protocol, or drop it if the power is off."""
         network = self.network
         if not self.up:
             network.drop("down", self.name, packet)
@@ -207,14 +221,14 @@ class Host:
     def start_soon(
         self, nursery: trio.Nursery, function: Callable[[*Ts], Awaitable[object]], *args: *Ts
     ) -> None:
-        """Start a task of this host."""
+        """Start a task that belongs to this host."""
         context = copy_context()
         context.run(CURRENT.set, self)
         name = f"{self.name}:{getattr(function, '__qualname__', function)}"
         context.run(lambda: nursery.start_soon(function, *args, name=name))
 
     async def run(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Run a coroutine function as a task of this host, and wait for it."""
+        """Call an async function as code of this host, in the current task. Return its result."""
         token = CURRENT.set(self)
         try:
             return await function(*args)
@@ -230,10 +244,11 @@ class Host:
     async def start(self, program: None = None, **settings: Any) -> "DaemonHandle": ...
 
     async def start(self, program: Program[object] | None = None, **settings: Any) -> object:
-        """Run a program until it or the host ends; return the value that it passed to `started`.
+        """Start a program, and return the value with which it calls `started`.
 
-        Without a program, run the shoal daemon (`daemons/`) with `settings`. An exception of the
-        program ends the simulation.
+        Without a program, start the shoal daemon (`daemons/`) with `settings`. An exception of the
+        program ends the simulation. Raises SimError if the host is off or already runs a program,
+        or if the world is not running.
         """
         if program is None:
             from .daemons.daemon import Daemon
@@ -252,18 +267,19 @@ class Host:
 
     @property
     def running(self) -> bool:
-        """Whether its program runs."""
+        """Whether the host's program runs."""
         return self._life is not None
 
     async def ended(self) -> None:
-        """Wait until its program has ended."""
+        """Wait until the host's program has ended."""
         if self._ended is not None:
             await self._ended.wait()
 
     async def _live(
         self, program: Program[object], *, task_status: trio.TaskStatus[object]
     ) -> None:
-        CURRENT.set(self)  # for this task and those that it starts
+        """Run a program as a task of this host until the program or the host ends."""
+        CURRENT.set(self)  # for this task and the tasks that it starts
         self._ended = trio.Event()
         try:
             with trio.CancelScope() as self._life:
@@ -278,7 +294,9 @@ class Host:
             self._ended.set()
 
     async def as_its_own(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run a system task that ends when the program does, as with a process."""
+        """Run a trio system task, and cancel it when the program ends, as if it were part of the
+        same process.
+        """
         with trio.CancelScope() as scope:
             self._system[scope] = None
             try:
@@ -287,7 +305,9 @@ class Host:
                 del self._system[scope]
 
     async def crash(self) -> None:
-        """Cut the power: nothing more is sent or written. Return once the program has ended."""
+        """Cut the power, so that nothing more is sent or written. Return once the program has
+        ended.
+        """
         self.up = False
         if self.disk is not None:
             self.disk.crash()
@@ -300,14 +320,17 @@ class Host:
             item.subnet.leave_all(item)
 
     def _disconnect(self) -> None:
-        """End every connection, so that remaining tasks do not wait for one."""
+        """End every connection of this host, so that no remaining task waits for one."""
         self.local.power_off()
         tcp: Any = self.protocols.get(TCP)
         if tcp is not None:
             tcp.power_off()
 
     async def restart(self) -> Any:
-        """Switch the power on and run the same program on the same disk."""
+        """Switch the power on, and start the same program with the same disk. Return the value with
+        which the program calls `started`. Raises SimError if there is no program, or if it still
+        runs.
+        """
         if self.program is None:
             raise SimError(f"{self.name} has no program to restart")
         if self.running:

@@ -1,7 +1,8 @@
-"""Light hosts: thousands of cores without tasks, sockets or TLS on the same network.
+"""Light hosts: hosts without tasks, sockets or TLS, of which thousands fit into one world.
 
-A core is sans-I/O: datagrams and the time go in, datagrams come out. It runs behind the same NATs
-and links as a whole host, at a hundredth of the cost.
+A light host runs a core, protocol logic without I/O: its methods get datagrams and the time, and
+return datagrams. A light host is behind the same NATs and links as a whole host, at a hundredth of
+the cost.
 """
 
 from collections.abc import Iterable
@@ -13,26 +14,30 @@ from .network.network import Attachment, Network
 from .network.packet import IP4_HEADER, IP6_HEADER, UDP, UDP_HEADER, Addr, Packet
 
 Sends = Iterable[tuple[bytes, Addr]]
-"""Datagrams and their destinations."""
+"""Datagrams to send, each with its destination."""
 
 
 class Core(Protocol):
-    """Protocol logic of a light host. Times are seconds of the simulation."""
+    """Protocol logic of a light host, without I/O. Times are seconds of the simulation."""
 
     wake_at: float
-    """When to call `on_time`, infinity for never; read after each call."""
+    """Time at which to call `on_time`; infinity means never. It is read after each call of a
+    method.
+    """
 
     def on_datagram(self, now: float, data: bytes, source: Addr) -> Sends:
-        """Process a datagram; return what to send."""
+        """Process a received datagram. Return the datagrams to send."""
         ...
 
     def on_time(self, now: float) -> Sends:
-        """Act at `wake_at`, which it must then increase; return what to send."""
+        """Process the expiry of `wake_at`, and set `wake_at` to a later time. Return the datagrams
+        to send.
+        """
         ...
 
 
 class LightHost:
-    """Host with one UDP port and a core."""
+    """Host with one UDP port, which runs a core."""
 
     __slots__ = (
         "_armed",
@@ -50,10 +55,10 @@ class LightHost:
         self.name = name
         self.core = core
         self.up = True
-        self._armed = inf  # when the earliest timer fires
+        self._armed = inf  # time at which the earliest timer fires
 
     def plug(self, attachment: Attachment, port: int) -> None:
-        """Connect its only interface, which has its address."""
+        """Set the only interface of the host, which has an address already, and its UDP port."""
         self.attachment = attachment
         self._local = attachment.addresses[0], port
         six = ":" in self._local[0]
@@ -62,18 +67,18 @@ class LightHost:
 
     @property
     def address(self) -> Addr:
-        """Its own address and port, as it sees them."""
+        """The host's own address and port, as the host sees them."""
         return self._local
 
     def receive(self, packet: Packet, at: Attachment) -> None:
-        """Receive a packet from an interface."""
+        """Receive a packet from the interface, unless an injected fault drops or delays it."""
         network = self._network
         if network.interfere is not None and network.intercept(packet, self.name, self.take):
             return
         self.take(packet)
 
     def take(self, packet: Packet) -> None:
-        """Pass a datagram to the core, and send what it returns."""
+        """Pass a datagram to the core, and send the datagrams that the core returns."""
         network = self._network
         if not self.up:
             network.drop("down", self.name, packet)
@@ -95,16 +100,21 @@ class LightHost:
         self.attachment.send(Packet(UDP, self._local, to, size, data, self.name, self.name))
 
     def arm(self) -> None:
-        """Set a timer for `wake_at` unless one fires earlier. Call it after changing a core."""
+        """Set a timer for the core's `wake_at`, unless an earlier timer is already set. Call this
+        after any change to the state of the core.
+        """
         due = self.core.wake_at
         if due < self._armed:
             self._armed = due
             self._network.events.at(due, self._fire)
 
     def _fire(self, _: None) -> None:
+        """Handle a timer: let the core act if its `wake_at` has come, and set the next timer.
+        Raises SimError if the core does not set a later time.
+        """
         now = self._network.events.now
         if now < self._armed or not self.up:
-            return  # an earlier timer was set in the meantime and has done this one's work
+            return  # an earlier timer has already done the work of this one
         self._armed = inf
         core = self.core
         if core.wake_at <= now:
@@ -117,11 +127,13 @@ class LightHost:
     # Faults.
 
     def crash(self) -> None:
-        """Cut the power: nothing is sent or received any more."""
+        """Cut the power, so that nothing is sent or received any more."""
         self.up = False
 
     def restart(self, core: Core | None = None) -> None:
-        """Switch the power on, with another core if the state of the old one is lost."""
+        """Switch the power on. If `core` is given, it replaces the old core, whose state is
+        lost.
+        """
         self.up = True
         self.core = core or self.core
         self._armed = inf

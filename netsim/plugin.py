@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def seeds_of(marker: pytest.Mark | None, given: int | None) -> list[int]:
-    """Return the seeds of a test: the given one, otherwise its marker's. Raises UsageError."""
+    """Return the seeds with which a test runs: `given` if it is set, otherwise the seeds of the
+    marker. Raises UsageError if the marker's arguments are invalid.
+    """
     if given is not None:
         return [given]
     if marker is None:
@@ -62,6 +64,7 @@ def seeds_of(marker: pytest.Mark | None, given: int | None) -> list[int]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `world` once for each of its seeds."""
     marker = metafunc.definition.get_closest_marker("seeds")
     if "world" in metafunc.fixturenames and _is_ours(metafunc.config, metafunc.definition):
         given = metafunc.config.getoption("--sim-seed")
@@ -72,7 +75,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _is_ours(config: pytest.Config, item: pytest.Item) -> bool:
-    """Whether `world` is this plugin's fixture, and not one of the project's own."""
+    """Return whether the `world` that a test takes is the fixture of this plugin, and not a fixture
+    or parameter of the project under test.
+    """
     manager = item.session._fixturemanager
     found = manager.getfixturedefs("world", item)
     if found is None or found[-1].func.__module__ != __name__:
@@ -82,12 +87,13 @@ def _is_ours(config: pytest.Config, item: pytest.Item) -> bool:
 
 
 def _names(given: str | Sequence[str]) -> list[str]:
+    """Return the names in the first argument of `parametrize`."""
     return given.replace(",", " ").split() if isinstance(given, str) else list(given)
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> World:
-    """Return a new world with the test's seed."""
+    """Return a new world that has the test's seed."""
     if request.node.get_closest_marker("trio") is not None:
         pytest.fail(_TRIO, pytrace=False)
     made = World(seed=request.param)
@@ -97,7 +103,9 @@ def world(request: pytest.FixtureRequest) -> World:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test inside its world; leave all other tests alone."""
+    """Run an async test that takes `world` inside its world. Return None for any other test, so
+    that pytest runs it.
+    """
     made = pyfuncitem.stash.get(_SEEN, None)
     if made is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
@@ -113,6 +121,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Add the seed and the command that repeats the test to the report of a failed test."""
     report = yield
     made = item.stash.get(_SEEN, None)
     if made is not None and report.when == "call" and report.failed:

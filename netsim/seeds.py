@@ -1,4 +1,6 @@
-"""Long measurements: one line per seed in a JSONL file, resumed there after a stop."""
+"""Long measurements over many seeds. The result of each seed is a line in a JSONL file, so that an
+interrupted measurement can be resumed.
+"""
 
 import json
 import os
@@ -13,10 +15,11 @@ _BEGINNING = b'{"seed": '
 
 
 class Measurement:
-    """Lines of one measurement: `seed`, the parameters (`settings`), the figures.
+    """Results of one measurement in a file. A line has the seed, the parameters (`settings`) and
+    the figures.
 
-    A line counts only if its settings are the same; another measurement may share the file. A line
-    that a crash left incomplete at the end is cut off.
+    Lines with other settings belong to another measurement in the same file, and are ignored. An
+    incomplete line at the end of the file, left by a crash, is removed.
     """
 
     def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
@@ -27,6 +30,9 @@ class Measurement:
             self._read(path)
 
     def _read(self, path: Path) -> None:
+        """Load the lines of the file that have the same settings. Raises SimError if a line does
+        not have the expected form.
+        """
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         torn = data[len(whole) :]
@@ -47,7 +53,9 @@ class Measurement:
         return seed in self._lines
 
     def add(self, seed: int, figures: Figures) -> None:
-        """Write a line; it is on the disk when this returns."""
+        """Store the figures of a seed, and append a line to the file. The line is durable when this
+        method returns.
+        """
         self._lines[seed] = figures
         if self._path is None:
             return
@@ -58,7 +66,7 @@ class Measurement:
             os.fsync(file.fileno())
 
     def figures(self, seeds: Iterable[int]) -> list[Figures]:
-        """Return the figures of these seeds."""
+        """Return the figures of these seeds, in this order."""
         return [self._lines[seed] for seed in seeds]
 
 
@@ -70,10 +78,11 @@ def measure(
     path: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Figures]:
-    """Call `one(seed)` for each seed that the file does not have yet; return the figures of all.
+    """Call `one(seed)` for each seed whose result is not in the file yet. Return the figures of all
+    seeds.
 
-    Without a `path` nothing is stored. `say` gets one line per seed. Raises SimError if the file is
-    not one of a measurement.
+    If `path` is None, nothing is stored. `say` is called with a line of text for each seed. Raises
+    SimError if the file is not that of a measurement.
     """
     wanted = list(dict.fromkeys(seeds))
     kept = Measurement(path, settings)

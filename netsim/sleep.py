@@ -1,9 +1,9 @@
-"""Suspended computers: the tasks of a host that sleeps do not run.
+"""Suspended computers: hosts whose tasks do not run.
 
-Trio has one queue of runnable tasks. While a host sleeps, its tasks that become runnable are moved
-from that queue to a list; on waking they are put back, in order. Trio's timers are shared by all
-hosts: those of a sleeping host fire in time, and their tasks run as soon as it wakes, just as
-everything due fires after the resume of a real laptop.
+Trio has one queue of runnable tasks. While a host sleeps, those of its tasks that become runnable
+are moved from this queue to a list. When the host wakes, they are put back in the same order. All
+hosts share trio's timers, so that the timers of a sleeping host expire in time, and their tasks run
+as soon as the host wakes. On a real laptop, too, all overdue timers fire when it resumes.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,21 @@ Outcome = outcome.Value[object] | outcome.Error
 
 
 class Dormitory:
-    """The sleeping hosts of a world. Trio's scheduler is patched only while there is one."""
+    """The sleeping hosts of a world. Trio's scheduler is patched only while at least one host
+    sleeps.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[Host, list[Task]] = {}
+        self._kept: dict[Host, list[Task]] = {}  # by sleeping host: its runnable tasks
         self._original: Callable[..., None] | None = None
 
     def __contains__(self, host: Host) -> bool:
         return host in self._kept
 
     def hold(self, host: Host) -> None:
-        """Stop running a host's tasks; a task that is running finishes its turn first.
+        """Stop running the tasks of a host. A task that is running continues until it next waits.
 
-        Raises SimError outside a run.
+        Raises SimError if the world is not running.
         """
         if host in self._kept:
             return
@@ -49,14 +51,16 @@ class Dormitory:
             self._sleeper(task, runnable).append(task)
 
     def release(self, host: Host) -> None:
-        """Let a host's tasks run again."""
+        """Make the tasks of a sleeping host run again."""
         tasks = self._kept.pop(host, [])
         if not self._kept:
             self._unpatch()
         self._runner().runq.extend(tasks)
 
     def release_all(self) -> None:
-        """Release all hosts at the end of a run: a task that is held could not be cancelled."""
+        """Wake all hosts at the end of a run, because a task that does not run cannot be
+        cancelled.
+        """
         for host in list(self._kept):
             self.release(host)
 
@@ -64,13 +68,14 @@ class Dormitory:
         return _run.GLOBAL_RUN_CONTEXT.runner
 
     def _sleeper(self, task: Task, awake: Queue) -> Queue | list[Task]:
-        """Return the list for a runnable task: that of its host if the host sleeps, otherwise
-        `awake`.
+        """Return the list to which a runnable task belongs: the list of its host if the host
+        sleeps, otherwise `awake`.
         """
         host = task.context.get(CURRENT)
         return self._kept.get(host, awake) if host is not None else awake
 
     def _patch(self) -> None:
+        """Replace the function of trio's scheduler that makes a task runnable."""
         self._original = original = _run.Runner.reschedule
 
         def reschedule(

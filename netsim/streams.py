@@ -1,23 +1,23 @@
-"""Randomness: one stream for each (seed, owner, purpose).
+"""Seeded random generators, called streams, one for each combination of seed, owner and purpose.
 
-A stream belongs to one purpose of one owner, so that another host, or one more packet at one host,
-changes no other draw.
+Each stream serves one purpose of one owner. Therefore an additional host, or an additional packet
+at one host, does not change the random numbers of any other.
 """
 
 from random import Random
 
 
 class Streams:
-    """Random streams of one run."""
+    """Random streams of one run, created at their first use."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._streams: dict[tuple[str, str], Random] = {}
 
     def get(self, owner: str, purpose: str) -> Random:
-        """Return the stream of that owner and purpose; the same object each time.
+        """Return the stream of this owner and purpose, which is the same object each time.
 
-        (Seeding by a string hashes it with SHA-512, so PYTHONHASHSEED does not matter.)
+        Seeding with a string hashes it with SHA-512, so that PYTHONHASHSEED does not matter.
         """
         key = owner, purpose
         stream = self._streams.get(key)

@@ -40,8 +40,8 @@ Ts = TypeVarTuple("Ts")
 class World:
     """One simulated internet. The same seed and the same program give the same packets.
 
-    `latency` is the seconds in one direction between any two sites, or a matrix
-    (`population/latency.py`).
+    `latency` is the latency in seconds in one direction between any two sites, or a function that
+    returns it for a pair of sites (`population/latency.py`).
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class World:
     ) -> None:
         self.seed = seed
         self.trace = trace
-        self.fuzz = False  # draw the order of tasks that could run at the same instant
+        self.fuzz = False  # whether the seed draws the order of tasks runnable at the same instant
         self.patience = 30.0  # seconds of real time that a task may run without a checkpoint
         self.events = Events()
         self.streams = Streams(seed)
         self.network = Network(self.events, self.streams, trace)
         self.internet = Subnet(self.network, "internet", latency)
         self.internet.carries_groups = False
-        self.names: dict[str, list[str]] = {}  # DNS
+        self.names: dict[str, list[str]] = {}  # DNS zone: addresses by name
         self.hosts: dict[str, Host] = {}
         self.lights: dict[str, LightHost] = {}
         self.gateways: dict[str, Gateway] = {}
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
-        self._redials = 1 << 21  # so that those addresses begin at 43.0.0.1 and 2600:20::
+        self._redials = 1 << 21  # these addresses begin after 43.0.0.1 and 2600:20::
         self._scope: trio.CancelScope | None = None
 
     # Building.
@@ -78,10 +78,11 @@ class World:
         site: int = 0,
         ipv6: bool | None = None,
     ) -> Host:
-        """Add a host on the internet, or on the inside of a gateway.
+        """Add a host to the internet, or to the inside of a gateway.
 
-        A host behind a gateway shares the gateway's `link`; its own is that of the LAN. It also has
-        an IPv6 address if `ipv6` is True, or if `ipv6` is None and its gateway has one.
+        `link` is the host's own link; behind a gateway, it is the link in the LAN, and the host
+        also shares the gateway's link. The host gets an IPv6 address if `ipv6` is True, or if
+        `ipv6` is None and its gateway has an IPv6 prefix.
         """
         self._check_new(name)
         host = Host(self.network, name, equip)
@@ -100,10 +101,10 @@ class World:
         site: int = 0,
         ipv6: bool | None = None,
     ) -> Attachment:
-        """Add an interface ("eth1", …) to a host, with the arguments of `host`.
+        """Add an interface ("eth1", …) to a host. The other arguments are those of `host`.
 
-        Addresses that are not on a neighbouring subnet are reached through the first interface of
-        their family.
+        Packets to addresses outside the host's subnets leave through the first interface that has
+        an address of the same family.
         """
         name = f"eth{len(host.attachments)}"
         attachment = self._outside(behind).attach(host, name=name, link=link, site=site)
@@ -114,13 +115,13 @@ class World:
         return attachment
 
     def _outside(self, behind: Gateway | None) -> Subnet:
-        """Return the inside of a gateway, or the internet."""
+        """Return the subnet inside the gateway `behind`, or the internet if there is no gateway."""
         return behind.inside if behind is not None else self.internet
 
     def _assign(
         self, attachment: Attachment, address: str | None, behind: Gateway | None, ipv6: bool | None
     ) -> None:
-        """Give an attachment its addresses, and route them to it."""
+        """Assign addresses to an attachment, and route them to it."""
         subnet = attachment.subnet
         if address is None:
             address = behind.free_address() if behind is not None else self.public_address()
@@ -133,8 +134,8 @@ class World:
                 behind.route(each)
 
     def _check_new(self, name: str) -> None:
-        """Check that a name is new: faults and random streams identify hosts and gateways by name.
-        Raises ValueError.
+        """Raise ValueError if a host or gateway has this name already. Names must be unique,
+        because faults and random streams identify hosts and gateways by name.
         """
         for what, known in (
             ("host", self.hosts),
@@ -155,8 +156,8 @@ class World:
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
     ) -> LightHost:
-        """Add a light host (`light.py`). A world with only light hosts needs no `run`, but
-        `advance`.
+        """Add a light host (`light.py`). A world that has only light hosts needs no `run`: call
+        `advance` instead.
         """
         self._check_new(name)
         light = LightHost(self.network, name, core)
@@ -178,9 +179,11 @@ class World:
         ipv6: bool = False,
         **knobs: object,
     ) -> Gateway:
-        """Add a NAT or firewall (listed in `nat/kinds.py`) on the internet, or behind another one.
+        """Add a NAT or firewall of this kind (see `nat/kinds.py`) to the internet, or to the inside
+        of another gateway.
 
-        With `ipv6` its inside also has global addresses, behind a firewall (RFC 6092).
+        If `ipv6` is True, the inside also has global IPv6 addresses, behind a firewall (RFC 6092).
+        Raises ValueError if the name exists already, or if the kind or a knob is unknown.
         """
         self._check_new(name)
         address = behind.free_address() if behind is not None else self.public_address()
@@ -196,22 +199,25 @@ class World:
     def public_address(self, *, again: bool = False) -> str:
         """Return an unused public IPv4 address.
 
-        `again`: the owner had another address before. Such addresses have a range of their own, so
-        that another host in the world changes no later address.
+        Set `again` if the owner had another address before. Such addresses have a separate range,
+        so that an additional host in the world does not change them.
         """
         number = self._next_address(again)
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
 
     def public_address6(self, *, again: bool = False) -> str:
-        """Return an unused public IPv6 address, the first of a /64 of its own."""
+        """Return an unused public IPv6 address, which is the first in a /64 of its own. `again` has
+        the same meaning as in `public_address`.
+        """
         number = self._next_address(again)
         return f"2600:{number >> 16:x}:{number & 0xFFFF:x}::1"
 
     def public_prefix6(self, *, again: bool = False) -> str:
-        """Return an unused public /64."""
+        """Return an unused public IPv6 /64. `again` has the same meaning as in `public_address`."""
         return str(IPv6Network(self.public_address6(again=again)).supernet(new_prefix=64))
 
     def _next_address(self, again: bool) -> int:
+        """Return the next unused address number, from the separate range if `again` is True."""
         if again:
             self._redials += 1
             return self._redials
@@ -221,14 +227,18 @@ class World:
     # Running.
 
     def run(self, main: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Run `main` in virtual time until it returns. Raises NothingLeft if it never would."""
+        """Run `main` in virtual time, and return its result. Raises NothingLeft if every task waits
+        and no event is left, so that `main` would never return.
+        """
         shuffle = self.streams.get("", "schedule") if self.fuzz else None
         with strict(shuffle=shuffle, patience=self.patience) as collector:
             clock = SimClock(self.events, self._on_idle, collector.turn)
             return trio.run(self._main, main, args, clock=clock)
 
     def advance(self, until: float) -> None:
-        """Run events up to the time `until`, without trio: for a world with only light hosts."""
+        """Run events up to the time `until` (seconds) without trio. Use this for a world that has
+        only light hosts.
+        """
         events = self.events
         begin, turns = events.now, defaults.ADVANCE_TURNS
         with deterministic_collection() as collector:
@@ -237,6 +247,7 @@ class World:
                 collector.turn(events.count)
 
     async def _main(self, main: Callable[[*Ts], Awaitable[T]], args: tuple[*Ts]) -> T:
+        """Run `main` as trio's main task, with the simulated sockets, resolver and gateways."""
         trio.socket.set_custom_socket_factory(SocketFactory())
         trio.socket.set_custom_hostname_resolver(Resolver(self.names))
         with trio.CancelScope() as self._scope:
@@ -255,5 +266,6 @@ class World:
         raise NothingLeft("every task waits, and no event is left that could wake one")
 
     def _on_idle(self) -> None:
+        """Cancel the run, because nothing can happen any more."""
         if self._scope is not None:
             self._scope.cancel()

@@ -235,7 +235,9 @@ def result(
 @data_option
 @json_option
 def cancel(job_id: str | None, every: bool, data: Path, as_json: bool) -> None:
-    """Cancel a job of this node and delete its result. Any node that is computing the job stops working on it.
+    """Cancel a job of this node and delete its result.
+
+    Any node that is computing the job stops working on it.
 
     Needs a running daemon.
     """

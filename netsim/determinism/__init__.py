@@ -1,4 +1,4 @@
-"""What makes a run repeatable: nothing of the real machine shows in it.
+"""Determinism of a simulation: the same seed gives the same run, on any machine.
 
 Public: `strict`, `deterministic_collection`, `reexec`.
 """

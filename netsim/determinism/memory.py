@@ -1,11 +1,12 @@
-"""Garbage collection at moments that depend on the program only, not on the machine.
+"""Garbage collection at moments that depend only on the program, not on the machine.
 
-A collection runs finalizers, closes forgotten resources and starts trio's clean-up tasks, so its
-moment shows in the trace. Therefore the interpreter's own trigger is off during a run. The clock
-calls the collector after every instant, and collections happen at counts of work done. Young
-objects are collected often, at a cost that grows with their number. Full collections come at
-growing intervals, so that a heap of gigabytes is not walked all the time. Free memory is then
-returned to the operating system: a swarm needs less once it has started.
+A collection runs finalizers, closes leaked resources and starts trio's clean-up tasks, so the trace
+shows when it happened. The interpreter's own trigger is therefore off during a run. Instead, the
+clock calls the collector after every instant, and the amount of work done so far (events and
+instants) decides when to collect. Young objects are collected often, because their number
+determines the cost. Full collections happen at growing intervals, because each one walks the whole
+heap, which may have gigabytes. After a middle or full collection, free memory is returned to the
+operating system, because a swarm needs less memory once it has started.
 """
 
 import ctypes
@@ -15,34 +16,39 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG: Final = 20_000
-"""Events and instants between collections of the youngest objects."""
+"""Work (events plus instants) between two collections of the youngest generation."""
 MIDDLE: Final = 10 * YOUNG
 FULL_FIRST: Final = 12 * YOUNG
 FULL_AT_MOST: Final = 1_000 * YOUNG
-"""The interval between full collections doubles from the first value to this one."""
+"""The work between two full collections doubles from `FULL_FIRST` up to this value."""
 
 
 class Collector:
-    """Decides what to collect from the work done so far."""
+    """Garbage collector that collects after a fixed amount of work."""
 
     __slots__ = ("_full", "_interval", "_middle", "_trim", "_turns", "_young")
 
     def __init__(self) -> None:
         self._turns = 0
-        # function of glibc; 5 ms for 200 MiB
+        # `malloc_trim` of glibc returns free memory; it takes 5 ms for 200 MiB
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._young = YOUNG
         self._middle = MIDDLE
         self._full = self._interval = FULL_FIRST
 
     def turn(self, events: int) -> None:
-        """Note the end of an instant; `events` events have run so far."""
+        """Count the end of an instant, and collect garbage if enough work has been done. `events`
+        is the number of events run so far.
+        """
         self._turns += 1
         work = events + self._turns
         if work >= self._young:
             self._collect(work)
 
     def _collect(self, work: int) -> None:
+        """Collect the oldest generation whose turn has come, and set the amount of work at which
+        each generation is next.
+        """
         self._young = work + YOUNG
         if work >= self._full:
             self._interval = min(2 * self._interval, FULL_AT_MOST)
@@ -58,14 +64,15 @@ class Collector:
             gc.collect(0)
 
     def _give_back(self) -> None:
+        """Return free memory to the operating system, if the C library can."""
         if self._trim is not None:
             self._trim(0)
 
 
 @contextmanager
 def deterministic_collection() -> Iterator[Collector]:
-    """Replace the interpreter's own trigger while the context lasts; ignore objects that exist
-    already.
+    """Replace the interpreter's own garbage collection with a Collector for the duration of the
+    context. Objects that exist already are never collected meanwhile.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,9 +1,10 @@
-"""Restart of this program in a form in which two runs are equal to the last bit.
+"""Restart of this program in a mode in which two runs are identical bit for bit.
 
-Sets of strings are iterated in the order of their hashes, sets of plain objects in the order of
-their addresses in memory. Both are the same in every process if PYTHONHASHSEED is fixed, the system
-places memory without randomness, and all threads share one heap. (Otherwise glibc's threads take
-another heap when they find one locked, which depends on the load.)
+Python iterates over a set of strings in the order of their hashes, and over a set of plain objects
+in the order of their memory addresses. Both orders are the same in every process if PYTHONHASHSEED
+is fixed, the operating system does not randomize memory addresses, and all threads share one heap.
+(By default, a thread in glibc takes another heap if it finds one locked, which depends on the
+load.)
 """
 
 import ctypes
@@ -13,22 +14,27 @@ from typing import Final
 
 from ..errors import SimError
 
+# Environment variables that `is_exact` requires.
 _FIXED: Final = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
+# Environment variable that marks a restarted process, so that it does not restart again.
 _MARK: Final = "SHOAL_SIM_STRICT"
 _ADDR_NO_RANDOMIZE: Final = 0x0040000  # linux/personality.h
-_QUERY: Final = 0xFFFFFFFF
+_QUERY: Final = 0xFFFFFFFF  # makes personality(2) return the value without changing it
 
 
 def is_exact() -> bool:
-    """Whether hashes and addresses are the same in every process like this one."""
+    """Return whether hashes and memory addresses are the same in every process that starts like
+    this one.
+    """
     fixed = all(os.environ.get(name) == value for name, value in _FIXED.items())
     return fixed and not _places_at_random()
 
 
 def reexec() -> None:
-    """Return if `is_exact` holds; otherwise replace this process by one for which it does.
+    """Return if `is_exact` holds. Otherwise replace this process with one for which it holds.
 
-    Standard streams, folder and arguments stay. Raises SimError if the system refuses.
+    The new process keeps the standard streams, the working directory and the arguments. Raises
+    SimError if the operating system does not allow fixed memory addresses.
     """
     if is_exact():
         return
@@ -46,10 +52,12 @@ def reexec() -> None:
 
 
 def _places_at_random() -> bool:
-    """Whether the system randomizes the addresses of each process; only Linux is asked."""
+    """Return whether the operating system randomizes the memory addresses of each process. Returns
+    False on systems other than Linux, without a check.
+    """
     return sys.platform == "linux" and not _personality(_QUERY) & _ADDR_NO_RANDOMIZE
 
 
 def _personality(persona: int) -> int:
-    """Call personality(2); return the previous value."""
+    """Call personality(2), and return the value that was set before."""
     return int(ctypes.CDLL(None).personality(ctypes.c_ulong(persona)))

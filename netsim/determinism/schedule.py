@@ -1,8 +1,10 @@
-"""The order of trio's tasks and deadlines at one instant: by age, not by addresses in memory.
+"""Deterministic order of trio's tasks and deadlines within one instant: by age, not by memory
+address.
 
-Trio keeps tasks and scopes in sets, and sorts equal deadlines by `id`. The order of runnable tasks
-can be configured. The order in which tasks learn of a cancellation cannot, and it matters: an
-aborted task may wake another one, which then is not aborted where it waited.
+Trio keeps tasks and cancel scopes in sets, and orders equal deadlines by `id`, so both orders
+depend on memory addresses. Trio has a setting for the order in which runnable tasks run, but none
+for the order in which tasks are cancelled. The latter matters: a task that is cancelled may wake
+another one, and trio then no longer aborts that one's wait.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,11 +20,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Raise = Callable[[], NoReturn]
 Replacement = tuple[object, str, object]
-"""An owner, the name of its attribute, the new value."""
+"""(object, name of its attribute, new value of the attribute)."""
 
 
 class InOrder:
-    """Stands in for the random generator of trio's scheduler: tasks run in order of age."""
+    """Substitute for the random generator of trio's scheduler. It makes runnable tasks run in order
+    of age.
+    """
 
     def shuffle(self, batch: list[_run.Task]) -> None:
         batch.reverse()
@@ -32,9 +36,10 @@ class InOrder:
 
 
 class ByAge:
-    """Cancels the tasks of a scope in order of age.
+    """Wrappers around trio's functions that cancel, which abort the tasks of a scope in order of
+    age.
 
-    Trio iterates over sets of tasks in the order of their addresses in memory, and a task that is
+    Trio iterates over a set of tasks in the order of their memory addresses, and a task that is
     aborted may wake another one.
     """
 
@@ -42,14 +47,18 @@ class ByAge:
         self._held: list[tuple[int, _run.Task, Raise]] | None = None
 
     def abort(self, task: _run.Task, raise_cancel: Raise) -> None:
-        """Replace `Task._attempt_abort`; postpone the abort if the task is one of several."""
+        """Abort a task, in place of `Task._attempt_abort`. While a wrapped function runs, postpone
+        the abort until that function ends.
+        """
         if self._held is None:
             _ABORT(task, raise_cancel)
         else:
             self._held.append((task._counter, task, raise_cancel))
 
     def in_order(self, real: Callable[P, T]) -> Callable[P, T]:
-        """Wrap `real`, a function of trio that cancels."""
+        """Return a wrapper of `real`, a function of trio that cancels. The wrapper collects the
+        aborts that `real` requests, and then performs them in order of age.
+        """
 
         def ordered(*args: P.args, **kwargs: P.kwargs) -> T:
             if self._held is not None:
@@ -60,7 +69,7 @@ class ByAge:
             finally:
                 self._held = None
                 for _, task, raise_cancel in sorted(held, key=itemgetter(0)):
-                    if task._abort_func is not None:  # not woken by an earlier one
+                    if task._abort_func is not None:  # no earlier abort has woken it
                         _ABORT(task, raise_cancel)
 
         return ordered
@@ -70,8 +79,8 @@ _ABORT = _run.Task._attempt_abort
 
 
 def due_in_order() -> Callable[[_run.Deadlines, float, _run.CancelScope], None]:
-    """Return a replacement of `Deadlines.add`: of equal deadlines the oldest is first; trio
-    compares `id`.
+    """Return a replacement of `Deadlines.add` that orders equal deadlines by age. Trio itself
+    orders them by `id`.
     """
     serial = count()
 
@@ -83,7 +92,9 @@ def due_in_order() -> Callable[[_run.Deadlines, float, _run.CancelScope], None]:
 
 
 def scheduling(shuffle: Random | None) -> Iterator[Replacement]:
-    """Yield the replacements in trio; `shuffle` draws which task runs first."""
+    """Yield the replacements in trio that make its schedule deterministic. If `shuffle` is given,
+    it draws the order of runnable tasks; otherwise they run in order of age.
+    """
     scope: Any = _run.CancelScope
     by_age = ByAge()
     yield _run, "_ALLOW_DETERMINISTIC_SCHEDULING", True

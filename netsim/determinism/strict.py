@@ -1,17 +1,19 @@
 """Isolation of a simulation from the real machine during a run.
 
-Inside a host the clocks and all randomness are the host's own. Operations that are not simulated (a
-real socket, a thread, a process, `time.sleep`) raise NotSimulated with the host's name. Code
-outside every host (the test, the report) keeps the real clocks and randomness: each replacement
-looks at the current host. Scheduling and garbage collection depend only on the program.
+Code of a host gets the host's own clock and randomness. Operations that are not simulated (a real
+socket, a thread, a process, `time.sleep`) raise NotSimulated with the host's name. Code outside
+every host (the test, the report) gets the real clocks and randomness. Each replacement therefore
+checks for which host it is called. Scheduling and garbage collection depend only on the program.
 
-`datetime.now` is compiled code that calls the operating system directly. Its type is immutable, so
-its entry in the type's dictionary is replaced. A subclass would not do: compiled libraries create
-and check for the original, and modules that imported the name before would keep it.
+`datetime.now` is compiled code that calls the operating system directly. The `datetime` type is
+immutable, so the entry in the type's dictionary is replaced. A subclass of `datetime` would not
+work: compiled libraries create and check for the original type, and modules that imported the name
+earlier would keep the original.
 
-Module attributes are replaced wherever the same function is bound. A clock in a default argument or
-a class attribute escapes, and so does randomness that compiled code draws for itself (OpenSSL's
-keys and nonces: the trace hashes lengths, not bytes).
+A function is replaced in every imported module that binds it as an attribute. Two things are not
+replaced: a clock in a default argument or a class attribute, and randomness that compiled code
+draws for itself. OpenSSL, for example, draws keys and nonces itself; therefore the trace hashes the
+lengths of packets, not their bytes.
 """
 
 import _thread
@@ -47,7 +49,7 @@ from .watchdog import watchdog
 
 Shim = Callable[..., object]
 
-_armed = False
+_armed = False  # whether a run is in progress, so that `_audit` must check
 _FORBIDDEN = {
     "socket.__new__": "a real socket",
     "subprocess.Popen": "a child process",
@@ -63,8 +65,11 @@ _FORBIDDEN = {
     "socket.gethostbyaddr": "the machine's resolver",
     "sqlite3.connect": "a real file",
 }
-"""Audit events of the interpreter: they report a call whatever name it was made by."""
+"""Audit events of the interpreter that hosts must not cause, each with a description for the error.
+An audit event reports a call regardless of the name by which the function was called.
+"""
 
+# Audit events of calls that change the real disk.
 _CHANGES = frozenset(
     f"os.{call}"
     for call in ("chmod", "chown", "link", "mkdir", "remove", "rename", "rmdir", "symlink",
@@ -74,13 +79,16 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 def refuse(what: str) -> NoReturn:
-    """Raise NotSimulated in the name of the current host."""
+    """Raise NotSimulated, naming the current host in the message."""
     host = CURRENT.get(None)
     name = host.name if host is not None else "outside every host"
     raise NotSimulated(f"{name}: {what} is not simulated")
 
 
 def _audit(event: str, args: tuple[object, ...]) -> None:
+    """Handle an audit event. During a run, raises NotSimulated if a host tries a forbidden
+    operation or writes to the real disk.
+    """
     if not _armed:
         return
     if event in _FORBIDDEN:
@@ -95,16 +103,21 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
 
 
 def _writes(flags: object) -> bool:
+    """Return whether the flags of `open` allow writing."""
     return isinstance(flags, int) and bool(flags & _WRITING)
 
 
 def _imports(args: tuple[object, ...]) -> bool:
-    """Whether Python writes compiled code of an import, which no host is responsible for."""
+    """Return whether Python itself causes the event by writing the compiled code of an imported
+    module. No host is responsible for that.
+    """
     return any(isinstance(arg, str) and "__pycache__" in arg for arg in args)
 
 
 def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
-    """Wrap `real`: forbidden to hosts, or in the whole run."""
+    """Return a wrapper of `real` that raises NotSimulated when a host calls it or, if `everywhere`
+    is True, when any code calls it.
+    """
 
     def forbidden(*args: object, **kwargs: object) -> object:
         if everywhere or CURRENT.get(None) is not None:
@@ -115,7 +128,9 @@ def _tripwire(real: Shim, what: str, *, everywhere: bool = False) -> Shim:
 
 
 def _by_host(real: Shim, simulated: Shim) -> Shim:
-    """Return a function that calls `simulated(host, …)` inside a host, otherwise `real(…)`."""
+    """Return a function that calls `simulated(host, …)` inside a host, and `real(…)` outside every
+    host.
+    """
 
     def shim(*args: object, **kwargs: object) -> object:
         host = CURRENT.get(None)
@@ -134,6 +149,7 @@ def _now(host: Host) -> float:
 
 
 def _nanoseconds(clock: Callable[[Host], float]) -> Shim:
+    """Return a clock in nanoseconds for a clock in seconds."""
     return lambda host: round(clock(host) * 1e9)
 
 
@@ -142,11 +158,16 @@ def _clock_gettime(host: Host, clock: int) -> float:
 
 
 def _broken_down(real: Shim, host: Host, seconds: float | None = None) -> object:
+    """Call `localtime`, `gmtime` or `ctime`, whose argument (Unix time, seconds) defaults to the
+    host's present.
+    """
     return real(host.wall() if seconds is None else seconds)
 
 
 def _written(real: Shim, host: Host, *args: object) -> object:
-    """Call `strftime` or `asctime`, whose last argument defaults to the present."""
+    """Call `strftime` or `asctime`, whose last argument (a time tuple) defaults to the host's
+    present.
+    """
     if args and isinstance(args[-1], tuple):
         return real(*args)
     return real(*args, _LOCALTIME(host.wall()))
@@ -156,6 +177,7 @@ _LOCALTIME = time.localtime
 
 
 def _clocks() -> Iterator[tuple[Shim, Shim]]:
+    """Yield (real function, replacement) for each function that reads a clock."""
     for real, clock in (
         (time.time, Host.wall),
         (time.monotonic, _now),
@@ -179,6 +201,7 @@ def _clocks() -> Iterator[tuple[Shim, Shim]]:
 
 @contextmanager
 def _simulated_datetime() -> Iterator[None]:
+    """Replace `datetime.now` and `datetime.utcnow` for the duration of the context."""
     kind: Any = datetime.datetime
     entries = gc.get_referents(kind.__dict__)[0]
     now, utcnow = entries["now"], entries["utcnow"]
@@ -209,16 +232,19 @@ def _simulated_datetime() -> Iterator[None]:
 
 
 def entropy(host: Host, size: int, flags: int = 0) -> bytes:
-    """Return bytes of the host's own stream, which only look unpredictable."""
+    """Return `size` pseudo-random bytes from the host's seeded generator. `flags` is ignored."""
     return host.streams.get(host.name, "entropy").randbytes(size)
 
 
 def _drawn(name: str, host: Host, *args: object, **kwargs: object) -> object:
-    """Call a function of the `random` module on the host's own generator."""
+    """Call the function `name` of the `random` module on the host's seeded generator."""
     return getattr(host.streams.get(host.name, "random"), name)(*args, **kwargs)
 
 
 def _randomness() -> Iterator[tuple[Shim, Shim]]:
+    """Yield (real function, replacement) for each function that draws random numbers or identifies
+    the machine.
+    """
     yield os.urandom, _by_host(os.urandom, entropy)
     if hasattr(os, "getrandom"):
         yield os.getrandom, _by_host(os.getrandom, entropy)
@@ -237,7 +263,9 @@ Seed = int | float | str | bytes | bytearray | None
 
 
 def _seed(self: random.Random, a: Seed = None, version: int = 2) -> None:
-    """Seed a generator without a seed from the host, not from the machine."""
+    """Seed a `random.Random`, in place of its `seed` method. Inside a host, a generator without a
+    seed is seeded from the host's generator and not from the machine.
+    """
     host = CURRENT.get(None)
     if a is None and host is not None:
         a = int.from_bytes(entropy(host, 32), "big")
@@ -245,7 +273,7 @@ def _seed(self: random.Random, a: Seed = None, version: int = 2) -> None:
 
 
 class PrivateKey(Protocol):
-    """A class of private keys that are 32 random bytes."""
+    """Class of private keys that consist of 32 random bytes."""
 
     @classmethod
     def generate(cls) -> Self: ...
@@ -255,7 +283,9 @@ class PrivateKey(Protocol):
 
 
 def _seeded_key(kind: type[PrivateKey]) -> Callable[[type[PrivateKey]], PrivateKey]:
-    """Return a replacement of `generate`."""
+    """Return a replacement of `kind.generate` that draws the key from the host's seeded
+    generator.
+    """
     real = kind.generate
 
     def generate(cls: type[PrivateKey]) -> PrivateKey:
@@ -272,7 +302,9 @@ _GETADDRINFO = socket.getaddrinfo
 
 
 def _resolve(_: Host, name: str, *args: Any, **kwargs: Any) -> object:
-    """Resolve numeric addresses only; trio's resolver, which is simulated, resolves names."""
+    """Call `getaddrinfo` for a numeric address. Raises NotSimulated for a name, because only trio's
+    resolver is simulated.
+    """
     flags = kwargs.get("flags", args[4] if len(args) > 4 else 0)
     try:
         if not flags & socket.AI_NUMERICHOST:
@@ -283,6 +315,9 @@ def _resolve(_: Host, name: str, *args: Any, **kwargs: Any) -> object:
 
 
 def _missing() -> Iterator[tuple[Shim, Shim]]:
+    """Yield (real function, replacement) for each function that hosts cannot use or that identifies
+    the machine.
+    """
     yield _GETADDRINFO, _by_host(_GETADDRINFO, _resolve)
     yield socket.gethostname, _by_host(socket.gethostname, lambda host: host.name)
     yield time.sleep, _tripwire(time.sleep, "`time.sleep`")
@@ -296,7 +331,7 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
         (trio_socket.fromfd, "a real socket (`fromfd`)"),
         (trio_socket.socketpair, "a real socket pair"),
     ):
-        # Not even outside a host: virtual time would not wait for it.
+        # Forbidden outside hosts too, because virtual time would not wait for the operation.
         yield real, _tripwire(real, what, everywhere=True)
 
 
@@ -304,15 +339,19 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
 
 
 class _Bindings:
-    """The places in the imported modules where each replaced function is bound."""
+    """Attributes of the imported modules that are bound to a function to replace."""
 
     def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
-        self._shims = shims  # by id: real function (kept alive), replacement
-        self._seen: set[tuple[str, int]] = set()
+        # By id of the real function: (real function, replacement). The reference to the real
+        # function keeps its id valid.
+        self._shims = shims
+        self._seen: set[tuple[str, int]] = set()  # (name, id) of each module searched so far
         self._found: list[tuple[ModuleType, str, Shim, Shim]] = []
 
     def replace(self) -> Callable[[], None]:
-        """Install the replacements; return a function that restores the real ones."""
+        """Install the replacements in all modules that are imported by now. Return a function that
+        restores the real ones.
+        """
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and (name, id(module)) not in self._seen:
                 self._seen.add((name, id(module)))
@@ -322,6 +361,7 @@ class _Bindings:
         return self._restore
 
     def _search(self, module: ModuleType) -> None:
+        """Find the attributes of a module to replace."""
         if module.__name__ == __name__:
             return
         for name, value in list(vars(module).items()):
@@ -338,6 +378,9 @@ _bindings: _Bindings | None = None
 
 
 def _bind() -> _Bindings:
+    """Return the bindings of this process. The first call creates them and installs the audit
+    hook.
+    """
     global _bindings
     if _bindings is None:
         pairs = [*_clocks(), *_randomness(), *_missing()]
@@ -348,6 +391,7 @@ def _bind() -> _Bindings:
 
 @contextmanager
 def _attribute(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute for the duration of the context."""
     before = vars(owner)[name]
     setattr(owner, name, value)
     try:
@@ -358,6 +402,7 @@ def _attribute(owner: object, name: str, value: object) -> Iterator[None]:
 
 @contextmanager
 def _tripwires() -> Iterator[None]:
+    """Activate the audit hook for the duration of the context."""
     global _armed
     before, _armed = _armed, True
     try:
@@ -369,8 +414,11 @@ def _tripwires() -> Iterator[None]:
 def _spawn_in_context(
     runner: _run.Runner, function: Shim, *args: object, **settings: object
 ) -> object:
-    """Start a system task of trio in the caller's context, which trio would drop and with it the
-    host. End the task with its program.
+    """Start a system task of trio, in place of `Runner.spawn_system_task`. If a host requests it,
+    the task runs in the caller's context and ends with the host's program.
+
+    Trio itself would start the task without the caller's context, so that the task would belong to
+    no host.
     """
     host = CURRENT.get(None)
     if host is None or settings.get("context") is not None:
@@ -388,12 +436,12 @@ _GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 
 @contextmanager
 def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
-    """Make a run a function of the program and its seed.
+    """Make a run depend on nothing but the program and its seed, for the duration of the context.
 
-    `shuffle` draws the order of tasks that could run at the same instant (to find programs that
-    depend on it); without it they run by age. `patience` is the seconds of real time that one task
-    may compute without a checkpoint before Stuck is raised; 0 means no limit. Yields the garbage
-    collector that the clock calls.
+    If `shuffle` is given, it draws the order of tasks that could run at the same instant, which
+    finds programs that depend on this order; without it, such tasks run in order of age. If one
+    task runs for `patience` seconds of real time without a checkpoint, Stuck is raised in it; 0
+    means no limit. Yields the garbage collector, which the clock must call after every instant.
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 

@@ -1,7 +1,7 @@
-"""Watchdog against a task that computes forever without a checkpoint, which would stop virtual
+"""Watchdog that stops a task which computes forever without a checkpoint, and so stops virtual
 time.
 
-This is the only real clock here. It never changes a run that ends by itself.
+It is the only part of a run that measures real time. It does not affect a run that ends by itself.
 """
 
 import signal
@@ -15,11 +15,11 @@ from trio._core._run import GLOBAL_RUN_CONTEXT, Task
 from ..errors import Stuck
 
 _LOOKS: Final = 4
-"""Number of checks within the time allowed."""
+"""Number of checks in `patience` seconds."""
 
 
 class _Watch:
-    """Checks whether the same task is still in the same step."""
+    """Periodic check of whether the same task is still running without a checkpoint."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -27,6 +27,9 @@ class _Watch:
         self._looks = 0
 
     def look(self, _: int, __: FrameType | None) -> None:
+        """Handle one tick of the timer. Raises Stuck in the running task if it has reached no
+        checkpoint for `_LOOKS` ticks.
+        """
         task = getattr(GLOBAL_RUN_CONTEXT, "task", None)
         step = (task, task._schedule_points) if task is not None else None
         if task is None or step != self._step:
@@ -43,10 +46,11 @@ class _Watch:
 
 @contextmanager
 def watchdog(patience: float) -> Iterator[None]:
-    """Raise Stuck inside a task that occupies the processor for `patience` seconds of real time.
+    """Raise Stuck in any task that runs for `patience` seconds of real time without a checkpoint. A
+    `patience` of 0 turns the watchdog off.
 
-    Works in the main thread of systems that have interval timers, if no other code uses the alarm;
-    elsewhere it does nothing. 0 turns it off.
+    It needs interval timers and the main thread, and a SIGALRM that no other code handles. Without
+    these it does nothing.
     """
     if not patience or not _available():
         yield
@@ -66,4 +70,5 @@ def watchdog(patience: float) -> Iterator[None]:
 
 
 def _available() -> bool:
+    """Return whether the system has interval timers and no other code handles SIGALRM."""
     return hasattr(signal, "setitimer") and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL

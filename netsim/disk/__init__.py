@@ -1,4 +1,5 @@
-"""The disk of a simulated host: it outlives crashes, and loses what a real disk would lose.
+"""Disk of a simulated host. Its files survive a crash of the host, except for what a real disk
+would lose.
 
 Public: `Disk`, `File`, `Mount`.
 """

@@ -1,13 +1,14 @@
-"""The disk of a simulated host: it outlives crashes, and loses what a real disk would lose.
+"""Disk of a simulated host. Its files survive a crash of the host, except for what a real disk
+would lose.
 
-Files and names change in a cache first. A sync makes them durable at the moment the disk has
-finished it. A crash at any instant keeps what was durable then, drops or tears the rest, and
-invalidates the program's handles. Names are journalled in order, as in ext4 and XFS: of the changes
-that no sync has covered, a crash keeps a prefix. Operations take time, and the disk does one at a
-time.
+A change of a file or a name goes to a cache first, and becomes durable when a sync that covers it
+has finished. A crash keeps what was durable at that instant, drops or tears the rest, and
+invalidates the program's handles. Changes of names are journalled in order, as in ext4 and XFS. Of
+the name changes that no sync has covered, a crash therefore keeps the first few and undoes the
+rest. Each operation takes time, and the disk performs one operation at a time.
 
-`Disk` is the device with the switches for faults; `mount.py` has the system calls. A file is
-replaced or appended to (`File`), or written in place, as databases do (`BlockFile`).
+`Disk` is the device, with switches to inject faults. `mount.py` has the system calls. A `File` is
+replaced as a whole or appended to. A `BlockFile` is written in place, as databases do.
 """
 
 from collections import deque
@@ -19,13 +20,16 @@ from typing import Final, Protocol
 from ..clock import Events
 from .file import BlockFile, File
 
-INTERNED: Final = 4096  # bytes from which equal contents are stored only once
-NAMES_WRITTEN_S: Final = 5.0  # names are durable after this without a sync (ext4: commit=5)
+INTERNED: Final = 4096  # equal contents of this many bytes or more are stored only once
+# seconds after which a name change is durable without a sync (ext4: commit=5)
+NAMES_WRITTEN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """Size (bytes), rates (bytes/s), and the seconds of a seek and of a sync of a disk."""
+    """Performance of a disk: capacity (bytes), rates (bytes per second), and duration of a seek and
+    of a sync (seconds).
+    """
 
     capacity: int = 256 * 10**9
     read_rate: float = 500e6
@@ -35,7 +39,9 @@ class DiskSpec:
 
 
 class Folder:
-    """Names in a folder. `fixed` ones are part of the system and cannot be changed."""
+    """Folder of a disk, with its names. A `fixed` folder belongs to the system, and a program
+    cannot change it.
+    """
 
     __slots__ = ("fixed", "mode", "names")
 
@@ -46,7 +52,7 @@ class Folder:
 
 
 class Life(Protocol):
-    """One program's use of a disk."""
+    """Use of a disk by one program, from its start to its end or to a crash."""
 
     def end(self) -> None:
         """Invalidate the program's handles."""
@@ -54,18 +60,20 @@ class Life(Protocol):
 
 
 Node = File | Folder
-Change = tuple[Folder, str, Node | None]  # a name, and what it pointed to before
-Entry = tuple[float, tuple[Change, ...]]  # time, and changes that are undone together
-# when done, file, the file's mark, journal entries
+Change = tuple[Folder, str, Node | None]  # folder, name, and the node it named before, if any
+Entry = tuple[float, tuple[Change, ...]]  # time in seconds, changes that are undone together
+# A sync: end in seconds, file if any, state of the file that it makes durable (`File.mark`),
+# number of journal entries since the start that it makes durable.
 Sync = tuple[float, File | None, bytes | int, int]
 
 
 class Disk:
-    """One host's disk, and its faults.
+    """Disk of one host, with switches to inject faults.
 
-    `torn`: a crash may keep part of a write that was not synced; otherwise it keeps none of it.
-    `lost_syncs`: syncs report success and do nothing. `read_only`: nothing can be written.
-    `errors`: an errno for each path that fails.
+    If `torn` is True, a crash may keep part of a write that was not synced; otherwise it keeps none
+    of the write. If `lost_syncs` is True, a sync reports success and does nothing. If `read_only`
+    is True, every write fails. `errors` maps a path to the errno with which each call on that path
+    fails.
     """
 
     def __init__(
@@ -76,8 +84,8 @@ class Disk:
         *,
         contents: dict[bytes, bytes] | None = None,
     ) -> None:
-        """Create an empty disk; `contents` is the store of large contents that several disks
-        share.
+        """Create an empty disk. Disks that get the same `contents` store a large content only
+        once.
         """
         self.events = events
         self.spec = spec
@@ -87,29 +95,31 @@ class Disk:
         self.errors: dict[str, int] = {}
         self.root = Folder()
         self.used = 0
-        self.busy_until = 0.0  # the disk does one thing at a time
+        self.busy_until = 0.0  # seconds; the disk performs one operation at a time
         self.locks: set[File] = set()
         self._stream = stream
         self._contents = {} if contents is None else contents
         self._life: Life | None = None
         self._dirty: dict[File, None] = {}
         self._journal: deque[Entry] = deque()
-        self._journalled = 0  # entries that have left the journal
+        self._journalled = 0  # number of entries that are durable and have left the journal
         self._syncs: deque[Sync] = deque()
-        self._flushing = False  # names will become durable without a sync
+        self._flushing = False  # whether a call of `_flush` is scheduled
 
     @property
     def free(self) -> int:
-        """Bytes that can still be written."""
+        """Number of bytes that can still be written."""
         return max(self.spec.capacity - self.used, 0)
 
     def attach(self, life: "Life") -> None:
-        """Start a program: the handles of the previous one become invalid."""
+        """Register a newly started program, and invalidate the handles of the previous one."""
         self._end_life()
         self._life = life
 
     def install(self, path: str, folder: Folder) -> None:
-        """Put a folder, which other disks may share, at an absolute path; it takes no space."""
+        """Put a system folder at an absolute path. The folder may be shared with other disks, and
+        its files take no space.
+        """
         *parents, name = parts_of(path)
         at = self.root
         for part in parents:
@@ -119,7 +129,7 @@ class Disk:
         at.names[name] = folder
 
     def crash(self) -> None:
-        """Lose power now: durable data stays, the rest is dropped or torn."""
+        """Simulate a power failure now: durable data stays, and the rest is dropped or torn."""
         now = self.events.now
         self._end_life()
         self._settle(now)
@@ -140,7 +150,7 @@ class Disk:
     # Durability.
 
     def _settle(self, now: float) -> None:
-        """Apply the syncs that are done by now."""
+        """Apply the syncs that have finished by `now`."""
         syncs = self._syncs
         while syncs and syncs[0][0] <= now:
             _, file, mark, entries = syncs.popleft()
@@ -151,7 +161,7 @@ class Disk:
                 self._journalled += 1
 
     def _flush(self, _: None) -> None:
-        """Make names durable that are old enough."""
+        """Make the name changes durable that are at least `NAMES_WRITTEN_S` old."""
         now, journal = self.events.now, self._journal
         self._settle(now)
         while journal and journal[0][0] + NAMES_WRITTEN_S <= now:
@@ -162,7 +172,9 @@ class Disk:
             self.events.at(journal[0][0] + NAMES_WRITTEN_S, self._flush)
 
     def _undo_names(self, now: float) -> None:
-        """Keep a prefix of the name changes that no sync has covered, and undo the rest."""
+        """Keep the first few of the name changes that no sync has covered, and undo the rest.
+        Chance decides how many are kept.
+        """
         journal = self._journal
         begun = sum(when <= now for when, _ in journal)
         kept = self._stream.randint(0, begun) if self.torn else 0
@@ -179,12 +191,16 @@ class Disk:
     # Called by mounts.
 
     def charge(self, seconds: float) -> float:
-        """Occupy the disk for `seconds` after its current work; return when that is done."""
+        """Occupy the disk for `seconds` after its current work. Return the time at which it is free
+        again.
+        """
         self.busy_until = max(self.busy_until, self.events.now) + seconds
         return self.busy_until
 
     def change_names(self, *changes: tuple[Folder, str, Node | None]) -> None:
-        """Journal new meanings of names as one entry."""
+        """Apply changes of names in the cache, and journal them as one entry. Each change is
+        (folder, name, new node); None as the node removes the name.
+        """
         self._settle(self.events.now)
         when = self.charge(self.spec.seek_s)
         self._journal.append(
@@ -201,11 +217,13 @@ class Disk:
                 folder.names[name] = node
 
     def forget(self, file: File) -> None:
-        """Free the space of a file that has no name any more."""
+        """Free the space of a file that has lost its name."""
         self.used -= file.size
 
     def write(self, file: File, offset: int, data: bytes) -> None:
-        """Write into the cache. Raises OSError (ENOSPC) if the space is not enough."""
+        """Write bytes into the cached content of a file. The caller checks that the disk has space
+        for them.
+        """
         self._settle(self.events.now)
         old = file.content
         content = data if offset == 0 and len(data) >= len(old) else _spliced(old, offset, data)
@@ -220,26 +238,32 @@ class Disk:
         self.used += len(content) - len(old)
 
     def overwrite(self, file: BlockFile, offset: int, data: bytes) -> None:
-        """Write into the cache, in place."""
+        """Write bytes in place into the cached content of a file. The caller checks that the disk
+        has space for them.
+        """
         begun, before = self._begin(file), file.size
         self.charge(len(data) / self.spec.write_rate)
         file.overwrite(begun, offset, data)
         self.used += file.size - before
 
     def resize(self, file: BlockFile, size: int) -> None:
-        """Truncate a file, or extend it with zeros."""
+        """Truncate a file to `size` bytes, or extend it with zeros, in the cache."""
         begun, before = self._begin(file), file.size
         file.resize(begun, size)
         self.used += file.size - before
 
     def _begin(self, file: BlockFile) -> float:
-        """Note a change in place; return when the disk gets to it."""
+        """Record that a file is about to change in place. Return the time at which the disk starts
+        to write the change.
+        """
         self._settle(self.events.now)
         self._dirty[file] = None
         return max(self.busy_until, self.events.now)
 
     def sync(self, file: File | None) -> None:
-        """Make names durable, and one file's content."""
+        """Start a sync of all names and, if `file` is given, of that file's content. They are
+        durable when the sync ends.
+        """
         when = self.charge(self.spec.sync_s)
         if not self.lost_syncs:
             entries = self._journalled + len(self._journal)
@@ -247,17 +271,19 @@ class Disk:
 
 
 def installed(files: Mapping[str, File]) -> Folder:
-    """Return a folder of the system, for `Disk.install`."""
+    """Return a new system folder with these files, for `Disk.install`."""
     folder = Folder(fixed=True)
     folder.names.update(files)
     return folder
 
 
 def parts_of(path: str) -> list[str]:
+    """Return the names of which a path consists."""
     return [part for part in path.split("/") if part]
 
 
 def _files(folder: Folder) -> Iterator[File]:
+    """Yield all files below `folder`, without those of system folders."""
     for node in folder.names.values():
         if isinstance(node, File):
             if not folder.fixed:
@@ -267,4 +293,5 @@ def _files(folder: Folder) -> Iterator[File]:
 
 
 def _spliced(old: bytes, offset: int, data: bytes) -> bytes:
+    """Return `old` with `data` written at `offset`, and with zeros in a gap before `offset`."""
     return old[:offset].ljust(offset, b"\0") + data + old[offset + len(data) :]

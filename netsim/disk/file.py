@@ -1,18 +1,21 @@
-"""Files of a simulated disk: their content, and what of it would survive a crash."""
+"""Files of a simulated disk: their current content, and the part of it that would survive a
+crash.
+"""
 
 from collections import deque
 from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
-PAGE: Final = 4096  # bytes that a disk writes at once or not at all
-SECTOR: Final = 512  # bytes that it writes whole or not at all when a page is torn
-DATA_WRITTEN_S: Final = 30.0  # data is durable after this (Linux: vm.dirty_expire_centisecs = 3000)
+PAGE: Final = 4096  # bytes that are written or lost together in a crash
+SECTOR: Final = 512  # bytes that are written or lost together when a write in place is torn
+# seconds after which data is durable without a sync (Linux: vm.dirty_expire_centisecs = 3000)
+DATA_WRITTEN_S: Final = 30.0
 
 
 class File:
-    """A file. `safe` is the content that would survive a crash, None if that is `content`
-    itself.
+    """File that is replaced as a whole or appended to. `safe` is the content that would survive a
+    crash; None means that `content` itself would survive.
     """
 
     __slots__ = ("content", "mode", "safe", "since")
@@ -21,11 +24,11 @@ class File:
         self.content = content
         self.mode = mode
         self.safe: bytes | None = None
-        self.since = 0.0  # time of the oldest write that no sync has covered
+        self.since = 0.0  # time (s) of the oldest write that no sync has covered
 
     @property
     def size(self) -> int:
-        """Return the size in bytes."""
+        """Size in bytes."""
         return len(self.content)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -34,23 +37,28 @@ class File:
         return content if not offset and size >= len(content) else content[offset : offset + size]
 
     def mark(self) -> bytes | int:
-        """Return what a sync that begins now will make durable."""
+        """Return the state of the file that a sync would make durable if it began now. Pass it to
+        `settle` when the sync ends.
+        """
         return self.content
 
     def settle(self, mark: bytes | int) -> bool:
-        """Apply a sync that began at `mark` and is done; return whether everything is durable
-        now.
+        """Apply a finished sync; `mark` is the state of the file when the sync began. Return
+        whether the whole content is durable now.
         """
         if self.safe is not None and isinstance(mark, bytes):
             self.safe = None if self.content is mark else mark
         return self.safe is None
 
     def lose(self, now: float, torn: bool, stream: Random) -> None:
-        """Crash at `now`: chance decides what survives of writes that were not synced."""
+        """Apply a crash at `now`. Random numbers from `stream` decide which parts of unsynced
+        writes survive; if `torn` is False, a write survives as a whole or not at all.
+        """
         self.content = self._survivor(now, torn, stream)
         self.safe = None
 
     def _survivor(self, now: float, torn: bool, stream: Random) -> bytes:
+        """Return the content that is left after a crash at `now`."""
         old, new = self.safe or b"", self.content
         if self.since > now or (not torn and self.since > now - DATA_WRITTEN_S):
             return old
@@ -67,8 +75,8 @@ class File:
 
 
 class InstalledFile(File):
-    """File of the system. `load` returns its content, of `size` bytes, when it is first read: most
-    simulations never read the weights of the embedded model.
+    """File of the system. Its content, of `size` bytes, is loaded with `load` at the first read,
+    because most simulations never read the weights of the embedded model.
     """
 
     __slots__ = ("_content", "_load", "_size")
@@ -83,7 +91,7 @@ class InstalledFile(File):
 
     @property
     def content(self) -> bytes:
-        """Return the whole content."""
+        """The whole content; loads it at the first use."""
         if self._content is None:
             self._content = self._load()
         return self._content
@@ -98,30 +106,34 @@ class InstalledFile(File):
 
 
 class Change(NamedTuple):
-    """One write in place, or a new length (`new` is None), and how to undo it."""
+    """One write in place, with the data needed to undo it. If `new` is None, the change sets the
+    length of the file instead.
+    """
 
-    begun: float
-    offset: int  # of the bytes, or the new length
+    begun: float  # time (s) at which the disk starts to write it
+    offset: int  # offset of the written bytes; the new length if `new` is None
     new: bytes | None
-    old: bytes  # bytes from `offset` on before the change
+    old: bytes  # bytes that the change overwrote or cut off
     size: int  # size of the file before the change
 
 
 class BlockFile(File):
-    """File written in place. Between two syncs a crash may keep any of the writes, in any order:
-    each is kept, lost or torn.
+    """File that is written in place. After a crash, each write since the last sync is independently
+    intact, lost or torn.
     """
 
     __slots__ = ("_changes", "_data", "_gone")
 
     def __init__(self, content: bytes, mode: int) -> None:
         self._changes: deque[Change] = deque()  # changes that no sync has covered
-        self._gone = 0  # number of changes before those
+        self._gone = 0  # number of earlier changes, which are durable
         super().__init__(content, mode)
 
     @property
     def content(self) -> bytes:
-        """Return the whole content."""
+        """A copy of the whole content. Setting it replaces the content durably at once; tests use
+        this to damage a disk.
+        """
         return bytes(self._data)
 
     @content.setter
@@ -139,19 +151,24 @@ class BlockFile(File):
         return bytes(self._data[offset : offset + size])
 
     def overwrite(self, begun: float, offset: int, data: bytes) -> None:
-        """Write bytes in place; the disk gets to them at `begun`."""
+        """Write `data` at `offset`. `begun` is the time at which the disk starts to write it."""
         old = bytes(self._data[offset : offset + len(data)])
         self._changes.append(Change(begun, offset, data, old, len(self._data)))
         self._put(offset, data)
         self._age(begun)
 
     def resize(self, begun: float, size: int) -> None:
-        """Truncate, or extend with zeros."""
+        """Truncate the file to `size` bytes, or extend it with zeros. `begun` is the time at which
+        the disk starts to do so.
+        """
         self._changes.append(Change(begun, size, None, bytes(self._data[size:]), len(self._data)))
         self._set_size(size)
         self._age(begun)
 
     def mark(self) -> bytes | int:
+        """Return the number of changes so far: the changes that a sync would make durable if it
+        began now.
+        """
         return self._gone + len(self._changes)
 
     def settle(self, mark: bytes | int) -> bool:
@@ -174,12 +191,14 @@ class BlockFile(File):
                 self._redo_partly(change, stream)
 
     def _redo(self, change: Change) -> None:
+        """Apply a change that has survived a crash."""
         if change.new is None:
             self._set_size(change.offset)
         else:
             self._put(change.offset, change.new)
 
     def _redo_partly(self, change: Change, stream: Random) -> None:
+        """Apply all, some sectors or nothing of a change that was not synced before a crash."""
         draw = stream.random()
         if draw < 0.4:
             self._redo(change)
@@ -189,7 +208,7 @@ class BlockFile(File):
                     self._put(change.offset + at, change.new[at : at + SECTOR])
 
     def _age(self, now: float) -> None:
-        """Make changes durable that are old enough."""
+        """Treat the changes as durable that are at least `DATA_WRITTEN_S` old."""
         while self._changes[0].begun <= now - DATA_WRITTEN_S:
             self._changes.popleft()
             self._gone += 1
@@ -205,6 +224,8 @@ class BlockFile(File):
 
 
 def _page(old: bytes, at: int, size: int) -> bytes:
-    """Return a page that was not written: the old one, or zeros if there was none."""
+    """Return the part from offset `at` of a content of `size` bytes for a page that was not
+    written: the old bytes, or zeros if there were none.
+    """
     length = min(PAGE, size - at)
     return old[at : at + length].ljust(length, b"\0")

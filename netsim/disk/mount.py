@@ -1,6 +1,7 @@
-"""The system calls of a program on a simulated disk: one `Mount` for each run of a program.
+"""System calls of a program on a simulated disk. Each run of a program has its own `Mount`.
 
-A mount with a `log` records the changes to files that are written in place, for `replay`.
+A mount whose `log` is a list appends each change of a file that is written in place to this log.
+`replay` repeats these changes on another mount.
 """
 
 import errno
@@ -11,15 +12,17 @@ from .disk import Disk, Folder, Node, parts_of
 from .file import BlockFile, File
 
 Operation = tuple[str, str, int, bytes]
-"""A call's name, the path, an offset, length or mode, and bytes."""
+"""(name of the call, path, offset or length or mode, written bytes)."""
 
 
 class Mount:
-    """System calls of one program. All raise OSError; EIO once the program has ended."""
+    """System calls of one program. Any method may raise OSError; once the program has ended, it is
+    EIO.
+    """
 
     def __init__(self, disk: Disk, ended: Callable[[], None] | None = None) -> None:
-        """Replace the previous program's mount, which stops working; `ended` is called when this
-        one does.
+        """Replace the mount of the previous program, which stops working. `ended` is called when
+        this mount stops working.
         """
         self.disk = disk
         self.alive = True
@@ -28,14 +31,14 @@ class Mount:
         disk.attach(self)
 
     def end(self) -> None:
-        """Stop working: the power is off, or another program has started."""
+        """Stop working, because the power is off or another program has started."""
         self.alive = False
         if self._ended is not None:
             self._ended()
 
     def check(self, path: str, *, writing: bool = False) -> None:
-        """Raise an OSError if a fault of the path or the disk, or the end of this mount, requires
-        one.
+        """Raise the OSError that a call on `path` must fail with, if there is one: EIO if this
+        mount has ended, the injected error of the path, or EROFS if `writing` on a read-only disk.
         """
         disk = self.disk
         if not self.alive:
@@ -46,7 +49,9 @@ class Mount:
             raise _failed(errno.EROFS, path)
 
     def find(self, path: str) -> Node | None:
-        """Return what a path names, or None. Raises OSError (ENOTDIR)."""
+        """Return the file or folder at a path, or None if there is none. Raises OSError (ENOTDIR)
+        if a file stands where the path needs a folder.
+        """
         self.check(path)
         node: Node = self.disk.root
         for part in parts_of(path):
@@ -59,21 +64,23 @@ class Mount:
         return node
 
     def node(self, path: str) -> Node:
-        """Return what a path names. Raises OSError (ENOENT)."""
+        """Return the file or folder at a path. Raises OSError (ENOENT) if there is none."""
         found = self.find(path)
         if found is None:
             raise _failed(errno.ENOENT, path)
         return found
 
     def open(self, path: str) -> "Handle":
-        """Open an existing file. Raises OSError (ENOENT, EISDIR)."""
+        """Open an existing file. Raises OSError: ENOENT if there is none, EISDIR if the path is a
+        folder.
+        """
         found = self.node(path)
         if isinstance(found, Folder):
             raise _failed(errno.EISDIR, path)
         return Handle(self, path, found)
 
     def create(self, path: str, *, mode: int = 0o600) -> "Handle":
-        """Create a new, empty file. Raises OSError (EEXIST)."""
+        """Create an empty file and open it. Raises OSError (EEXIST) if the name exists."""
         folder, name = self._parent(path)
         if name in folder.names:
             raise _failed(errno.EEXIST, path)
@@ -82,8 +89,8 @@ class Mount:
         return Handle(self, path, file)
 
     def open_blocks(self, path: str, *, make: bool, mode: int = 0o600) -> "BlockHandle":
-        """Open a file to be written in place; create it if `make` is set. Raises OSError
-        (ENOENT).
+        """Open a file for writing in place. If it does not exist, create it if `make` is True,
+        otherwise raise OSError (ENOENT).
         """
         found = self.find(path)
         if found is None and make:
@@ -99,25 +106,25 @@ class Mount:
         return BlockHandle(self, path, found)
 
     def keep(self, call: str, path: str, number: int = 0, data: bytes = b"") -> None:
-        """Append an operation to the log, if there is one."""
+        """Append an operation to the log, if there is a log."""
         if self.log is not None:
             self.log.append((call, path, number, data))
 
     def make_folder(self, path: str, *, mode: int = 0o700) -> None:
-        """Create a folder. Raises OSError (EEXIST)."""
+        """Create a folder. Raises OSError (EEXIST) if the name exists."""
         folder, name = self._parent(path)
         if name in folder.names:
             raise _failed(errno.EEXIST, path)
         self.disk.change_names((folder, name, Folder(mode)))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, atomically replacing a file of the new name."""
+        """Rename a file or folder. A file that has the new name already is replaced atomically."""
         source, before = self._parent(old)
         target, after = self._parent(new)
         self.disk.change_names((target, after, self.node(old)), (source, before, None))
 
     def remove(self, path: str) -> None:
-        """Remove a file's name."""
+        """Remove a file. Raises OSError (EISDIR) if the path is a folder."""
         folder, name = self._parent(path)
         node = self.node(path)
         if isinstance(node, Folder):
@@ -127,13 +134,17 @@ class Mount:
         self.disk.forget(node)
 
     def sync_folder(self, path: str) -> None:
-        """Make a folder's names durable."""
+        """Start a sync of all names of the disk. Raises OSError (ENOENT) if the folder does not
+        exist.
+        """
         self.node(path)
         self.keep("sync_folder", path)
         self.disk.sync(None)
 
     def lock(self, path: str) -> File | None:
-        """Lock a file, creating it if absent; return None if it is locked. A crash unlocks it."""
+        """Lock a file, which is created if it does not exist, and return it. Return None if it is
+        locked already. A crash unlocks it.
+        """
         found = self.find(path)
         file = self.open(path).file if found is not None else self.create(path).file
         if file in self.disk.locks:
@@ -142,11 +153,14 @@ class Mount:
         return file
 
     def unlock(self, file: File) -> None:
+        """Unlock a file that `lock` returned."""
         if self.alive:
             self.disk.locks.discard(file)
 
     def _parent(self, path: str) -> tuple[Folder, str]:
-        """Return the folder of a name that is about to change, and the name."""
+        """Return the folder that contains `path`, and the last name of `path`, which is about to
+        change. Raises OSError if the folder cannot be changed.
+        """
         self.check(path, writing=True)
         above, _, name = path.rstrip("/").rpartition("/")
         folder = self.node(above or "/")
@@ -158,7 +172,7 @@ class Mount:
 
 
 class Handle:
-    """An open file."""
+    """Open file that is replaced as a whole or appended to."""
 
     def __init__(self, mount: Mount, path: str, file: File) -> None:
         self.file = file
@@ -167,7 +181,7 @@ class Handle:
         self._at = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes; fewer at the end of the file."""
+        """Return up to `size` bytes from `offset`; fewer at the end of the file."""
         self._mount.check(self._path)
         data = self.file.read(offset, size)
         disk = self._mount.disk
@@ -175,9 +189,10 @@ class Handle:
         return data
 
     def write(self, data: bytes) -> int:
-        """Append at this handle's position; return the bytes written, fewer if the disk fills up.
+        """Write at this handle's position and advance the position. Return the number of bytes
+        written, which is smaller than the length of `data` if the disk fills up.
 
-        Raises OSError (ENOSPC) if the disk is full.
+        Raises OSError (ENOSPC) if the disk is full already.
         """
         self._mount.check(self._path, writing=True)
         disk = self._mount.disk
@@ -190,7 +205,7 @@ class Handle:
         return len(taken)
 
     def sync(self) -> None:
-        """Make the content durable."""
+        """Start a sync that makes the file's content durable."""
         self._mount.check(self._path)
         self._mount.disk.sync(self.file)
 
@@ -204,14 +219,16 @@ class BlockHandle:
         self._mount = mount
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes; fewer at the end of the file."""
+        """Return up to `size` bytes from `offset`; fewer at the end of the file."""
         self._mount.check(self.path)
         disk = self._mount.disk
         disk.charge(disk.spec.seek_s + size / disk.spec.read_rate)
         return self.file.read(offset, size)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of `data` or nothing. Raises OSError (ENOSPC)."""
+        """Write all of `data` at `offset`. Raises OSError (ENOSPC), and writes nothing, if the
+        space does not suffice.
+        """
         self._mount.check(self.path, writing=True)
         disk = self._mount.disk
         if offset + len(data) - self.file.size > disk.free:
@@ -220,7 +237,9 @@ class BlockHandle:
         disk.overwrite(self.file, offset, data)
 
     def resize(self, size: int) -> None:
-        """Truncate the file, or extend it with zeros. Raises OSError (ENOSPC)."""
+        """Truncate the file to `size` bytes, or extend it with zeros. Raises OSError (ENOSPC) if
+        the space does not suffice.
+        """
         self._mount.check(self.path, writing=True)
         disk = self._mount.disk
         if size - self.file.size > disk.free:
@@ -229,19 +248,19 @@ class BlockHandle:
         disk.resize(self.file, size)
 
     def size(self) -> int:
-        """Return the size in bytes."""
+        """Return the size of the file in bytes."""
         self._mount.check(self.path)
         return self.file.size
 
     def sync(self) -> None:
-        """Make the content durable."""
+        """Start a sync that makes the file's content durable."""
         self._mount.check(self.path)
         self._mount.keep("sync", self.path)
         self._mount.disk.sync(self.file)
 
 
 def replay(mount: Mount, log: Sequence[Operation]) -> None:
-    """Repeat the operations of a log."""
+    """Repeat the operations of another mount's log on `mount`."""
     for call, path, number, data in log:
         if call == "make":
             mount.open_blocks(path, make=True, mode=number)
@@ -258,4 +277,5 @@ def replay(mount: Mount, log: Sequence[Operation]) -> None:
 
 
 def _failed(number: int, path: str) -> OSError:
+    """Return an OSError with this errno, its standard message and the path."""
     return OSError(number, os.strerror(number), path)

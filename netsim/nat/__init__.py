@@ -1,5 +1,5 @@
-"""Gateways of volunteers: NATs, firewalls and carrier NATs.
+"""NATs, firewalls and carrier-grade NATs, as gateways of simulated networks.
 
-`portmap/` has their services, and `probes/` finds out how they behave. Public: `KINDS`, `build` and
-`knobs_of` (`kinds.py`).
+`portmap/` has the services by which hosts request ports, and `probes/` measures the behaviour of a
+NAT. Public: `KINDS`, `build` and `knobs_of` (`kinds.py`).
 """

@@ -1,10 +1,10 @@
-"""A NAT like Linux's: connection tracking, and nf_nat on top of its table.
+"""NAT that behaves as Linux's: connection tracking, with nf_nat on top of its table.
 
-Linux maps each connection by itself, not each inside endpoint. A flow keeps its source port if no
-other entry in the table has the tuple of its replies. Otherwise it gets another port. If the
-INPUT rules accept a packet from outside, its entry occupies a tuple as well. So a Linux NAT behaves
-like an endpoint-independent one until two entries clash. Recordings of a real kernel (`golden/`)
-show the same.
+Linux maps each connection separately, not each inner endpoint. A flow keeps its source port if no
+other entry in the table has the tuple of its replies; otherwise it gets another port. If the INPUT
+rules accept a packet from outside, the entry of that packet occupies a tuple as well. A Linux NAT
+therefore behaves as an endpoint-independent one until two entries clash. Recordings of a real
+kernel (`golden/`) show the same.
 """
 
 import zlib
@@ -21,18 +21,20 @@ OVERLAY_S: Final = 300.0
 UNKNOWN_S: Final = 600.0  # protocols that are not tracked in detail
 
 Tuple = tuple[int, Addr, Addr]
-"""Protocol, source, destination: one direction of a flow."""
+"""(protocol, source, destination) of one direction of a flow."""
 
 
 class Entry:
-    """One tracked connection. `reply` is the tuple of its replies when they arrive."""
+    """One tracked connection. `reply` is the tuple of its replies when they arrive at the
+    gateway.
+    """
 
     __slots__ = ("expires", "local", "original", "reply", "seen_reply", "state", "stream_at")
 
     def __init__(self, original: Tuple, reply: Tuple, now: float) -> None:
         self.original = original
         self.reply = reply
-        self.local = False  # ends at the gateway itself
+        self.local = False  # whether the connection ends at the gateway itself
         self.expires = now
         self.seen_reply = False
         self.stream_at = now + STREAM_AFTER_S
@@ -40,7 +42,7 @@ class Entry:
 
 
 class Tracker:
-    """The table of connections, by both tuples of each."""
+    """Table of connections. Each connection is indexed by the tuples of both directions."""
 
     def __init__(
         self, udp_new: float, udp_stream: float, tcp_established: float, limit: int
@@ -63,7 +65,7 @@ class Tracker:
         self._sources.clear()
 
     def find(self, key: Tuple, now: float) -> Entry | None:
-        """Return the connection of a packet."""
+        """Return the connection to which a packet with this tuple belongs, or None."""
         entry = self._tuples.get(key)
         if entry is not None and entry.expires <= now:
             self.remove(entry)
@@ -71,7 +73,7 @@ class Tracker:
         return entry
 
     def confirm(self, entry: Entry, now: float) -> bool:
-        """Enter a connection whose first packet passed. Return False if the table is full."""
+        """Add a connection whose first packet passed. Return False if the table is full."""
         if len(self._tuples) >= self._sweep_size:
             self._sweep(now)
             self._sweep_size = max(64, 2 * len(self._tuples))
@@ -101,15 +103,17 @@ class Tracker:
             self.remove(entry)
 
     def outer_of(self, proto: int, source: Addr, ip: str, now: float) -> Addr | None:
-        """Return the outer endpoint that the source got last (find_appropriate_src)."""
+        """Return the outer endpoint that this source got for its latest flow, or None (Linux:
+        find_appropriate_src).
+        """
         for entry in reversed(self._sources.get((proto, source), {}).values()):
             if entry.expires > now and entry.reply[2][0] == ip:
                 return entry.reply[2]
         return None
 
     def renew(self, entry: Entry, packet: Packet, reply: bool, now: float) -> bool:
-        """Update state and timer by a packet. Return False if the packet does not belong to the
-        connection.
+        """Update the state and the timer of a connection for a packet. Return False if the packet
+        does not belong to the connection.
         """
         if packet.proto == UDP:
             # The first reply itself still counts as unreplied: the kernel notes it afterwards.
@@ -138,7 +142,9 @@ class Tracker:
         return True
 
     def reopens(self, entry: Entry, packet: Packet, reply: bool) -> bool:
-        """Whether this SYN begins another connection on the ports of one that has ended."""
+        """Return whether a packet is the SYN of a new connection between the endpoints of one that
+        has ended.
+        """
         if packet.proto != TCP or entry.state not in (State.TIME_WAIT, State.CLOSE):
             return False
         table = FROM_REPLY if reply else FROM_ORIGINAL
@@ -172,7 +178,7 @@ class LinuxSettings(GatewaySettings):
 
 
 class LinuxNat(Gateway):
-    """NAT like Linux's."""
+    """NAT that behaves as Linux's."""
 
     routed = False
 
@@ -249,8 +255,8 @@ class LinuxNat(Gateway):
     def _first(
         self, packet: Packet, original: Tuple, reply: Tuple, *, local: bool = False
     ) -> Entry | None:
-        """Track a new connection whose first packet passes; return None if it cannot begin this
-        way.
+        """Track a new connection, given its first packet. Drop the packet and return None if a
+        connection cannot begin with it, or if the table is full.
         """
         now = self.network.events.now
         entry = Entry(original, reply, now)
@@ -276,7 +282,9 @@ class LinuxNat(Gateway):
         self.wan.send(packet)
 
     def _outer_address(self, inner: str, to: str) -> str:
-        """Return one of several outer addresses: by a hash, of the source alone if persistent."""
+        """Return one of the outer addresses, chosen by a hash of the source and the destination, or
+        of the source alone if `source` is "persistent".
+        """
         pool = self.wan.addresses
         if len(pool) == 1:
             return pool[0]
@@ -284,8 +292,8 @@ class LinuxNat(Gateway):
         return pool[zlib.crc32(text.encode()) % len(pool)]
 
     def _choose(self, proto: int, inner: Addr, ip: str, to: Addr) -> Addr:
-        """Return the outer endpoint of a flow (get_unique_tuple): the one used before, the inside
-        port, or a random one.
+        """Return the outer endpoint of a flow: that of the source's latest flow, the inner port, or
+        a random port (Linux: get_unique_tuple).
         """
         now = self.network.events.now
         if not self._random_ports:
@@ -296,7 +304,7 @@ class LinuxNat(Gateway):
         return self._another(proto, ip, inner[1], to)
 
     def _another(self, proto: int, ip: str, port: int, to: Addr) -> Addr:
-        """Return a free port of the class of `port`: below 512, below 1024, or above."""
+        """Return a free port of the same class as `port`: below 512, below 1024, or above."""
         low, high = (1, 511) if port < 512 else (600, 1023) if port < 1024 else (1024, 65535)
         count = high - low + 1
         now = self.network.events.now
@@ -309,7 +317,7 @@ class LinuxNat(Gateway):
                 if self.tracker.find((proto, to, choice), now) is None:
                     return choice
             if attempts < 16:
-                return choice  # taken as well: the table will refuse it
+                return choice  # taken as well, although no free port was found
             attempts //= 2
 
     # New connections to the gateway's outer address.
@@ -326,7 +334,9 @@ class LinuxNat(Gateway):
                 self.refuse(packet, self.wan)
 
     def _led_in(self, packet: Packet) -> Addr | None:
-        """Return where the rules of PREROUTING lead a new connection, if FORWARD admits it."""
+        """Return the inner endpoint to which the PREROUTING rules send a new connection and the
+        FORWARD rules admit it, or None.
+        """
         forward = self.forwards.get((packet.proto, packet.dst[1]))
         if forward is not None:
             return forward
@@ -341,7 +351,9 @@ class LinuxNat(Gateway):
         return found[0] if found is not None and found[1] > now else None
 
     def _lead_in(self, packet: Packet, inner: Addr) -> None:
-        """Apply DNAT. The sender's port changes if its tuple towards the inside is taken."""
+        """Apply DNAT to a new connection. If its tuple towards the inside is taken, the sender's
+        port is changed.
+        """
         proto, source, outer = packet.proto, packet.src, packet.dst
         seen = source
         if self.tracker.find((proto, inner, seen), self.network.events.now) is not None:
@@ -351,8 +363,9 @@ class LinuxNat(Gateway):
             self.deliver_inside(packet)
 
     def _to_own_address(self, packet: Packet) -> None:
-        """Handle a packet from inside to the outer address: send it back in through the overlay or
-        a port forward, otherwise to the gateway itself, which admits its LAN.
+        """Handle a packet from inside to the outer address. Send it back inside if the overlay or a
+        port forward matches, otherwise pass it to the gateway itself, which accepts packets from
+        its LAN.
         """
         inner = self._led_in(packet) if self._hairpin else None
         if inner is None:
@@ -365,7 +378,7 @@ class LinuxNat(Gateway):
             self.deliver_inside(packet)
 
     def _to_gateway(self, packet: Packet) -> None:
-        """Let the gateway's own stack take a packet: no program listens there."""
+        """Pass a packet to the gateway's own stack, where no program listens."""
         original = packet.proto, packet.src, packet.dst
         reply = packet.proto, packet.dst, packet.src
         now = self.network.events.now
@@ -381,8 +394,8 @@ class LinuxNat(Gateway):
             self.tracker.remove(entry)  # the reset is the only reply
 
     def _write_overlay(self, inner: Addr, to: Addr) -> None:
-        """Update the overlay: only a flow's first packet passes these rules, and a live element
-        keeps its owner.
+        """Update the overlay for the first packet of a flow; later packets do not pass these rules.
+        An entry that has not expired keeps its owner.
         """
         now = self.network.events.now
         until = now + self._overlay_s

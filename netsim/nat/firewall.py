@@ -1,4 +1,4 @@
-"""Stateful firewalls without translation: of public IPv4 addresses, and of IPv6 (RFC 6092)."""
+"""Stateful firewalls without translation, for public IPv4 addresses and for IPv6 (RFC 6092)."""
 
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
@@ -10,15 +10,18 @@ from .segments import HeldSyns
 from .sessions import BEHAVIOURS, FlowState, Timers
 
 SIX: Final = Timers(udp_new=120.0, udp_stream=120.0)
-"""RFC 6092 3.2.3 (at least two minutes), 3.3.1 (2 h 4 min, 4 min)."""
+"""Timers for IPv6: at least two minutes for UDP (RFC 6092, section 3.2.3), and for TCP 2 h 4 min
+and 4 min (section 3.3.1).
+"""
 
 Flow = tuple[int, Addr, Addr]
-"""Protocol, inside endpoint, outside endpoint."""
+"""(protocol, inner endpoint, outer endpoint)."""
 
 
 class Sessions:
-    """Flows that have gone out, and what may therefore come in: from that endpoint ("apd"), from
-    any port of that address ("ad"), or from every sender ("ei").
+    """Flows that were opened from inside, and the decision which packets may enter because of them.
+    Depending on `filtering`, packets may enter from the flow's outer endpoint ("apd"), from any
+    port of its address ("ad"), or from every sender ("ei").
     """
 
     def __init__(self, filtering: str, timers: Timers, limit: int) -> None:
@@ -39,11 +42,11 @@ class Sessions:
         self._open.clear()
 
     def leave(self, packet: Packet, now: float) -> bool:
-        """Note a packet that goes out. Return False if there are too many sessions."""
+        """Record a packet that leaves. Return False if there are too many sessions."""
         return self._renew(packet.proto, packet.src, packet.dst, packet, True, now)
 
     def enter(self, packet: Packet, now: float) -> bool:
-        """Whether a packet may come in."""
+        """Return whether a packet may enter, and renew its session if so."""
         flow = packet.proto, packet.dst, packet.src
         session = self._flows.get(flow)
         known = session is not None and session.expires > now
@@ -88,11 +91,12 @@ class Sessions:
 
 
 class Firewall:
-    """Filter that lets out what wants out, and lets in what belongs to it. Used as a gateway's
-    `six`, or for its IPv4.
+    """Stateful filter: every packet may leave, and packets that belong to a session may enter. A
+    gateway uses it as its `six`, or for IPv4.
 
-    `unsolicited`: "drop", or "admin" for an ICMP error (a SYN first waits 6 seconds for one in the
-    other direction).
+    If `unsolicited` is "drop", other packets are dropped silently; if it is "admin", they are
+    answered with an ICMP error. A SYN is answered only after 6 seconds without a SYN in the other
+    direction.
     """
 
     def __init__(
@@ -115,7 +119,9 @@ class Firewall:
         self._syns.clear()
 
     def allows_out(self, packet: Packet) -> bool:
-        """Count a packet from inside; drop it if there are too many sessions."""
+        """Record a packet from inside, and return whether it may leave. Drop it if there are too
+        many sessions.
+        """
         network = self._gateway.network
         if packet.proto == ICMP:
             return True
@@ -126,7 +132,7 @@ class Firewall:
         return False
 
     def allows_in(self, packet: Packet) -> bool:
-        """Whether a packet from outside may come in; one that may not is dropped here."""
+        """Return whether a packet from outside may enter. Drop it if it may not."""
         network = self._gateway.network
         if packet.proto == ICMP:
             about = packet.data
@@ -142,13 +148,14 @@ class Firewall:
         return False
 
     def _prohibit(self, packet: Packet) -> None:
+        """Send an ICMP error to the sender of a packet that may not enter."""
         if self._gateway.up:
             self._gateway.unreachable(packet, self._gateway.wan, "admin", source=packet.dst[0])
 
 
 @dataclass(frozen=True, slots=True)
 class FirewallSettings(GatewaySettings):
-    """Settings of a gateway that filters IPv4, as of `Firewall`."""
+    """Settings of a gateway that filters IPv4. They have the same meaning as in `Firewall`."""
 
     inside: str = ""  # empty: the /24 of its own address
     filtering: str = "apd"
@@ -158,9 +165,10 @@ class FirewallSettings(GatewaySettings):
 
 
 class PublicFirewall(Gateway):
-    """Gateway with public IPv4 addresses behind a stateful firewall: nothing is translated.
+    """Gateway whose inside has public IPv4 addresses, behind a stateful firewall without
+    translation.
 
-    The inside has the addresses of its own /24, which the gateway also uses on the LAN.
+    The inside uses the /24 of the gateway's own address.
     """
 
     def __init__(self, place: GatewayPlace, settings: FirewallSettings) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of gateway by name, and the knobs of each."""
+"""Kinds of gateway by name, and the settings (knobs) of each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,15 +18,15 @@ from .sessions import BEHAVIOURS, Timers
 
 Settings = TypeVar("Settings", bound=GatewaySettings)
 Knobs = Mapping[str, object]
-"""Settings of a gateway by name, as scenarios and populations write them; `build` checks them."""
+"""Settings of a gateway by name, as scenarios and populations write them. `build` checks them."""
 
 CAMPUS: Final = frozenset({(TCP, 80), (TCP, 443), (TCP, 53), (UDP, 53)})
-"""Ports that a network which blocks UDP lets out: the web, and queries to DNS."""
+"""Packets that a network which blocks UDP lets out: the web, and DNS queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayKind(Generic[Settings]):
-    """A kind of gateway: its class, and its settings by default."""
+    """Kind of gateway: its class and its default settings."""
 
     make: Callable[[GatewayPlace, Settings], Gateway]
     settings: Settings
@@ -37,7 +37,9 @@ def _linux(**knobs: Any) -> GatewayKind[LinuxSettings]:
 
 
 def _rfc(mapping: str, filtering: str) -> GatewayKind[RfcSettings]:
-    """Return a NAT named by its behaviours; address-dependent mappings never preserve a port."""
+    """Return a kind of NAT with this mapping and filtering. It preserves ports only if its mapping
+    is endpoint-independent.
+    """
     ports = "preserve" if mapping == "ei" else "random"
     return GatewayKind(RfcNat, RfcSettings(mapping=mapping, filtering=filtering, ports=ports))
 
@@ -63,19 +65,19 @@ KINDS: Final[Mapping[str, GatewayKind[Any]]] = MappingProxyType(
         "no-network": _linux(allow=frozenset(), blocked="reject"),
     }
 )
-"""Every kind by name; `probes/catalogue.py` says which have a twin in the kernel, and by which
-rules.
+"""All kinds by name. `probes/catalogue.py` lists those that a real kernel can reproduce, with the
+rules for this.
 """
 
 DUAL: Final = frozenset({"firewall6"})
-"""Kinds whose inside has IPv6, behind a firewall, by default; all others need `ipv6`."""
+"""Kinds whose inside has IPv6, behind a firewall, by default. All others need `ipv6`."""
 
 _SIX_KNOBS: Final = {"filtering6": "filtering", "unsolicited6": "unsolicited"}
 _TIMERS: Final = tuple(Timers.__slots__)
 
 
 def build(kind: str, place: GatewayPlace, knobs: Knobs) -> Gateway:
-    """Build a gateway of a kind. Raises ValueError for an unknown kind or knob."""
+    """Create a gateway of this kind. Raises ValueError if the kind or a knob is unknown."""
     found = KINDS.get(kind)
     if found is None:
         raise ValueError(f"there is no gateway of kind `{kind}` ({nearest(kind, KINDS)})")
@@ -105,7 +107,7 @@ def build(kind: str, place: GatewayPlace, knobs: Knobs) -> Gateway:
 
 
 def knobs_of(kind: str) -> list[str]:
-    """Return the knobs of a kind, besides its link and its position."""
+    """Return the names of the knobs of a kind, without its link and position."""
     own = {item.name for item in fields(KINDS[kind].settings)}
     timers = _TIMERS if "timers" in own else ()
     return sorted({*IGD_KNOBS, *_SIX_KNOBS, *own, *timers})

@@ -1,4 +1,4 @@
-"""How a NAT chooses the outer port of a new mapping."""
+"""Choice of the outer port for a new mapping of a NAT."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -9,12 +9,13 @@ from ..network.packet import Addr
 
 LOW_PORT: Final = 1024
 HIGH_PORT: Final = 65535
-TRIES: Final = 32  # random ports tried before all are
+TRIES: Final = 32  # random ports to try before all ports are tried in order
 
 
 class PortAllocator:
-    """Chooses ports by `policy`: "preserve" (the inside port, else random), "random", "sequential",
-    or "block": all ports of a host come from `block` consecutive ports that no other host gets.
+    """Allocator of outer ports. `policy` is "preserve" (the inner port or, if it is taken, a random
+    one), "random", "sequential", or "block". With "block", all ports of a host come from `block`
+    consecutive ports that no other host gets.
     """
 
     def __init__(self, policy: str, block: int, luck: Callable[[], Random]) -> None:
@@ -33,7 +34,9 @@ class PortAllocator:
         self._dealt.clear()
 
     def candidates(self, inner: Addr, ip: str) -> Iterator[int]:
-        """Return ports to try, best first; in the end every port of the range."""
+        """Yield the outer ports to try, best first. In the end every port of the range has been
+        yielded.
+        """
         low, count = LOW_PORT, HIGH_PORT - LOW_PORT + 1
         if self._policy == "block":
             low, count = self._block(inner[0], ip)
@@ -54,8 +57,8 @@ class PortAllocator:
             yield port
 
     def _block(self, subscriber: str, ip: str) -> tuple[int, int]:
-        """Return the first port and the count of a subscriber's block; a count of 0 if all blocks
-        are taken.
+        """Return (first port, number of ports) of a subscriber's block. The number is 0 if all
+        blocks are taken.
         """
         found = self._blocks.get((subscriber, ip))
         if found is None:

@@ -1,8 +1,8 @@
-"""A NAT in the terms of RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP).
+"""NAT that behaves as RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP) describe.
 
-A mapping gives an inside endpoint an outer one: for all remotes ("ei"), per remote address ("ad"),
-or per remote endpoint ("apd"). A filter decides which remotes may use it from outside, in the same
-three terms. Linux does not work like this (`conntrack.py`).
+A mapping assigns an outer endpoint to an inner one: one for all remotes ("ei"), one per remote
+address ("ad"), or one per remote endpoint ("apd"). A filter decides, in the same three terms, which
+remotes may send to it from outside. Linux works differently (`conntrack.py`).
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _Outer = tuple[int, str, int]  # protocol, address, port
 
 
 class Mapping:
-    """An inside endpoint's outer endpoint, and the remotes it has talked to."""
+    """Outer endpoint of an inner endpoint, with the sessions to remotes that use it."""
 
     __slots__ = ("expires", "inner", "key", "outer", "proto", "remotes", "sessions")
 
@@ -36,20 +36,21 @@ class Mapping:
         self.remotes: dict[str, float] = {}  # when the last session with an address ends
 
     def purge(self, now: float) -> None:
-        """Forget expired sessions."""
+        """Delete expired sessions."""
         self.sessions = {a: s for a, s in self.sessions.items() if s.expires > now}
         self.remotes = {ip: end for ip, end in self.remotes.items() if end > now}
 
 
 @dataclass(frozen=True, slots=True)
 class RfcSettings(GatewaySettings):
-    """Behaviours of a NAT, and besides:
+    """Behaviour of a NAT, with requirements (REQ) of RFC 4787.
 
-    `refresh_in`: inbound packets keep a mapping alive (outbound ones always do, REQ-6).
-    `hairpin`: "external" (REQ-9), "internal" (the called host sees the inside address) or "off".
-    `pooling` over several outer addresses: "paired" (REQ-2) or "arbitrary".
-    `max_mappings` of the box and `per_host` of an inside address; more are silently refused.
-    `tcp_unsolicited`: the reply to an unexpected SYN: "drop", "rst", or "icmp" after 6 seconds.
+    `refresh_in`: whether inbound packets keep a mapping alive, as outbound ones always do (REQ-6).
+    `hairpin`: "external" (REQ-9), "internal" (the called host sees the caller's inner address) or
+    "off". `pooling`: with several outer addresses, a host always gets the same one ("paired",
+    REQ-2) or any ("arbitrary"). `max_mappings` limits all mappings and `per_host` those of one
+    inner address; packets beyond a limit are dropped. `tcp_unsolicited`: reaction to an unexpected
+    SYN: "drop", "rst", or "icmp" (an error after 6 seconds).
     """
 
     mapping: str = "ei"
@@ -61,12 +62,12 @@ class RfcSettings(GatewaySettings):
     block_size: int = 512
     pooling: str = "paired"
     max_mappings: int = 65536
-    per_host: int | None = None  # 65536; a carrier's NAT: `block_size`
+    per_host: int | None = None  # None: 65536, or `block_size` in a carrier-grade NAT
     tcp_unsolicited: str = "icmp"
 
 
 class RfcNat(Gateway):
-    """NAT by the RFCs."""
+    """NAT that behaves as the RFCs describe."""
 
     routed = False
 
@@ -101,7 +102,9 @@ class RfcNat(Gateway):
         return len(self._mappings)
 
     def _luck(self) -> Random:
-        """Return the random stream, created at its first use: many gateways never draw."""
+        """Return the NAT's random stream. It is created at its first use, because many gateways
+        never need it.
+        """
         return self.network.streams.get(self.name, "nat")
 
     def clear(self) -> None:
@@ -136,7 +139,9 @@ class RfcNat(Gateway):
             self._turn_back(packet, inner)
 
     def _leave(self, packet: Packet, inner: Addr, to: Addr) -> Addr | None:
-        """Return the outer endpoint of a packet from inside; None if there is no space."""
+        """Return the outer endpoint of a packet from inside, or None if there is no space for a
+        mapping or session.
+        """
         port = self.forwarded.get((packet.proto, inner))
         if port is not None:
             return self.address, port
@@ -147,8 +152,8 @@ class RfcNat(Gateway):
         return mapping.outer
 
     def _turn_back(self, packet: Packet, inner: Addr) -> None:
-        """Send a packet from inside back inside, as if from outside, with the outer source address
-        (REQ-9).
+        """Hairpin: send a packet from inside back to the inside, as if it came from outside. Its
+        source is the outer address, unless `hairpin` is "internal" (RFC 4787, REQ-9).
         """
         target = self._enter(packet)
         if target is None:
@@ -160,7 +165,9 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _map(self, proto: int, inner: Addr, to: Addr, now: float) -> Mapping | None:
-        """Return the mapping for a packet from inside, created if there is none."""
+        """Return the mapping for a packet from inside. Create it if there is none. Return None if
+        there is no space.
+        """
         key: _TableKey = (proto, inner)
         if self._mapping == "ad":
             key = proto, inner, to[0]
@@ -237,7 +244,7 @@ class RfcNat(Gateway):
     def _pass(
         self, mapping: Mapping, packet: Packet, remote: Addr, outbound: bool, now: float
     ) -> bool:
-        """Let a packet through, and renew the timers. Return False if there are too many
+        """Renew the timers for a packet that passes. Return False if the mapping has too many
         sessions.
         """
         session = mapping.sessions.get(remote)
@@ -276,7 +283,9 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _enter(self, packet: Packet) -> Addr | None:
-        """Return the inside endpoint that may receive this packet."""
+        """Return the inner endpoint to which a packet from outside must be sent, or None if it may
+        not enter.
+        """
         now = self.network.events.now
         remote = packet.src
         proto = packet.proto
@@ -324,7 +333,7 @@ class RfcNat(Gateway):
         self.deliver_inside(packet)
 
     def _sender_of(self, about: Icmp) -> Addr | None:
-        """Return the inside endpoint that sent the packet that the error refers to."""
+        """Return the inner endpoint that sent the packet quoted in this ICMP error, or None."""
         mapping = self._outer.get((about.proto, *about.src))
         if mapping is not None and about.dst in mapping.sessions:
             return mapping.inner
@@ -341,7 +350,9 @@ class RfcNat(Gateway):
         self.wan.send(packet)
 
     def _receiver_of(self, about: Icmp) -> Addr | None:
-        """Return the outer endpoint that received the packet that the error refers to."""
+        """Return the outer endpoint to which the packet quoted in this ICMP error was sent, or
+        None.
+        """
         proto, inner, remote = about.proto, about.dst, about.src
         port = self.forwarded.get((proto, inner))
         if port is not None:

@@ -1,7 +1,7 @@
-"""TCP at a gateway: the parts of a segment that it reads, resets, and SYNs that it holds back.
+"""TCP at a gateway: the flags of a segment, resets, and SYNs that the gateway holds back.
 
-An unsolicited SYN is held back for a SYN in the other direction before it is refused. A
-simultaneous open needs that: the peer's SYN may come first (RFC 5382 REQ-4, RFC 6092 3.3.1).
+An unsolicited SYN is not refused at once, because a SYN in the other direction may follow: in a
+simultaneous open, the peer's SYN may arrive first (RFC 5382, REQ-4; RFC 6092, section 3.3.1).
 """
 
 from collections.abc import Callable
@@ -17,11 +17,11 @@ RST: Final = 4
 ACK: Final = 16
 
 HOLD_S: Final = 6.0
-HELD: Final = 1024  # at a time; others get no reply
+HELD: Final = 1024  # maximum number of held SYNs; further ones get no reply
 
 
 def flags(packet: Packet) -> int:
-    """Return the flags of a TCP packet, as bits of the header."""
+    """Return the flags of a TCP packet, as the bits of the header."""
     segment = packet.data
     if type(segment) is Segment:
         return ACK
@@ -30,7 +30,9 @@ def flags(packet: Packet) -> int:
 
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
-    """Return the reset that answers an unexpected segment; None for a reset (RFC 9293 3.10.7.1)."""
+    """Return the reset that answers an unexpected segment, or None if the segment is a reset (RFC
+    9293, section 3.10.7.1).
+    """
     answer = refusal(packet.segment)
     if answer is None:
         return None
@@ -39,7 +41,7 @@ def reset_for(packet: Packet, origin: str) -> Packet | None:
 
 
 class HeldSyns:
-    """Queue of held SYNs; `refuse(packet)` answers a SYN that has been held for too long."""
+    """Queue of unsolicited SYNs. After `HOLD_S` seconds, a SYN is passed to `refuse`."""
 
     def __init__(self, events: Events, refuse: Callable[[Packet], None]) -> None:
         self._events = events
@@ -47,11 +49,11 @@ class HeldSyns:
         self._due: dict[tuple[Addr, Addr], float] = {}  # by sender and receiver
 
     def clear(self) -> None:
-        """Forget all held SYNs."""
+        """Delete all held SYNs."""
         self._due.clear()
 
     def hold(self, packet: Packet) -> None:
-        """Hold the first TCP packet of a connection; ignore others, which get no reply."""
+        """Hold back the first SYN of a connection. Ignore all other packets, which get no reply."""
         key = packet.src, packet.dst
         if flags(packet) & (SYN | ACK | RST) != SYN or key in self._due or len(self._due) >= HELD:
             return
@@ -59,14 +61,15 @@ class HeldSyns:
         self._events.at(self._due[key], self._release, packet)
 
     def forget(self, sender: Addr, receiver: Addr) -> None:
-        """Forget a SYN, because a packet has gone in the other direction."""
+        """Delete a held SYN, because a packet has passed in the other direction."""
         if self._due:
             self._due.pop((sender, receiver), None)
 
     def _release(self, packet: Packet) -> None:
+        """Refuse a SYN whose time has come."""
         key = packet.src, packet.dst
         due = self._due.get(key)
-        # otherwise a later SYN of the same pair is held
+        # If the time has not come, a later SYN of the same pair is held.
         if due is not None and due <= self._events.now:
             del self._due[key]
             self._refuse(packet)

@@ -1,4 +1,4 @@
-"""Lifetime of a flow through a gateway: timers, renewal, the states of a TCP connection."""
+"""Lifetime of a flow through a gateway: its timers, and the state of a TCP connection."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,12 +7,16 @@ from ..network.packet import TCP, Packet
 from .segments import FIN, RST, SYN, flags
 
 BEHAVIOURS: Final = ("ei", "ad", "apd")
-"""Endpoint-independent, address-dependent, address- and port-dependent (RFC 4787 4.1, 5)."""
+"""Endpoint-independent, address-dependent, address- and port-dependent (RFC 4787, sections 4.1 and
+5).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Seconds of silence after which a flow is forgotten (RFC 4787 4.3, RFC 5382 5)."""
+    """Time in seconds without packets after which a flow is deleted (RFC 4787, section 4.3; RFC
+    5382, section 5).
+    """
 
     udp_new: float = 120.0
     udp_stream: float = 300.0  # once both sides have spoken, and `stream_after` has passed
@@ -34,7 +38,9 @@ _BOTH: Final = 3
 
 
 class FlowState:
-    """One flow between an inside and an outside endpoint, forgotten at `expires`."""
+    """State of one flow between an inner and an outer endpoint. The flow ends at the time
+    `expires`.
+    """
 
     __slots__ = ("_began", "_ended", "_heard", "_reset", "_syn", "expires")
 
@@ -47,7 +53,7 @@ class FlowState:
         self._reset = False
 
     def renew(self, packet: Packet, outbound: bool, now: float, timers: Timers) -> None:
-        """Update the timer by a packet that passes."""
+        """Update the flow's end after a packet has passed."""
         side = _INSIDE if outbound else _OUTSIDE
         self._heard |= side
         if packet.proto == TCP:
@@ -58,6 +64,9 @@ class FlowState:
             self.expires = now + timers.udp_new
 
     def _tcp(self, bits: int, side: int, timers: Timers) -> float:
+        """Update the TCP state with the flags of a segment. Return the seconds until the flow
+        ends.
+        """
         if bits & SYN:
             self._syn |= side
             if self._reset or self._ended == _BOTH:  # the same ports again

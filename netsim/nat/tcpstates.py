@@ -1,7 +1,7 @@
-"""Linux's connection tracking states for TCP, and the transition that each segment causes.
+"""States of Linux's connection tracking for TCP, and the state change that each segment causes.
 
-As in Linux 6.x (nf_conntrack_proto_tcp), without sequence numbers: they only serve to detect forged
-segments, which do not occur here.
+They are those of Linux 6.x (nf_conntrack_proto_tcp), without its checks of sequence numbers. Those
+checks only detect forged segments, which do not occur here.
 """
 
 from enum import IntEnum
@@ -11,6 +11,8 @@ from .segments import ACK, FIN, RST, SYN
 
 
 class State(IntEnum):
+    """State of a TCP connection in Linux's connection tracking, or the result of a transition."""
+
     NONE = 0
     SYN_SENT = 1
     SYN_RECV = 2
@@ -21,8 +23,8 @@ class State(IntEnum):
     TIME_WAIT = 7
     CLOSE = 8
     SYN_SENT2 = 9  # both have sent a SYN: simultaneous open
-    IGNORE = 10  # let through, nothing learnt
-    INVALID = 11  # not of this connection
+    IGNORE = 10  # the segment passes and changes nothing
+    INVALID = 11  # the segment does not belong to this connection
 
 
 SECONDS: Final = {
@@ -68,6 +70,7 @@ _REPLY: Final = {
 
 
 def _kind(bits: int) -> str:
+    """Return the row of the tables for the flags of a segment."""
     if bits & RST:
         return "rst"
     if bits & SYN:
@@ -78,7 +81,7 @@ def _kind(bits: int) -> str:
 
 
 def _table(rows: dict[str, str]) -> tuple[tuple[State, ...], ...]:
-    """Return the new states by a segment's flags (as a number), then by state."""
+    """Return the new state, indexed by the flags of the segment and then by the old state."""
     nothing = "-" * 10
     return tuple(
         tuple(_LETTERS[letter] for letter in rows.get(_kind(bits), nothing)) for bits in range(32)

@@ -1,5 +1,5 @@
-"""Packets, subnets, links and gateways: how a packet gets from one host to another.
+"""Packets, subnets, links and gateways: all that carries a packet from one host to another.
 
-Public: `Network`, `Packet`, `LinkSpec`, `Gateway`. The kinds of NAT are in `nat/`, the sockets in
-`sockets/`.
+Public: `Network`, `Packet`, `LinkSpec`, `Gateway`. The kinds of NAT are in `nat/`, and the sockets
+are in `sockets/`.
 """

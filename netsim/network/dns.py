@@ -1,7 +1,8 @@
-"""Name resolution: a world's zone, the look-ups of hosts, and a server that speaks DNS.
+"""Name resolution: the DNS zone of a world, a resolver for its hosts, and a DNS server.
 
-Programs that use trio's resolver get a reply after a virtual round trip. Programs that speak DNS
-themselves find a real server on UDP port 53 (`NameServer`): RFC 1035, with AAAA (RFC 3596).
+A program that uses trio's resolver gets the reply after a virtual round trip. A program that speaks
+DNS itself can send its queries to UDP port 53 of a host that runs `NameServer`, which implements
+RFC 1035 and AAAA records (RFC 3596).
 """
 
 import socket as stdlib
@@ -14,15 +15,15 @@ from .. import defaults
 from ..host import CURRENT, Host
 
 Zone = dict[str, list[str]]
-"""Names without the final dot, and their IPv4 and IPv6 addresses."""
+"""Names without the final dot, each with its IPv4 and IPv6 addresses."""
 
 PORT: Final = 53
 _A, _AAAA, _ANY, _INTERNET = 1, 28, 255, 1
 _FORMAT_ERROR, _NO_NAME, _NOT_IMPLEMENTED = 1, 3, 4
 _RESPONSE, _AUTHORITATIVE, _TRUNCATED, _RECURSION = 0x8000, 0x0400, 0x0200, 0x0100
-_LARGEST: Final = 512  # bytes over UDP (RFC 1035, 4.2.1)
+_LARGEST: Final = 512  # maximum bytes of a message over UDP (RFC 1035, section 4.2.1)
 _TTL_S: Final = 60
-_LONGEST_NAME, _LONGEST_LABEL = 255, 63
+_LONGEST_NAME, _LONGEST_LABEL = 255, 63  # bytes (RFC 1035, section 2.3.4)
 Entry = (
     tuple[Literal[stdlib.AddressFamily.AF_INET], stdlib.SocketKind, int, str, tuple[str, int]]
     | tuple[
@@ -30,7 +31,7 @@ Entry = (
         tuple[str, int, int, int] | tuple[int, bytes],
     ]
 )  # fmt: skip
-"""An address as `socket.getaddrinfo` returns it."""
+"""An address in the form in which `socket.getaddrinfo` returns it."""
 _KINDS: Final = {
     stdlib.SOCK_STREAM: stdlib.IPPROTO_TCP,
     stdlib.SOCK_DGRAM: stdlib.IPPROTO_UDP,
@@ -38,13 +39,13 @@ _KINDS: Final = {
 
 
 def lookup(zone: Zone, name: str) -> list[str] | None:
-    """Return the addresses of a name; None if the name does not exist."""
+    """Return the addresses of a name, or None if the name does not exist."""
     found = zone.get(name.rstrip("."))
     return found if found is not None else zone.get(name.rstrip(".").lower())
 
 
 class Resolver(trio.abc.HostnameResolver):
-    """Trio's resolver for every host of a world."""
+    """Substitute for trio's resolver, shared by all hosts of a world."""
 
     def __init__(self, zone: Zone) -> None:
         self._zone = zone
@@ -58,7 +59,11 @@ class Resolver(trio.abc.HostnameResolver):
         proto: int = 0,
         flags: int = 0,
     ) -> list[Entry]:
-        """Resolve like libc: raises socket.gaierror (EAI_NONAME, EAI_AGAIN, EAI_SERVICE)."""
+        """Resolve a name or an address as libc does.
+
+        Raises socket.gaierror: EAI_NONAME if the name has no suitable address, EAI_AGAIN if the
+        host is offline, EAI_SERVICE if the port is not a number.
+        """
         number = _service(port)
         asker = CURRENT.get(None)
         name = host.decode("ascii", "replace") if host is not None else ""
@@ -75,6 +80,7 @@ class Resolver(trio.abc.HostnameResolver):
         return [_entry(address, number, kind, proto) for address in found for kind in kinds]
 
     def _addresses(self, name: str, family: int, flags: int) -> list[str]:
+        """Return the addresses of a name in this family, IPv6 before IPv4."""
         if name.rstrip(".").lower() == "localhost":
             found = ["::1", "127.0.0.1"]
         else:
@@ -91,7 +97,10 @@ class Resolver(trio.abc.HostnameResolver):
     async def getnameinfo(
         self, sockaddr: tuple[str, int] | tuple[str, int, int, int], flags: int
     ) -> tuple[str, str]:
-        """Return the name of an address, or its text if it has none."""
+        """Return (name, port) for a socket address. If the address has no name, or `flags` ask for
+        no name, the name is the address as text. Raises socket.gaierror (EAI_NONAME) if `flags`
+        require a name and there is none.
+        """
         address, port = str(sockaddr[0]), int(sockaddr[1])
         await trio.sleep(defaults.DNS_ROUND_TRIP_S)
         if not flags & stdlib.NI_NUMERICHOST:
@@ -104,6 +113,9 @@ class Resolver(trio.abc.HostnameResolver):
 
 
 def _service(port: bytes | str | int | None) -> int:
+    """Return a port as a number; None is port 0. Raises socket.gaierror (EAI_SERVICE) for other
+    text.
+    """
     text = port.decode("ascii", "replace") if isinstance(port, bytes) else port
     if text is None:
         return 0
@@ -113,6 +125,7 @@ def _service(port: bytes | str | int | None) -> int:
 
 
 def _entry(address: str, port: int, kind: int, proto: int) -> Entry:
+    """Return an address in the form in which `socket.getaddrinfo` returns it."""
     protocol = proto or _KINDS.get(stdlib.SocketKind(kind), 0)
     if ":" in address:
         return stdlib.AF_INET6, stdlib.SocketKind(kind), protocol, "", (address, port, 0, 0)
@@ -120,7 +133,9 @@ def _entry(address: str, port: int, kind: int, proto: int) -> Entry:
 
 
 def _is_online(host: Host) -> bool:
-    """Whether it has an address, and a running router if it needs one."""
+    """Return whether a host has an address and, if it is behind a gateway, whether the gateway is
+    on.
+    """
     return any(
         item.addresses and (gateway is None or gateway.owner.up)
         for item in host.attachments
@@ -132,7 +147,9 @@ def _is_online(host: Host) -> bool:
 
 
 class BadQuery(ValueError):
-    """Message that is not a valid query; `identifier` is None if even that could not be read."""
+    """Error for a message that is not a valid query. `identifier` is the query's identifier, or
+    None if the message gets no reply. `code` is the response code (RFC 1035, section 4.1.1).
+    """
 
     def __init__(self, identifier: int | None, code: int) -> None:
         super().__init__(code)
@@ -141,7 +158,9 @@ class BadQuery(ValueError):
 
 
 def parse_query(message: bytes) -> tuple[int, int, str, int, bytes]:
-    """Return identifier, flags, name, type and the bytes of the question. Raises BadQuery."""
+    """Return (identifier, flags, name, record type, bytes of the question section). Raises BadQuery
+    if the message is not a query with one question.
+    """
     if len(message) < 12:
         raise BadQuery(None, _FORMAT_ERROR)
     identifier, flags, questions, answers, authorities, _ = struct.unpack_from("!6H", message)
@@ -161,7 +180,9 @@ def parse_query(message: bytes) -> tuple[int, int, str, int, bytes]:
 
 
 def _parse_name(identifier: int, message: bytes) -> tuple[str, int]:
-    """Read the name of the question, which cannot be compressed because nothing precedes it."""
+    """Return the name in the question and the offset of its end. A compressed name is refused,
+    because nothing precedes the question that a name could refer to. Raises BadQuery.
+    """
     labels: list[str] = []
     at = 12
     while True:
@@ -178,7 +199,7 @@ def _parse_name(identifier: int, message: bytes) -> tuple[str, int]:
 
 
 def answer(zone: Zone, message: bytes) -> bytes | None:
-    """Return the response to a query; None if it gets none."""
+    """Return the response to a query, or None if the message gets no response."""
     try:
         identifier, flags, name, kind, question = parse_query(message)
     except BadQuery as bad:
@@ -199,18 +220,20 @@ def answer(zone: Zone, message: bytes) -> bytes | None:
 
 
 def _kind(address: str) -> int:
+    """Return the type of the DNS record of an address."""
     return _AAAA if ":" in address else _A
 
 
 def _record(address: str) -> bytes:
+    """Return the encoded DNS record of an address."""
     family = stdlib.AF_INET6 if ":" in address else stdlib.AF_INET
     data = stdlib.inet_pton(family, address)
-    # 0xC00C points to the name in the question (RFC 1035, 4.1.4).
+    # 0xC00C points to the name in the question (RFC 1035, section 4.1.4).
     return struct.pack("!3HIH", 0xC00C, _kind(address), _INTERNET, _TTL_S, len(data)) + data
 
 
 class NameServer:
-    """Program for a host: answers DNS queries from a zone, on UDP port 53."""
+    """DNS server, as a program for a host. It answers queries from a zone, on UDP port 53."""
 
     def __init__(self, zone: Zone) -> None:
         self._zone = zone

@@ -1,4 +1,4 @@
-"""A box between two subnets: the common part of NATs, firewalls and carrier NATs."""
+"""Gateway between two subnets: the common base of NATs, firewalls and carrier-grade NATs."""
 
 import copy
 from collections.abc import Iterable
@@ -15,14 +15,16 @@ from .link import LinkSpec
 from .network import Attachment, Network, Subnet
 from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
 
-ICMP_BYTES: Final = 36  # header, and the start of the packet that the error refers to
+ICMP_BYTES: Final = 36  # ICMP header, and the start of the packet that the error refers to
 
 Allowed = frozenset[tuple[int, int]]
-"""(protocol, destination port) pairs that may leave."""
+"""(protocol, destination port) pairs of packets that may leave."""
 
 
 class Filter(Protocol):
-    """Decides which packets may pass: IPv6, or IPv4 without translation."""
+    """Firewall that decides which untranslated packets may pass: IPv6 packets, or IPv4 packets of a
+    gateway that is not a NAT.
+    """
 
     def allows_out(self, packet: Packet) -> bool: ...
 
@@ -32,7 +34,7 @@ class Filter(Protocol):
 
 
 class Service(Protocol):
-    """Program that a gateway runs on its inner address (`nat/portmap/igd.py`)."""
+    """Program that a gateway runs on its inner address (see `nat/portmap/igd.py`)."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
 
@@ -43,7 +45,9 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatewayPlace:
-    """Where a gateway stands: the subnet outside, and its address and access link there."""
+    """Position of a gateway: its name, the subnet outside, and its address and access link in that
+    subnet. `site` is its row in the latency matrix.
+    """
 
     network: Network
     name: str
@@ -55,27 +59,29 @@ class GatewayPlace:
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """What can be set for every gateway; kinds of gateway add their own.
+    """Settings that every kind of gateway has.
 
-    `allow` limits what may leave; `blocked` is "drop", or "reject" to send an ICMP error to the
-    sender. `prefix` (a /64) is routed to the inside, through the filter `six` if one is set.
+    If `allow` is set, only these packets may leave. `blocked` says what happens to other packets:
+    "drop" them silently, or "reject" them with an ICMP error to the sender. `inside` is the IPv4
+    network inside. `prefix` is an IPv6 /64 that is routed to the inside; packets to it pass the
+    gateway's filter `six`, if it has one.
     """
 
     inside: str = "192.168.1.0/24"
-    addresses: tuple[str, ...] = ()  # further outer ones
+    addresses: tuple[str, ...] = ()  # additional outer IPv4 addresses
     allow: Allowed | None = None
     blocked: str = "drop"
     prefix: str | None = None
 
 
 class Gateway:
-    """Router that passes packets between `inside` and `outside`; subclasses translate and filter.
+    """Router between the subnets `inside` and `outside`. Subclasses translate and filter packets.
 
-    `wan` is its attachment outside, behind the access link; `lan` is its attachment inside, the
-    default route of the hosts there.
+    `wan` is the gateway's attachment outside, behind its access link. `lan` is its attachment
+    inside, which is the default route of the hosts there.
     """
 
-    routed = True  # inside IPv4 addresses are reachable from outside
+    routed = True  # whether inner IPv4 addresses are reachable from outside, without translation
 
     def __init__(self, place: GatewayPlace, settings: GatewaySettings) -> None:
         check("blocked", settings.blocked, ("drop", "reject"))
@@ -95,27 +101,27 @@ class Gateway:
         self.inside.assign(self.lan, next(map(str, self._free)))
         self.inside.gateway = self.lan
         self.six: Filter | None = None
-        self.box: Host | None = None  # the gateway's own computer, if it runs a service
+        self.box: Host | None = None  # host that runs the gateway's service, if it has one
         self.service: Service | None = None
         self.forwards: dict[tuple[int, int], Addr] = {}  # (protocol, outer port): inner address
-        self.forwarded: dict[tuple[int, Addr], int] = {}  # the other way round
+        self.forwarded: dict[tuple[int, Addr], int] = {}  # (protocol, inner address): outer port
         prefix = self.prefix = settings.prefix
         self._free6 = iter(IPv6Network(prefix).hosts()) if prefix is not None else None
         if self._free6 is not None:
             self.inside.assign(self.lan, str(next(self._free6)))
         self._allow = settings.allow
         self._reject = settings.blocked == "reject"
-        self._power = 0  # counts reboots, so that an earlier one does not switch it on
+        self._power = 0  # number of reboots, so that only the latest one switches the gateway on
 
     # Addresses.
 
     @property
     def address(self) -> str:
-        """Return its first outer IPv4 address."""
+        """The gateway's first outer IPv4 address."""
         return self.wan.addresses[0]
 
     def free_address(self) -> str:
-        """Return an unused inside IPv4 address, preferring addresses that were never used.
+        """Return an unused inner IPv4 address, preferring addresses that were never used.
 
         Raises ValueError if none is left.
         """
@@ -127,16 +133,16 @@ class Gateway:
         raise ValueError(f"the inside of gateway `{self.name}` has no address left")
 
     def free_address6(self) -> str:
-        """Return an unused IPv6 address of the routed prefix. Raises ValueError if there is
-        none.
+        """Return an unused IPv6 address of the routed prefix. Raises ValueError if the gateway has
+        no IPv6 prefix.
         """
         if self._free6 is None:
             raise ValueError(f"gateway `{self.name}` has no IPv6 (`ipv6=True`)")
         return str(next(self._free6))
 
     def route(self, address: str) -> None:
-        """Route an inside address to this gateway from outside, as far as it is not translated:
-        IPv6, and IPv4 of a gateway that is `routed`.
+        """Route an inner address to this gateway from outside, and through all gateways that it is
+        behind. Stop where the address is translated: IPv4 passes only gateways that are `routed`.
         """
         gateway: Gateway | None = self
         while gateway is not None and (":" in address or gateway.routed):
@@ -150,7 +156,7 @@ class Gateway:
         return owner if isinstance(owner, Gateway) else None
 
     def _dial(self, address: str) -> None:
-        """Take an outer address."""
+        """Assign an outer address to this gateway."""
         self.outside.assign(self.wan, address)
         if self.outer is not None:
             self.outer.route(address)
@@ -158,6 +164,9 @@ class Gateway:
     # Packets.
 
     def receive(self, packet: Packet, at: Attachment) -> None:
+        """Process a packet that arrived at the attachment `at`: filter, translate and forward
+        it.
+        """
         to = packet.dst[0]
         if at is self.lan and (to in at.addresses or is_group(to)):
             self._take(packet)
@@ -186,42 +195,46 @@ class Gateway:
             self.outbound(packet)
 
     def _may_leave(self, packet: Packet) -> bool:
+        """Return whether the setting `allow` lets a packet leave. ICMP may always leave."""
         assert self._allow is not None
         return packet.proto == ICMP or (packet.proto, packet.dst[1]) in self._allow
 
     def _take(self, packet: Packet) -> None:
-        """Take a packet from inside that is addressed to the gateway itself."""
+        """Process a packet from inside that is addressed to the gateway itself or to a group."""
         if self.box is not None:
             self.box.receive(packet, self.lan)
         elif not is_group(packet.dst[0]):
             self.refuse(packet, self.lan)
 
     def outbound(self, packet: Packet) -> None:
-        """Forward an IPv4 packet from inside; here without a change."""
+        """Forward an IPv4 packet from inside. This base class does not translate it."""
         self.wan.send(packet)
 
     def inbound(self, packet: Packet) -> None:
-        """Forward an IPv4 packet from outside."""
+        """Forward an IPv4 packet from outside. This base class does not translate it."""
         self.deliver_inside(packet)
 
     def deliver_inside(self, packet: Packet) -> None:
-        """Send a packet to the inside, or drop it if no host there has its address; never send it
-        out again.
+        """Send a packet to the inside. If no host there has its destination address, drop the
+        packet, so that it never leaves the gateway again.
         """
         if packet.dst[0] in self.inside.members:
             self.lan.send(packet)
         else:
             self.network.drop("no-route", self.name, packet)
 
-    # Ports that lead inside, requested from inside (UPnP, PCP) or set by the owner.
+    # Port forwards, requested by an inner host (UPnP, PCP) or configured by the owner.
 
     def forward(self, proto: int, port: int, inner: Addr) -> None:
-        """Lead an outer port to an inside endpoint, for every sender, until `unforward`."""
+        """Forward an outer port to an inner endpoint, for every sender, until `unforward` is
+        called.
+        """
         self.unforward(proto, port)
         self.forwards[proto, port] = inner
         self.forwarded[proto, inner] = port
 
     def unforward(self, proto: int, port: int) -> None:
+        """Remove the forward of an outer port, if there is one."""
         inner = self.forwards.pop((proto, port), None)
         if inner is not None and self.forwarded.get((proto, inner)) == port:
             del self.forwarded[proto, inner]
@@ -229,8 +242,9 @@ class Gateway:
     # Errors.
 
     def unreachable(self, packet: Packet, at: Attachment, kind: str, source: str = "") -> None:
-        """Send the sender of `packet`, which arrived at `at`, an ICMP error; never about an ICMP
-        error.
+        """Send an ICMP error of this kind to the sender of `packet`, which arrived at the
+        attachment `at`. Send none if `packet` is ICMP itself. The error comes from `source`, or
+        from the gateway's own address if `source` is empty.
         """
         if packet.proto == ICMP:
             return
@@ -241,7 +255,9 @@ class Gateway:
         at.send(Packet(ICMP, (mine, 0), (packet.src[0], 0), size, about, self.name, "gateway"))
 
     def refuse(self, packet: Packet, at: Attachment) -> None:
-        """Reply as a computer whose port is closed."""
+        """Reply to a packet as a computer replies whose port is closed: with ICMP for UDP, with a
+        reset for TCP.
+        """
         if packet.proto == UDP:
             self.unreachable(packet, at, "port", source=packet.dst[0])
         elif packet.proto == TCP:
@@ -252,13 +268,13 @@ class Gateway:
     # Life.
 
     def clear(self) -> None:
-        """Forget all mappings and sessions. Subclasses forget theirs as well."""
+        """Delete all mappings and sessions. Subclasses delete theirs as well."""
         if self.six is not None:
             self.six.clear()
 
     def reboot(self, seconds: float = 0.0) -> None:
-        """Switch off for `seconds`. Mappings, sessions and port forwards are lost; addresses
-        stay.
+        """Switch the gateway off for `seconds`. It loses its mappings, sessions and port forwards,
+        and keeps its addresses.
         """
         self.clear()
         self.forwards.clear()
@@ -268,6 +284,9 @@ class Gateway:
         self.network.events.at(self.network.events.now + seconds, self._switch_on, self._power)
 
     def _switch_on(self, power: int) -> None:
+        """Switch the gateway on after reboot number `power`, unless another reboot has begun
+        since.
+        """
         if power == self._power:
             self.up = True
             if self.service is not None:
@@ -275,9 +294,9 @@ class Gateway:
                 self.service.announce()
 
     def redial(self, address: str, prefix: str | None = None) -> None:
-        """Take a new outer address, and another prefix if the gateway has one.
+        """Replace the outer address and, if the gateway has one, the IPv6 prefix.
 
-        Old addresses become unreachable, and flows through them end.
+        The old addresses become unreachable, and flows through them end.
         """
         before = list(self.wan.addresses)
         self._dial(address)
@@ -290,8 +309,8 @@ class Gateway:
             self.service.announce()
 
     def _renumber(self, prefix: str) -> None:
-        """Give hosts with an address of the old prefix one of the new (RFC 8978: without
-        notice).
+        """Replace each address of the old IPv6 prefix inside by one of the new prefix. The hosts
+        get no notice (RFC 8978).
         """
         self.prefix = prefix
         self._free6 = iter(IPv6Network(prefix).hosts())
@@ -306,26 +325,35 @@ class Gateway:
                 plug.owner.addresses_changed()
 
     def _unroute(self, address: str) -> None:
+        """Remove the route to an inner address from this gateway and all gateways that it is
+        behind.
+        """
         gateway: Gateway | None = self
         while gateway is not None:
             gateway.outside.members.pop(address, None)
             gateway = gateway.outer
 
     async def serve(self, nursery: trio.Nursery) -> None:
-        """Run the gateway's own service in `nursery`; return once it replies."""
+        """Run the gateway's service, if it has one, in `nursery`. Return once the service accepts
+        requests.
+        """
         if self.service is not None and self.box is not None:
             self.box.nursery = nursery
             await self.box.run(nursery.start, self.service.run, self.box)
 
 
 def check(knob: str, value: object, known: Iterable[object]) -> None:
-    """Check that `value` is one of the values known for this knob. Raises ValueError."""
+    """Check that `value` is one of the known values of this setting. Raises ValueError if it is
+    not.
+    """
     if value not in tuple(known):
         raise ValueError(f"{knob} is {value!r}; it can be {', '.join(map(repr, known))}")
 
 
 def readdressed(icmp: Icmp, src: Addr, dst: Addr) -> Icmp:
-    """Return the same error about the packet as it was written on this side of the translation."""
+    """Return a copy of an ICMP error that quotes the packet with these addresses, as it was before
+    translation.
+    """
     twin = copy.copy(icmp)
     twin.src, twin.dst = src, dst
     return twin

@@ -1,6 +1,7 @@
-"""One direction of a link: delay, rate with a bounded queue, loss. No I/O: times in, times out.
+"""Model of one direction of a link: delay, a rate with a bounded queue, and loss.
 
-The simulator and the kernel backend's user-space link use the same class, so that the two can be
+It performs no I/O: it gets the times of packets, and returns their times of arrival. The simulator
+and the user-space link of the kernel backend use the same class, so that their results can be
 compared.
 """
 
@@ -8,22 +9,25 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+# Results of `Pipe.offer` for a packet that does not arrive.
 LOST: Final = -1.0
 OVERFLOWED: Final = -2.0
 TOO_BIG: Final = -3.0
 CUT: Final = -4.0
 REASONS: Final = {LOST: "lost", OVERFLOWED: "queue", TOO_BIG: "mtu", CUT: "cut"}
 
-_ROUNDING: Final = 1e-9  # seconds: bound for the rounding errors of float sums
+_ROUNDING: Final = 1e-9  # upper bound in seconds for the rounding errors of float sums
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Gilbert-Elliott loss: per packet, the probability of entering and of leaving the bad state,
-    and the loss in each state.
+    """Gilbert-Elliott model of loss in bursts: a link alternates between a good state and a bad
+    one.
 
-    In the long run `bad / (bad + good)` of the packets meet the bad state, and a stay in it lasts
-    `1 / good` packets on average (Gilbert 1960, Elliott 1963).
+    For each packet, `bad` is the probability of changing to the bad state, and `good` that of
+    changing back. `loss_bad` and `loss_good` are the probabilities of loss in each state. In the
+    long run, `bad / (bad + good)` of the packets meet the bad state, which lasts `1 / good` packets
+    on average (Gilbert 1960, Elliott 1963).
     """
 
     bad: float
@@ -33,17 +37,18 @@ class Burst:
 
     @property
     def loss(self) -> float:
-        """The fraction of packets lost in the long run."""
+        """Fraction of packets lost in the long run."""
         share = self.bad / (self.bad + self.good)
         return share * self.loss_bad + (1 - share) * self.loss_good
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Part of a cycle, `start` and length in seconds.
+    """Part of a cycle, from `start` seconds after the beginning of the cycle for `length` seconds.
 
-    `delay` seconds are added; if the phase `fades`, the addition falls linearly to zero at its end.
-    `loss` is the probability for each packet.
+    During the phase, `delay` seconds are added to the delay of each packet, and a packet is lost
+    with probability `loss`. If `fades` is True, the added delay falls linearly to zero at the end
+    of the phase.
     """
 
     start: float
@@ -55,15 +60,15 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """Effects that repeat every `period` seconds, on all links at once: a low satellite's
-    handover.
+    """Effects that repeat every `period` seconds and affect all links at the same time, such as the
+    handovers of a low-orbit satellite.
     """
 
     period: float
     phases: tuple[Phase, ...]
 
     def at(self, now: float) -> tuple[float, float]:
-        """Return the additional delay in seconds, and the loss."""
+        """Return (additional delay in seconds, probability of loss) at `now`."""
         turn = now % self.period
         for phase in self.phases:
             into = turn - phase.start
@@ -75,18 +80,18 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class PipeSpec:
-    """Parameters of one direction: seconds, bytes per second, probabilities."""
+    """Parameters of one direction of a link. Times are seconds, and chances are probabilities."""
 
     delay: float = 0.0
-    # Up to this much is added to the delay. The addition is drawn again once it is as old as
-    # `jitter`, because packets close to each other meet the same conditions. The order is kept.
+    # Maximum addition to the delay. The addition is drawn again after `jitter` seconds, because
+    # packets close to each other meet the same conditions. Packets stay in order.
     jitter: float = 0.0
-    rate: float | None = None  # bytes per second; None: no queue
+    rate: float | None = None  # bytes per second; None: unlimited, without a queue
     queue: float = 0.25  # seconds of `rate` that may wait; a packet that does not fit is dropped
     loss: float = 0.0
     burst: Burst | None = None
     reorder: float = 0.0  # probability that a packet is late and others overtake it
-    reorder_delay: float = 0.01  # how late, in seconds
+    reorder_delay: float = 0.01  # additional delay of such a packet
     duplicate: float = 0.0  # probability that a packet arrives twice
     mtu: int = 1500  # bytes, IP header included
     cycle: Cycle | None = None
@@ -99,9 +104,10 @@ class PipeSpec:
 
 
 class Pipe:
-    """State of one direction: when it is free again, and its random stream.
+    """State of one direction of a link.
 
-    `random` may be None if nothing is drawn (`PipeSpec.by_chance`).
+    `random` is the generator of its random numbers. It may be None if the parameters need none
+    (`PipeSpec.by_chance`).
     """
 
     __slots__ = (
@@ -121,16 +127,18 @@ class Pipe:
     )
 
     def __init__(self, spec: PipeSpec, random: Random | None) -> None:
-        self._free = 0.0  # when the queue is empty
+        self._free = 0.0  # time at which the queue will be empty
         self._last = 0.0  # the latest arrival so far
-        self._extra = 0.0  # current jitter, and until when it holds
-        self._redraw = 0.0
-        self._bad = False
-        self._mtu = 0
+        self._extra = 0.0  # current jitter in seconds
+        self._redraw = 0.0  # time at which the jitter is drawn again
+        self._bad = False  # whether `burst` is in its bad state
+        self._mtu = 0  # negative while this direction is cut
         self.change(spec, random)
 
     def change(self, spec: PipeSpec, random: Random | None) -> None:
-        """Replace the specification from now on; packets in flight are unaffected."""
+        """Replace the parameters. Packets in flight are unaffected. Raises ValueError if the
+        parameters need random numbers and `random` is None.
+        """
         if random is None and spec.by_chance:
             raise ValueError("this link needs random numbers, but got no stream to draw them from")
         self.spec = spec
@@ -139,12 +147,12 @@ class Pipe:
         self._seconds = 1 / spec.rate if spec.rate is not None else 0.0  # per byte
         self._queue = spec.queue + _ROUNDING
         self._plain = not (spec.by_chance or spec.cycle)
-        self.duplicates = bool(spec.duplicate)  # ask `again` about each packet
+        self.duplicates = bool(spec.duplicate)  # if True, `again` must be called for each packet
         self._mtu = spec.mtu if self._mtu >= 0 else -spec.mtu
 
     @property
     def cut(self) -> bool:
-        """Whether this direction is cut: nothing passes."""
+        """Whether this direction is cut, so that no packet passes."""
         return self._mtu < 0
 
     @cut.setter
@@ -153,12 +161,12 @@ class Pipe:
         self._mtu = -self.spec.mtu if cut else self.spec.mtu
 
     def waiting(self, now: float) -> float:
-        """Return the bytes that are not sent yet."""
+        """Return the number of bytes in the queue at `now`."""
         return max(0.0, self._free - now) / self._seconds if self._seconds else 0.0
 
     def offer(self, now: float, size: int) -> float:
-        """Return when a packet of `size` bytes offered `now` arrives; a negative value is the
-        reason why it does not.
+        """Queue a packet of `size` bytes at `now`. Return its time of arrival, or a negative value,
+        which is the reason why it does not arrive (see `REASONS`).
         """
         if size > self._mtu:
             return CUT if self._mtu < 0 else TOO_BIG
@@ -183,6 +191,9 @@ class Pipe:
         return self._by_chance(now, when)
 
     def _by_chance(self, now: float, when: float) -> float:
+        """Apply loss, jitter and reordering to a packet that would arrive at `when`. Return the
+        same as `offer`.
+        """
         spec = self.spec
         loss = spec.loss
         if spec.cycle is not None:
@@ -206,24 +217,28 @@ class Pipe:
         return self._in_order(when)
 
     def _in_order(self, when: float) -> float:
+        """Return the arrival of a packet that must not overtake earlier ones, and record it."""
         if when < self._last:
             when = self._last
         self._last = when
         return when
 
     def _burst_loss(self, burst: Burst, random: Random) -> float:
+        """Draw the state of the burst model for the next packet. Return the probability of loss in
+        this state.
+        """
         turn = random.random()
         self._bad = turn >= burst.good if self._bad else turn < burst.bad
         return burst.loss_bad if self._bad else burst.loss_good
 
     def again(self) -> bool:
-        """Whether the packet just offered arrives a second time."""
+        """Return whether the packet that was just offered arrives a second time."""
         return self._random is not None and self._random.random() < self.spec.duplicate
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """Both directions of an access link, as its host sees them."""
+    """Parameters of both directions of an access link: `up` from the host, `down` to it."""
 
     up: PipeSpec = PipeSpec()
     down: PipeSpec = PipeSpec()

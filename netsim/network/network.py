@@ -1,9 +1,10 @@
-"""Segments, the hosts and gateways attached to them, and the route of a packet.
+"""Subnets, the hosts and gateways attached to them, and the route of a packet.
 
-A host sends through its attachment, whose up pipe delays or drops the packet. The subnet routes it
-to another attachment, or to its gateway. After that one's down pipe its owner receives it. Gateways
-(NATs, firewalls, carrier NATs) are owners attached to two subnets. Every receipt is an event of
-its own, never a nested call.
+A host sends a packet through its attachment, whose up pipe delays or drops it. The subnet routes
+the packet to another attachment, or to its gateway. The down pipe of that attachment delays or
+drops the packet again, and then the owner of the attachment receives it. A gateway (NAT, firewall,
+carrier-grade NAT) owns an attachment in each of two subnets. Each receipt is a separate event,
+never a nested call.
 """
 
 from collections.abc import Callable
@@ -18,45 +19,50 @@ from .packet import ICMP, Icmp, Packet
 
 BROADCAST: Final = "255.255.255.255"
 NAMELESS_ROUTER: Final = "192.0.0.8"
-"""The source of ICMP from a router without an address of its own (RFC 7600, section 4.8)."""
+"""Source address of ICMP errors from a router that has no address of its own (RFC 7600, section
+4.8).
+"""
 
 
 class Owner(Protocol):
-    """The owner of an attachment: a host's stack, or a gateway."""
+    """Owner of an attachment: a host or a gateway."""
 
     name: str
-    up: bool  # switched on
+    up: bool  # whether it is switched on
 
     def receive(self, packet: Packet, at: "Attachment") -> None:
-        """Receive a packet. Called from the event heap."""
+        """Receive a packet at the attachment `at`. It is called from the event queue."""
         ...
 
 
 Interfere = Callable[[Packet, str], float]
-"""Faults: (packet, host that would receive it) -> 0.0 to let it pass, a negative number to drop it,
-otherwise seconds to hold it back.
+"""Function that injects faults into packets. It gets a packet and the name of the host that would
+receive it. It returns 0.0 to let the packet pass, a negative number to drop it, and otherwise the
+number of seconds to delay it.
 """
 
 
 Latency = Callable[[int, int], float] | float
-"""Seconds in one direction between two sites (rows of a matrix), or between any two."""
+"""Function that returns the seconds in one direction between two sites, which are rows of a latency
+matrix. A number is the latency between any two sites.
+"""
 
 
 class Network:
-    """State that all subnets of one simulation share."""
+    """State that all subnets of a simulation share."""
 
     def __init__(self, events: Events, streams: Streams, trace: Trace | None) -> None:
         self.events = events
         self.streams = streams
         self.trace = trace
-        self.sent = 0
+        self.sent = 0  # number of packets, as are the next two
         self.delivered = 0
         self.dropped = 0
         self.interfere: Interfere | None = None
         self.contents: dict[bytes, bytes] = {}  # large contents of disks, each stored once
 
     def note(self, what: str, host: str, packet: Packet) -> None:
-        """Write a record of this packet."""
+        """Write an event `what` of a packet to the trace, if there is a trace."""
         if self.trace is not None:
             self.trace.add(
                 (self.events.now, what, host, packet.proto, packet.src, packet.dst, packet.size,
@@ -64,7 +70,9 @@ class Network:
             )  # fmt: skip
 
     def intercept(self, packet: Packet, host: str, take: Callable[[Packet], None]) -> bool:
-        """Let the faults act on a packet that reaches its host. Return False if none does."""
+        """Apply the injected faults to a packet that arrives at its host. Return False if the
+        packet may pass now. Otherwise drop it, or pass it to `take` later, and return True.
+        """
         held = self.interfere(packet, host) if self.interfere is not None else 0.0
         if held < 0:
             self.drop("cut", host, packet)
@@ -73,13 +81,13 @@ class Network:
         return held != 0
 
     def drop(self, why: str, host: str, packet: Packet) -> None:
-        """Count and record a packet that is lost."""
+        """Count a lost packet, and write it to the trace with the reason `why`."""
         self.dropped += 1
         self.note(why, host, packet)
 
 
 class Attachment:
-    """Connection of an owner to a subnet: its addresses and its two pipes."""
+    """Interface of a host or gateway in a subnet, with its addresses and its two pipes."""
 
     __slots__ = ("addresses", "down", "name", "owner", "site", "subnet", "up")
 
@@ -88,24 +96,26 @@ class Attachment:
     ) -> None:
         self.subnet = subnet
         self.owner = owner
-        self.name = name  # of the interface: "eth0", "wan"
+        self.name = name  # name of the interface, such as "eth0" or "wan"
         self.site = site  # row of the latency matrix
         self.addresses: list[str] = []
         self.up = Pipe(link.up, self._luck(link.up, "up"))
         self.down = Pipe(link.down, self._luck(link.down, "down"))
 
     def _luck(self, spec: PipeSpec, way: str) -> Random | None:
-        """Return the stream of a pipe; only pipes that draw have one, because it takes 2.5 KB."""
+        """Return the random generator of a pipe, or None if the pipe needs no random numbers,
+        because a generator takes 2.5 KB.
+        """
         streams = self.subnet.network.streams
         return streams.get(f"{self.owner.name}/{self.name}", way) if spec.by_chance else None
 
     def change(self, link: LinkSpec) -> None:
-        """Replace the link from now on; packets in flight are unaffected."""
+        """Replace the parameters of the link. Packets in flight are unaffected."""
         self.up.change(link.up, self._luck(link.up, "up"))
         self.down.change(link.down, self._luck(link.down, "down"))
 
     def send(self, packet: Packet) -> None:
-        """Put a packet on the wire."""
+        """Send a packet into the subnet, through the up pipe."""
         subnet = self.subnet
         network = subnet.network
         network.sent += 1
@@ -129,7 +139,9 @@ class Attachment:
             network.events.at(when, to.arrive, packet.copy())
 
     def spread(self, packet: Packet) -> None:
-        """Put a packet for a group or a broadcast on the wire: a copy for each listener."""
+        """Send a multicast or broadcast packet into the subnet: a copy to each attachment that
+        listens.
+        """
         subnet = self.subnet
         network = subnet.network
         network.sent += 1
@@ -142,7 +154,7 @@ class Attachment:
             network.events.at(when + subnet.latency(self, to), to.arrive, packet.copy())
 
     def arrive(self, packet: Packet) -> None:
-        """Take a packet at the far end of the wire, before the down pipe."""
+        """Process a packet that has crossed the subnet, before the down pipe of this attachment."""
         network = self.subnet.network
         events, down = network.events, self.down
         when = down.offer(events.now, packet.size)
@@ -151,7 +163,8 @@ class Attachment:
             if when == TOO_BIG:
                 self._complain(packet, down.spec.mtu, self.subnet.find(packet.src[0], self))
             return
-        if down.duplicates and down.again():  # before a gateway changes its addresses
+        # Copy the packet before a gateway changes its addresses.
+        if down.duplicates and down.again():
             events.at(when, self.deliver, packet.copy())
         if when <= events.now or events.reach(when):
             self.deliver(packet)
@@ -159,8 +172,8 @@ class Attachment:
             events.at(when, self.deliver, packet)
 
     def _complain(self, packet: Packet, mtu: int, to: "Attachment | None") -> None:
-        """Let the router at a narrow link inform the sender (RFC 1191); never about an ICMP
-        packet.
+        """Send an ICMP error to the sender of a packet that exceeds the MTU of a link (RFC 1191),
+        as the router before that link would. Send none if the packet is ICMP.
         """
         if to is None or packet.proto == ICMP:
             return
@@ -173,6 +186,7 @@ class Attachment:
         network.events.at(network.events.now + delay, to.deliver, told)
 
     def deliver(self, packet: Packet) -> None:
+        """Pass a packet to the owner of this attachment, or drop it if the owner is off."""
         if self.owner.up:
             self.owner.receive(packet, self)
         else:
@@ -180,52 +194,56 @@ class Attachment:
 
 
 class Subnet:
-    """Part of the network in which addresses are reached directly: the internet, or a LAN."""
+    """Part of the network whose addresses reach each other directly: the internet, or a LAN."""
 
     def __init__(self, network: Network, name: str, latency: Latency) -> None:
         self.network = network
         self.name = name
         self.members: dict[str, Attachment] = {}  # by IP address
-        self.gateway: Attachment | None = None  # for every other address
-        self.prefix = 24  # length of the network's prefix, as its hosts see it
-        self.prefix6 = 64
-        self.carries_groups = True  # multicast and broadcast; the public internet does not
+        self.gateway: Attachment | None = None  # receives packets for all other addresses
+        self.prefix = 24  # prefix length of IPv4, in bits
+        self.prefix6 = 64  # prefix length of IPv6, in bits
+        # Whether multicast and broadcast work here; they do not on the public internet.
+        self.carries_groups = True
         self._groups: dict[str, dict[Attachment, None]] = {}
         self._latency = float(latency) if isinstance(latency, int) else latency
 
     def attach(
         self, owner: Owner, *, name: str = "eth0", link: LinkSpec | None = None, site: int = 0
     ) -> Attachment:
-        """Attach an owner to this subnet."""
+        """Create an attachment of `owner` to this subnet, and return it."""
         return Attachment(self, owner, name, link or LinkSpec(), site)
 
     def assign(self, attachment: Attachment, address: str) -> None:
-        """Give an attachment an address. Raises ValueError if another has it."""
+        """Assign an address to an attachment. Raises ValueError if another attachment has the
+        address.
+        """
         if address in self.members:
             raise ValueError(f"{address} is taken on {self.name}")
         self.members[address] = attachment
         attachment.addresses.append(address)
 
     def release(self, attachment: Attachment, address: str) -> None:
-        """Take an address away (a re-dial, an unplugged cable)."""
+        """Remove an address from an attachment, for example when its gateway dials in again."""
         del self.members[address]
         attachment.addresses.remove(address)
 
     def join(self, group: str, attachment: Attachment) -> None:
-        """Let `attachment` receive what is sent to the group here, from now on."""
+        """Deliver packets for a multicast group to `attachment` from now on."""
         self._groups.setdefault(group, {})[attachment] = None
 
     def leave(self, group: str, attachment: Attachment) -> None:
+        """Stop delivering packets for a multicast group to `attachment`."""
         self._groups.get(group, {}).pop(attachment, None)
 
     def leave_all(self, attachment: Attachment) -> None:
-        """Leave all groups, because the computer has no power."""
+        """Remove an attachment from all multicast groups, because its host has lost power."""
         for joined in self._groups.values():
             joined.pop(attachment, None)
 
     def listeners(self, group: str, sender: Attachment) -> list[Attachment]:
-        """Return the other receivers of what `sender` sends to a group; for a broadcast, all but
-        the router.
+        """Return the attachments that receive what `sender` sends to a group. A broadcast reaches
+        all attachments except the router's. The sender is never included.
         """
         if not self.carries_groups:
             return []
@@ -236,11 +254,15 @@ class Subnet:
         return [item for item in dict.fromkeys(found) if item is not sender]
 
     def find(self, address: str, sender: Attachment) -> Attachment | None:
-        """Return the attachment that gets packets for `address`."""
+        """Return the attachment that receives packets for `address`: its owner, or the gateway.
+        Return None if there is none, or if the gateway itself is the sender.
+        """
         found = self.members.get(address)
         return found if found is not None else self.gateway if self.gateway is not sender else None
 
     def latency(self, a: Attachment, b: Attachment) -> float:
-        """Return the seconds from one attachment to another, pipes excluded."""
+        """Return the latency in seconds from one attachment to another, without the delay of their
+        pipes.
+        """
         latency = self._latency
         return latency if isinstance(latency, float) else latency(a.site, b.site)

@@ -1,4 +1,4 @@
-"""One IP packet on the simulated network, without its bytes if no code reads them."""
+"""One IP packet on the simulated network. It is encoded as bytes only where code reads them."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,9 @@ from typing import Final
 from ..sockets.tcp.segment import Segment
 
 Addr = tuple[str, int]
-"""IP address (text, as `ipaddress` writes it) and port; for ICMP the port is 0."""
+"""IP address (text in the canonical form of `ipaddress`) and port. The port of an ICMP packet is
+0.
+"""
 
 UDP: Final = 17
 TCP: Final = 6
@@ -16,15 +18,15 @@ NAMES: Final = {UDP: "udp", TCP: "tcp", ICMP: "icmp"}
 IP4_HEADER: Final = 20
 IP6_HEADER: Final = 40
 UDP_HEADER: Final = 8
-TCP_HEADER: Final = 32  # with timestamps, as Linux sends them
+TCP_HEADER: Final = 32  # with the timestamps option, which Linux sends by default
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Packet:
     """One packet in flight. Gateways change `src` and `dst` in place.
 
-    `size` is bytes on the wire, IP header included. `data` is what the receiver's stack reads:
-    `bytes` of a datagram, a segment of TCP, an `Icmp` message.
+    `size` is the number of bytes on the wire, including the IP header. `data` is the payload: the
+    bytes of a datagram, a TCP segment, or an ICMP error.
     """
 
     proto: int
@@ -32,8 +34,8 @@ class Packet:
     dst: Addr
     size: int
     data: "bytes | Segment | Icmp"
-    origin: str  # the name of the host that made it
-    cause: str  # the task, or the timer of the stack, that sent it
+    origin: str  # name of the host that created it
+    cause: str  # name of the task that sent it; empty for a timer of the protocol stack
     ttl: int = 64
 
     def __repr__(self) -> str:
@@ -42,26 +44,29 @@ class Packet:
 
     @property
     def icmp(self) -> "Icmp":
-        """The error that a packet of ICMP carries."""
+        """The ICMP error in an ICMP packet."""
         assert isinstance(self.data, Icmp)
         return self.data
 
     @property
     def segment(self) -> Segment:
-        """The segment that a packet of TCP carries."""
+        """The TCP segment in a TCP packet."""
         assert isinstance(self.data, Segment)
         return self.data
 
     def copy(self) -> "Packet":
-        """Return another packet with the same content, for duplication and multicast."""
+        """Return a packet with the same content, for duplication and multicast."""
         return Packet(
             self.proto, self.src, self.dst, self.size, self.data, self.origin, self.cause, self.ttl
         )  # fmt: skip
 
 
 class Icmp:
-    """An ICMP error: what happened to which packet. Once every gateway on the way back has
-    translated it, `about` has the addresses as the packet's sender wrote them.
+    """ICMP error, with its kind and the addresses of the packet that caused it.
+
+    `src` and `dst` are those of that packet. Each gateway on the way back translates them, so that
+    its sender finally sees the addresses that it used itself. `mtu` is the largest size in bytes
+    that passes, for the kind "too-big".
     """
 
     __slots__ = ("dst", "kind", "mtu", "proto", "src")

@@ -1,4 +1,5 @@
-"""Sockets of simulated hosts, as trio programs see them: UDP, TCP, Unix; names and options.
+"""Sockets of simulated hosts, with the interface of trio's sockets: UDP, TCP and Unix sockets, with
+their options and name resolution.
 
-Public: `SocketFactory` and `equip` (`factory.py`). `tcp/` is TCP without I/O.
+Public: `SocketFactory` and `equip` (`factory.py`). `tcp/` implements TCP without I/O.
 """

@@ -1,4 +1,4 @@
-"""The common part of simulated sockets: life cycle, options, waiting; and that of streams."""
+"""Common base of simulated sockets (life cycle, options, waiting), and of stream sockets."""
 
 import errno
 import socket as stdlib
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 T = TypeVar("T")
-Option = tuple[int, int]
+Option = tuple[int, int]  # level, option number
 OptionValue: TypeAlias = "int | ReadableBuffer | None"
 SocketName = tuple[str, int] | tuple[str, int, int, int]
-"""Address and port, as IPv4 or IPv6 writes them; the latter adds flow and scope."""
+"""Address and port as the socket module returns them. For IPv6 there are also the flow info and the
+scope id.
+"""
 Ancillary = list[tuple[int, int, bytes]]
 
 COMMON: dict[Option, int] = {
@@ -45,8 +47,8 @@ COMMON: dict[Option, int] = {
     (stdlib.SOL_SOCKET, stdlib.SO_RCVBUF): defaults.RECEIVE_BUFFER_BYTES,
     (stdlib.SOL_SOCKET, stdlib.SO_SNDBUF): defaults.RECEIVE_BUFFER_BYTES,
 }
-"""Options of SOL_SOCKET that every socket takes, and their initial values."""
-_SMALLEST_BUFFER = {stdlib.SO_RCVBUF: 2304, stdlib.SO_SNDBUF: 4608}  # socket(7)
+"""Options of level SOL_SOCKET that every socket has, with their initial values."""
+_SMALLEST_BUFFER = {stdlib.SO_RCVBUF: 2304, stdlib.SO_SNDBUF: 4608}  # bytes, socket(7)
 _FLAGS = frozenset(
     {
         stdlib.SO_REUSEADDR,
@@ -59,7 +61,9 @@ _FLAGS = frozenset(
 
 
 class Waiters(Generic[T]):
-    """The task that waits for one value; a second one is an error, as in trio itself."""
+    """Slot for one task that waits for a value. As in trio itself, a second waiting task is an
+    error.
+    """
 
     __slots__ = ("task",)
 
@@ -70,9 +74,10 @@ class Waiters(Generic[T]):
         return self.task is not None
 
     def wait(self) -> Awaitable[T]:
-        """Return an awaitable that sleeps until woken, and returns the waker's value.
+        """Return an awaitable that waits until the task is woken, and returns the value passed to
+        `give`.
 
-        Raises BusyResourceError.
+        Raises BusyResourceError if another task already waits.
         """
         if self.task is not None:
             return self._refuse()
@@ -88,11 +93,11 @@ class Waiters(Generic[T]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def wake(self: "Waiters[None]") -> bool:
-        """Wake the waiting task; return False if there is none."""
+        """Wake the waiting task. Return False if no task waits."""
         return self.give(None)
 
     def give(self, value: T) -> bool:
-        """Wake the waiting task with a value; return False if there is none."""
+        """Wake the waiting task, which returns `value`. Return False if no task waits."""
         task = self.task
         if task is None:
             return False
@@ -101,14 +106,14 @@ class Waiters(Generic[T]):
         return True
 
     def fail(self, problem: BaseException) -> None:
-        """Let the waiting task raise `problem`."""
+        """Wake the waiting task, which raises `problem`. Do nothing if no task waits."""
         task, self.task = self.task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Error(problem))
 
 
 class SimSocket(tsocket.SocketType):
-    """Socket without a descriptor (`fileno()` is negative)."""
+    """Socket without a file descriptor (`fileno()` is negative)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = COMMON
 
@@ -164,7 +169,7 @@ class SimSocket(tsocket.SocketType):
         return f"<{type(self).__name__} of {self.host.name}, {state}>"
 
     def close(self) -> None:
-        """Close; waiting tasks get ClosedResourceError."""
+        """Close the socket. A task that waits on it gets ClosedResourceError."""
         self._closed = True
 
     # Options.
@@ -172,7 +177,7 @@ class SimSocket(tsocket.SocketType):
     def setsockopt(
         self, level: int, option: int, value: OptionValue, length: int | None = None
     ) -> None:
-        """Set an option. Raises OSError (ENOPROTOOPT if this socket does not have it)."""
+        """Set an option. Raises OSError (ENOPROTOOPT) if this socket does not have the option."""
         self._check()
         if (level, option) not in self.OPTIONS:
             raise error(errno.ENOPROTOOPT)
@@ -188,7 +193,9 @@ class SimSocket(tsocket.SocketType):
     def getsockopt(self, level: int, option: int, buflen: int) -> bytes: ...
 
     def getsockopt(self, level: int, option: int, buflen: int | None = None) -> int | bytes:
-        """Return an option as an int, or as bytes with `buflen`. Raises OSError (ENOPROTOOPT)."""
+        """Return the value of an option: an int or, if `buflen` is given, bytes. Raises OSError
+        (ENOPROTOOPT) if this socket does not have the option.
+        """
         self._check()
         value = self._structure(level, option)
         if value is not None:
@@ -197,10 +204,13 @@ class SimSocket(tsocket.SocketType):
         return number.to_bytes(4, sys.byteorder)[:buflen] if buflen else number
 
     def _structure(self, level: int, option: int) -> bytes | None:
-        """Return an option that is more than a number; None for others."""
+        """Return the value of an option that is a C structure, or None for any other option."""
         return None
 
     def _get(self, level: int, option: int) -> int:
+        """Return the value of an option as a number. Raises OSError (ENOPROTOOPT) if this socket
+        does not have the option.
+        """
         if level == stdlib.SOL_SOCKET:
             fixed = self._fixed(option)
             if fixed is not None:
@@ -211,7 +221,9 @@ class SimSocket(tsocket.SocketType):
         return self._options.get(key, self.OPTIONS[key])
 
     def _fixed(self, option: int) -> int | None:
-        """Return the value of a read-only option of SOL_SOCKET."""
+        """Return the value of a read-only option of level SOL_SOCKET, or None for any other
+        option.
+        """
         match option:
             case stdlib.SO_TYPE:
                 return int(self._kind)
@@ -226,17 +238,18 @@ class SimSocket(tsocket.SocketType):
         return None
 
     def _listens(self) -> bool:
+        """Return whether the socket accepts connections."""
         return False
 
     def _take_error(self) -> int:
-        """Return the number of the pending error and clear it; 0 for none."""
+        """Return the errno of the pending error, and clear the error. Return 0 if there is none."""
         return 0
 
     # Names and checkpoints.
 
     async def _resolve(self, address: object, *, local: bool) -> SocketName:
-        """Return an address with its names looked up, by trio's own rules. Raises OSError,
-        ValueError.
+        """Return an address with its names resolved, by the rules of trio's own sockets. Raises
+        OSError if a name cannot be resolved, and ValueError if the address has the wrong form.
         """
         only6 = self._family == stdlib.AF_INET6 and self._get(
             stdlib.IPPROTO_IPV6, stdlib.IPV6_V6ONLY
@@ -247,20 +260,21 @@ class SimSocket(tsocket.SocketType):
         return found
 
     def _check(self) -> None:
+        """Raise OSError (EBADF) if the socket is closed."""
         if self._closed:
             raise error(errno.EBADF)
 
     async def _turn(self) -> None:
-        """Run a checkpoint that lets other tasks run only now and then.
+        """Let other tasks run if a checkpoint is due.
 
-        A program that never waits must not stop the other tasks and time itself.
+        A program whose calls all succeed at once must not stop the other tasks and time itself.
         """
         if self._is_turn():
             await trio.lowlevel.checkpoint()
 
     def _is_turn(self) -> bool:
-        """Whether a checkpoint is due: other tasks have waited long enough, or the caller is
-        cancelled.
+        """Count a call, and return whether a checkpoint is due: this is every `defaults.TURN`
+        calls, or if the calling task is cancelled.
         """
         self._turns += 1
         return (
@@ -270,22 +284,22 @@ class SimSocket(tsocket.SocketType):
 
 
 class StreamSocket(SimSocket):
-    """Base of trio's stream methods, built on four methods of a subclass.
+    """Base class that implements trio's stream methods with four methods of a subclass.
 
-    `take_ready` and `write_ready` do at once what is possible, or raise BlockingIOError.
-    `wait_readable` and `wait_writable` return when another attempt makes sense, and raise
+    `take_ready` and `write_ready` do at once what is possible, and raise BlockingIOError if nothing
+    is. `wait_readable` and `wait_writable` return when another attempt makes sense. They raise
     ClosedResourceError if the socket is closed in the meantime.
     """
 
     def take_ready(self, size: int, *, peek: bool = False) -> bytes:
-        """Return up to `size` bytes that have arrived; b"" at the end. `peek` leaves them in the
-        buffer.
+        """Return up to `size` bytes that have arrived, or b"" once the peer has closed its sending
+        side. If `peek` is True, the bytes stay in the buffer.
         """
         raise NotImplementedError
 
     def write_ready(self, data: "ReadableBuffer") -> int:
-        """Write without waiting; return the number of bytes taken, at least one of a non-empty
-        `data`.
+        """Write without waiting. Return the number of bytes written, which is at least one unless
+        `data` is empty.
         """
         raise NotImplementedError
 
@@ -293,7 +307,7 @@ class StreamSocket(SimSocket):
         raise NotImplementedError
 
     def read_ready(self, size: int) -> bytes:
-        """Return the same as `take_ready`."""
+        """Return up to `size` bytes that have arrived (see `take_ready`)."""
         return self.take_ready(size)
 
     async def recv(self, buflen: int, flags: int = 0) -> bytes:
@@ -347,6 +361,9 @@ class StreamSocket(SimSocket):
         return await self.send(b"".join(map(bytes, buffers)), flags)
 
     async def _until(self, attempt: Callable[[], T], wait: Callable[[], Awaitable[None]]) -> T:
+        """Call `attempt` until it no longer raises BlockingIOError, with `wait` in between. Return
+        its result.
+        """
         self._check()
         await self._turn()
         while True:
@@ -358,7 +375,9 @@ class StreamSocket(SimSocket):
 
 
 def number_of(value: OptionValue) -> int:
-    """Return the int that an option's value stands for. Raises OSError (EINVAL), TypeError."""
+    """Return the value of an option as an int. Raises OSError (EINVAL) for fewer than four bytes,
+    and TypeError for None.
+    """
     if isinstance(value, int):
         return int(value)
     if value is None:
@@ -370,7 +389,7 @@ def number_of(value: OptionValue) -> int:
 
 
 def scatter(data: bytes, views: Iterable[memoryview]) -> None:
-    """Fill buffers one after the other."""
+    """Copy `data` into buffers, filling one after the other."""
     for view in views:
         part = data[: len(view)]
         view[: len(part)] = part
@@ -378,8 +397,8 @@ def scatter(data: bytes, views: Iterable[memoryview]) -> None:
 
 
 def _as_linux_keeps(option: int, number: int) -> int:
-    """Return an option's value as Linux stores it: flags are 0 or 1; buffers are doubled for the
-    kernel's own use (socket(7)).
+    """Return the value that Linux stores for an option. A flag is 0 or 1. A buffer size is doubled,
+    for the kernel's own use (socket(7)).
     """
     if option in _FLAGS:
         return int(bool(number))

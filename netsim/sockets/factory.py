@@ -1,4 +1,4 @@
-"""The socket factory of trio during a simulation, and the protocol stack of a new host."""
+"""Socket factory for trio during a simulation, and the protocol stack of a new host."""
 
 import socket as stdlib
 
@@ -17,7 +17,7 @@ from .udpstack import UdpStack
 
 
 def current_host() -> Host:
-    """Return the host of the running task. Raises NoHost."""
+    """Return the host of the running task. Raises NoHost if the task belongs to none."""
     try:
         return CURRENT.get()
     except LookupError:
@@ -25,20 +25,23 @@ def current_host() -> Host:
 
 
 def equip(host: Host) -> None:
-    """Give a host its protocol stack."""
+    """Create the protocol stack of a host, at each start of the host."""
     icmp = IcmpStack(host)
     udp = UdpStack(host, icmp)
     host.protocols[ICMP], host.protocols[UDP] = icmp, udp
     icmp.listeners[UDP] = udp
     host.protocols[TCP] = icmp.listeners[TCP] = TcpStack(host)
-    if not hasattr(host, "local"):  # names of Unix sockets stay on the disk
+    if not hasattr(host, "local"):  # path names of Unix sockets survive a crash, as files do
         host.local = LocalStack(host)
 
 
 class SocketFactory(trio.abc.SocketFactory):
-    """Creates sockets on the current host: that of the running task."""
+    """Factory of sockets for trio. Each socket belongs to the host of the running task."""
 
     def socket(self, family: int = 0, type: int = 0, proto: int = 0) -> SimSocket:
+        """Return a new socket of the current host. Raises NoHost outside every host, and
+        NotSimulated for other families and types.
+        """
         host = current_host()
         kind = type or stdlib.SOCK_STREAM
         family = family or stdlib.AF_INET

@@ -1,7 +1,8 @@
-"""Multicast and broadcast of one host: the groups that its sockets joined, and sending to groups.
+"""Multicast and broadcast of one host: the groups that its sockets have joined, and sending to
+groups.
 
-Each member on the subnet gets a copy; routers do not forward them. The public internet carries
-none.
+Each member of a group on the subnet gets a copy of a packet. Routers do not forward such packets,
+and the public internet carries none.
 """
 
 import errno
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 _IP: Final = stdlib.IPPROTO_IP
 _IP6: Final = stdlib.IPPROTO_IPV6
-MTU_DISCOVER: Final = 10  # linux/in.h; the socket module does not name it
+# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER of linux/in.h, which the socket module does not name.
+MTU_DISCOVER: Final = 10
 MTU_DISCOVER6: Final = 23
-_FIRST_INTERFACE: Final = 2  # the loopback is 1
+_FIRST_INTERFACE: Final = 2  # index of the first interface; the loopback has index 1
 
 OPTIONS4: Final[dict[Option, int]] = {
     (_IP, stdlib.IP_TTL): 64,
@@ -38,27 +40,31 @@ OPTIONS6: Final[dict[Option, int]] = {
     (_IP6, stdlib.IPV6_TCLASS): 0,
     (_IP6, MTU_DISCOVER6): 1,
 }
-_FOUR: Final = frozenset(str(first) for first in range(224, 240))
+_FOUR: Final = frozenset(str(first) for first in range(224, 240))  # first byte of IPv4 groups
 
 
 def is_group(address: str) -> bool:
-    """Whether an address is that of a multicast group or the broadcast."""
+    """Return whether an address is a multicast group or the broadcast address."""
     if ":" in address:
         return address.startswith("ff")
     return address[:3] in _FOUR or address == BROADCAST
 
 
 class Memberships:
-    """The groups that the sockets of one host joined."""
+    """Multicast groups that the sockets of one host have joined."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._joined: dict[UdpSocket, dict[tuple[str, Attachment], None]] = {}
-        self._interfaces: dict[UdpSocket, Attachment] = {}  # chosen for sending
+        self._interfaces: dict[
+            UdpSocket, Attachment
+        ] = {}  # interface that a socket set for sending
         self.groups: set[str] = {BROADCAST}  # groups that the host listens to
 
     def option(self, socket: "UdpSocket", level: int, option: int, value: OptionValue) -> bool:
-        """Set an option about groups; return False for another option. Raises OSError."""
+        """Set a socket option about groups. Return False if it is another option. Raises OSError if
+        the value is invalid.
+        """
         match level, option:
             case (stdlib.IPPROTO_IP, stdlib.IP_ADD_MEMBERSHIP | stdlib.IP_DROP_MEMBERSHIP):
                 group, at = self._four(value)
@@ -78,7 +84,9 @@ class Memberships:
         return True
 
     def _four(self, value: OptionValue) -> tuple[str, Attachment]:
-        """Read a `struct ip_mreq`, or an `ip_mreqn` with the number of the interface."""
+        """Return the group and the interface in a `struct ip_mreq`, or in an `ip_mreqn`, which has
+        the interface's index. Raises OSError if the value is invalid.
+        """
         data = _structure(value)
         if len(data) < 8:
             raise error(errno.EINVAL)
@@ -89,7 +97,9 @@ class Memberships:
         return group, self._by_address(stdlib.inet_ntop(stdlib.AF_INET, data[4:8]))
 
     def _six(self, value: OptionValue) -> tuple[str, Attachment]:
-        """Read a `struct ipv6_mreq`."""
+        """Return the group and the interface in a `struct ipv6_mreq`. Raises OSError if the value
+        is invalid.
+        """
         data = _structure(value)
         if len(data) < 20:
             raise error(errno.EINVAL)
@@ -97,18 +107,27 @@ class Memberships:
         return group, self._by_index(struct.unpack_from("i", data, 16)[0])
 
     def _by_address(self, address: str) -> Attachment:
+        """Return the interface with an address; 0.0.0.0 means the first one. Raises OSError
+        (ENODEV) if there is none.
+        """
         for item in self._host.attachments:
             if address == "0.0.0.0" or address in item.addresses:
                 return item
         raise error(errno.ENODEV)
 
     def _by_index(self, index: int) -> Attachment:
+        """Return the interface with an index; 0 means the first one. Raises OSError (ENODEV) if
+        there is none.
+        """
         items = self._host.attachments
         if not 0 <= index - _FIRST_INTERFACE < len(items) and (index or not items):
             raise error(errno.ENODEV)
         return items[index - _FIRST_INTERFACE if index else 0]
 
     def _join(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
+        """Add a socket to a group. Raises OSError if the address is not a group or the socket has
+        joined it already.
+        """
         if not is_group(group) or group == BROADCAST:
             raise error(errno.EINVAL)
         mine = self._joined.setdefault(socket, {})
@@ -119,6 +138,9 @@ class Memberships:
         self.groups.add(group)
 
     def _leave(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
+        """Remove a socket from a group. Raises OSError (EADDRNOTAVAIL) if the socket has not joined
+        it.
+        """
         mine = self._joined.get(socket, {})
         if (group, at) not in mine:
             raise error(errno.EADDRNOTAVAIL)
@@ -130,7 +152,7 @@ class Memberships:
             self.groups.discard(group)
 
     def closed(self, socket: "UdpSocket") -> None:
-        """Let a socket that closes leave its groups."""
+        """Remove a socket that closes from all its groups."""
         for group, at in list(self._joined.get(socket, ())):
             self._leave(socket, group, at)
         self._joined.pop(socket, None)
@@ -139,7 +161,9 @@ class Memberships:
     # Sending.
 
     def source(self, socket: "UdpSocket", group: str) -> tuple[Attachment, str]:
-        """Return the interface and source address for a group. Raises OSError (ENETUNREACH)."""
+        """Return the interface and the source address for packets to a group. Raises OSError
+        (ENETUNREACH) if no interface has an address of the group's family.
+        """
         chosen = self._interfaces.get(socket)
         for item in [chosen] if chosen is not None else self._host.attachments:
             for address in item.addresses:
@@ -148,7 +172,9 @@ class Memberships:
         raise error(errno.ENETUNREACH)
 
     def send(self, socket: "UdpSocket", packet: Packet, via: Attachment | None) -> None:
-        """Send a packet to a group, and to the loopback if the options ask for it."""
+        """Send a packet to a group, and also to this host if the socket's options request it.
+        Raises OSError (EACCES) for a broadcast without SO_BROADCAST.
+        """
         assert via is not None
         group = packet.dst[0]
         if group == BROADCAST:
@@ -168,12 +194,14 @@ class Memberships:
 
 
 def _structure(value: OptionValue) -> bytes:
-    """Return the bytes of an option that is a structure; a number is too short for one."""
+    """Return the bytes of an option whose value is a structure. Return b"" for a number or None."""
     return b"" if value is None or isinstance(value, int) else bytes(value)
 
 
 def _interface_address(value: OptionValue) -> str:
-    """Return the address in a `struct in_addr`, `ip_mreq` or `ip_mreqn`."""
+    """Return the address of the interface in a `struct in_addr`, `ip_mreq` or `ip_mreqn`. Raises
+    OSError (EINVAL) if the value is too short.
+    """
     data = value.to_bytes(4, "big") if isinstance(value, int) else _structure(value)
     if len(data) < 4:
         raise error(errno.EINVAL)

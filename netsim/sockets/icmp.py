@@ -1,4 +1,6 @@
-"""ICMP errors: sent for datagrams to closed ports, received from routers and other hosts."""
+"""ICMP errors of a host: sent for datagrams to closed ports, and received from routers and other
+hosts.
+"""
 
 import errno
 from typing import Final, Protocol
@@ -9,39 +11,49 @@ from ..network.packet import ICMP, IP4_HEADER, IP6_HEADER, Icmp, Packet
 from .groups import is_group
 
 _HEADER: Final = 8
-# maximum bytes of an error, with the packet that it quotes; by IPv6
+# Maximum size in bytes of an ICMP error, with the packet that it quotes, for IPv4 (False) and
+# IPv6 (True).
 _LARGEST: Final = {False: 576, True: 1280}
 _BURST: Final = 6
 _EVERY_S: Final = 1.0
-"""Linux sends one host six errors at once, then one per second (icmp_ratelimit)."""
-_HOSTS: Final = 1024  # number of hosts whose rate is remembered
+"""Rate limit of errors to one host: `_BURST` errors at once, then one per `_EVERY_S` seconds
+(Linux: icmp_ratelimit).
+"""
+_HOSTS: Final = 1024  # maximum number of hosts whose rate is recorded
 
 UDP_ERRORS: Final[dict[bool, dict[str, int]]] = {
     False: {"port": errno.ECONNREFUSED, "admin": errno.EHOSTUNREACH},
     True: {"port": errno.ECONNREFUSED, "admin": errno.EACCES},
 }
-"""Errors that a connected datagram socket gets, for IPv4 and IPv6. Linux hides transient errors
-(host unreachable, too big, time exceeded) from sockets that did not ask for them.
+"""errno that a connected UDP socket gets for each kind of ICMP error, for IPv4 (False) and IPv6
+(True). Linux hides transient errors (host unreachable, too big, time exceeded) from sockets that
+did not request them.
 """
 
 
 class ErrorReceiver(Protocol):
-    """Protocol of the host that is told about errors of its packets."""
+    """Protocol stack that receives the ICMP errors for its packets."""
 
     def failed(self, icmp: Icmp) -> None: ...
 
 
 class IcmpStack:
-    """ICMP of one host. `listeners` get errors about their packets, by protocol."""
+    """ICMP implementation of one host. `listeners` maps an IP protocol number to the stack that
+    receives the ICMP errors for packets of that protocol.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.listeners: dict[int, ErrorReceiver] = {}
-        self._mtus: dict[str, int] = {}
-        self._spent: dict[str, float] = {}  # when each host's allowance is complete again
+        self._mtus: dict[
+            str, int
+        ] = {}  # path MTU in bytes by destination, where an error reported one
+        self._spent: dict[str, float] = {}  # time at which a host's full burst is available again
 
     def mtu(self, destination: str) -> int:
-        """Return the size in bytes of the largest packet known to fit the route."""
+        """Return the size in bytes of the largest packet that is known to fit the route to a
+        destination.
+        """
         learnt = self._mtus.get(destination)
         if learnt is not None:
             return learnt
@@ -49,6 +61,9 @@ class IcmpStack:
         return defaults.LOOPBACK_MTU if via is None else via.up.spec.mtu
 
     def receive(self, packet: Packet) -> None:
+        """Process an ICMP error: record the path MTU that it reports, and pass the error to the
+        protocol's stack.
+        """
         icmp = packet.icmp
         if icmp.kind == "too-big":
             known = self._mtus.get(icmp.dst[0], icmp.mtu)
@@ -58,7 +73,9 @@ class IcmpStack:
             listener.failed(icmp)
 
     def refuse(self, packet: Packet) -> None:
-        """Tell a sender that its port is closed; never about a multicast datagram."""
+        """Send a port-unreachable error for a datagram, within the rate limit. Send none for a
+        multicast datagram.
+        """
         host = self.host
         if is_group(packet.dst[0]) or is_group(packet.src[0]):
             return
@@ -79,6 +96,9 @@ class IcmpStack:
         host.send(answer, via)
 
     def _may_tell(self, address: str) -> bool:
+        """Return whether the rate limit permits an error to `address` now, and count the error if
+        so.
+        """
         now = self.host.events.now
         whole = max(self._spent.get(address, 0.0), now)
         if whole - now > (_BURST - 1) * _EVERY_S:

@@ -1,7 +1,7 @@
-"""Unix stream sockets inside one host: by path name, or in pairs.
+"""Unix stream sockets within one host: bound to a path name, or created as a pair.
 
-A path name belongs to the host and is not a file. Written bytes arrive at once, as in a kernel: no
-time passes and no packet is recorded.
+The path names of a host are not files on its disk. Written bytes arrive at once, as in a kernel: no
+time passes, and the trace records no packet.
 """
 
 import errno
@@ -20,31 +20,35 @@ from .base import COMMON, Option, StreamSocket, Waiters
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, StrOrBytesPath
 
-_LONGEST_PATH = 107  # bytes: sun_path without the final zero, unix(7)
+_LONGEST_PATH = 107  # bytes of sun_path without the final zero, unix(7)
 
 
 class LocalStack:
-    """The path names of one host: the socket bound to each, or None once that socket is closed."""
+    """Path names of Unix sockets on one host. Each maps to the socket bound to it, or to None once
+    that socket is closed.
+    """
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.names: dict[str, LocalSocket | None] = {}
 
     def unlink(self, path: str) -> None:
-        """Remove a name; a listening socket continues without it. Raises FileNotFoundError."""
+        """Remove a path name. A listening socket stays open without it. Raises FileNotFoundError if
+        the name does not exist.
+        """
         if path not in self.names:
             raise error(errno.ENOENT)
         del self.names[path]
 
     def power_off(self) -> None:
-        """Close all sockets when the computer stops; their names stay on its disk."""
+        """Close all sockets, because the host loses power. Their path names stay."""
         for socket in list(self.names.values()):
             if socket is not None:
                 socket.close()
 
 
 class LocalSocket(StreamSocket):
-    """Unix stream socket with Linux's behaviour, unix(7)."""
+    """Unix stream socket, which behaves as in Linux, unix(7)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = {**COMMON, (stdlib.SOL_SOCKET, stdlib.SO_PASSCRED): 0}
 
@@ -52,18 +56,18 @@ class LocalSocket(StreamSocket):
         super().__init__(host, stdlib.AF_UNIX, stdlib.SOCK_STREAM, 0)
         self._name = ""
         self._peer: LocalSocket | None = None
-        self._peer_name: str | None = None  # None: never connected
+        self._peer_name: str | None = None  # None if it was never connected
         self._inbox = bytearray()
         self._eof = False  # no more bytes will arrive
         self._done_writing = False
-        self._reset = False  # the peer closed without reading everything
-        self._backlog: int | None = None  # of a listener
+        self._reset = False  # whether the peer closed with unread data
+        self._backlog: int | None = None  # backlog of a listener; None for other sockets
         self._pending: deque[LocalSocket] = deque()
         self._readers: Waiters[None] = Waiters()
         self._writers: Waiters[None] = Waiters()
         self._knocking: deque[Waiters[None]] = (
             deque()
-        )  # connects that wait for space in the backlog
+        )  # tasks in `connect` that wait for space in the backlog
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:
@@ -136,6 +140,7 @@ class LocalSocket(StreamSocket):
         listener._readers.wake()
 
     def _listener(self, path: str) -> "LocalSocket":
+        """Return the listener at a path name. Raises OSError if there is none."""
         if path not in self.host.local.names:
             raise error(errno.ENOENT)
         found = self.host.local.names[path]
@@ -144,6 +149,7 @@ class LocalSocket(StreamSocket):
         return found
 
     async def _knock(self, listener: "LocalSocket") -> None:
+        """Wait for space in the backlog of a listener."""
         turn: Waiters[None] = Waiters()
         listener._knocking.append(turn)
         try:
@@ -175,6 +181,7 @@ class LocalSocket(StreamSocket):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _remove(self, size: int) -> None:
+        """Remove bytes that were read, and wake a peer that waits for space to write."""
         del self._inbox[:size]
         peer = self._peer
         if peer is not None and peer._writers and peer._may_write():
@@ -198,6 +205,7 @@ class LocalSocket(StreamSocket):
         return len(taken)
 
     def is_readable(self) -> bool:
+        """Return whether a read or an `accept` would return at once."""
         return bool(self._inbox or self._eof or self._reset or self._pending)
 
     async def wait_readable(self) -> None:
@@ -208,7 +216,9 @@ class LocalSocket(StreamSocket):
             await self._readers.wait()
 
     def _may_write(self) -> bool:
-        """Whether it is writable: in Linux, once three quarters of the buffer are free."""
+        """Return whether the socket is writable: in Linux, this is so once three quarters of the
+        buffer are free.
+        """
         peer = self._peer
         if peer is None or peer._closed or self._done_writing:
             return True
@@ -237,6 +247,7 @@ class LocalSocket(StreamSocket):
             peer._writers.wake()
 
     def _no_more(self) -> None:
+        """Mark the end of the incoming data, and wake a reader."""
         self._eof = True
         self._readers.wake()
 
@@ -261,6 +272,9 @@ class LocalSocket(StreamSocket):
             self._knocking.popleft().wake()
 
     def _hang_up(self, *, reset: bool = False) -> None:
+        """End the connection for the peer. The peer gets a reset if `reset` is True or data is
+        unread, otherwise the end of the data.
+        """
         peer = self._peer
         if peer is None or peer._closed:
             return
@@ -270,18 +284,20 @@ class LocalSocket(StreamSocket):
 
 
 def pair(host: Host) -> tuple[LocalSocket, LocalSocket]:
-    """Return two sockets of a host, connected to each other."""
+    """Return two sockets of a host that are connected to each other."""
     a, b = LocalSocket(host), LocalSocket(host)
     _join(a, b)
     return a, b
 
 
 def _join(near: LocalSocket, far: LocalSocket) -> None:
+    """Connect two sockets to each other."""
     near._peer, far._peer = far, near
     near._peer_name, far._peer_name = far._name, near._name
 
 
 def _path(address: "StrOrBytesPath") -> str:
+    """Return the path name of an address. Raises OSError if it is too long."""
     path = os.fsdecode(address)
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise OSError("AF_UNIX path too long")

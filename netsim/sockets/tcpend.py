@@ -1,4 +1,4 @@
-"""One end of a TCP connection as its host's stack sees it: segments, timers, options."""
+"""One end of a TCP connection from the view of its host's stack: segments, timers and options."""
 
 import errno
 import socket as stdlib
@@ -31,9 +31,9 @@ from .tcp.timewait import TimeWait
 from .tcpstack import Key, TcpStack
 
 MAPPED: Final = "::ffff:"
-"""Prefix of an IPv4 address at a socket of IPv6."""
+"""Prefix that an IPv6 socket puts before an IPv4 address."""
 
-# Phases of a socket. DIALLED and CONNECTED differ in the result of another `connect`.
+# Phases of a socket. Another `connect` succeeds once in phase DIALLED, and fails in CONNECTED.
 NEW: Final = 0
 DIALLING: Final = 1
 FAILED: Final = 2
@@ -52,12 +52,14 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Whether the queue is full. As in Linux, it holds one more than `listen` asked for."""
+        """Whether the queue is full. As in Linux, it holds one connection more than `listen`
+        requested.
+        """
         return len(self.queue) > self.limit
 
 
 class TcpEnd(StreamSocket):
-    """A TCP socket as the simulated stack uses it.
+    """TCP socket from the view of the simulated stack.
 
     The subclass `TcpSocket` adds the methods that a program calls.
     """
@@ -86,26 +88,28 @@ class TcpEnd(StreamSocket):
         self.local: Addr = (self.binding.address, 0)
         self.remote: Addr | None = None
         self.backlog: Backlog | None = None
-        self.parent: TcpEnd | None = None  # the listener, until the handshake is complete
-        self.armed = INFINITY  # when the earliest event that calls `tick` is due
+        self.parent: TcpEnd | None = (
+            None  # listener of an incoming connection until its handshake ends
+        )
+        self.armed = INFINITY  # time of the earliest event that is scheduled to call `_tick`
         self.key: Key = self.local, self.local
         self._via: Attachment | None = None
         self._phase = NEW
         self._shut_write = False
         self._linger = bytes(8)
-        self._hard = False  # SO_LINGER of 0 seconds: closing resets
+        self._hard = False  # whether `close` resets the connection (SO_LINGER of 0 seconds)
         self._readers: Waiters[None] = Waiters()
         self._writers: Waiters[None] = Waiters()
 
     def _shown(self, address: Addr) -> SocketName:
-        """Return an address in the notation of this socket's family."""
+        """Return an address in the form of this socket's family."""
         ip, port = address
         if self._family != stdlib.AF_INET6:
             return ip, port
         return (ip if ":" in ip else MAPPED + ip), port, 0, 0
 
     def _join(self, key: Key) -> None:
-        """Create the connection between two addresses."""
+        """Create the connection between two addresses, and register it with the stack."""
         self.key = key
         self.local, self.remote = key
         stack, ip = self.stack, key[1][0]
@@ -120,7 +124,7 @@ class TcpEnd(StreamSocket):
     # Called by the stack.
 
     def take(self, segment: Segment) -> None:
-        """Take a segment that has arrived."""
+        """Process a segment that has arrived."""
         connection = self.connection
         assert connection is not None
         parent = self.parent
@@ -130,14 +134,17 @@ class TcpEnd(StreamSocket):
                 self.close()
                 return
             if parent.backlog.full:
-                return  # treated as lost: SYN and ACK are sent again
+                return  # treated as lost: the SYN with ACK is sent again
         connection.receive(segment, self.stack.events.now)
         self._after()
 
     def _tick(self, _: None) -> None:
+        """Handle a timer event: run the connection's timers that are due, and schedule the next
+        event.
+        """
         events = self.stack.events
         if events.now < self.armed:
-            return  # left over from a deadline that was moved forward
+            return  # an event for an earlier time has replaced this one
         self.armed = INFINITY
         connection = self.connection
         if connection is None or not self.stack.live:
@@ -153,7 +160,9 @@ class TcpEnd(StreamSocket):
             connection.wake = due
 
     def failed(self, message: Icmp) -> None:
-        """Process an ICMP error: it ends a dial, and is ignored later (RFC 5461)."""
+        """Process an ICMP error. It reduces the MSS ("too-big") or ends a connection attempt; an
+        established connection ignores all other errors (RFC 5461).
+        """
         connection = self.connection
         if connection is None:
             return
@@ -166,7 +175,9 @@ class TcpEnd(StreamSocket):
         self._after()
 
     def _after(self) -> None:
-        """Apply the consequences of a call to the connection."""
+        """Apply the consequences of a call to the connection: send its segments, schedule its
+        timer, follow its state, and wake waiting tasks.
+        """
         connection = self.connection
         assert connection is not None
         if connection.out:
@@ -189,7 +200,7 @@ class TcpEnd(StreamSocket):
             self._writers.wake()
 
     def _over(self, state: int) -> None:
-        """Detach the connection, which has ended; the socket may still be open."""
+        """Remove an ended connection from the stack. The socket itself may still be open."""
         connection, stack = self.connection, self.stack
         assert connection is not None
         if stack.connections.get(self.key) is self:
@@ -207,7 +218,9 @@ class TcpEnd(StreamSocket):
         self._writers.wake()
 
     def _is_up(self) -> None:
-        """Complete the handshake of an accepted connection."""
+        """Put an incoming connection whose handshake is complete into the backlog of its
+        listener.
+        """
         parent, self.parent = self.parent, None
         if parent is None or parent.backlog is None:
             return
@@ -215,6 +228,7 @@ class TcpEnd(StreamSocket):
         parent._readers.wake()
 
     def _may_write(self) -> bool:
+        """Return whether a write would return at once."""
         connection = self.connection
         if connection is None or connection.error or connection.fin_wanted:
             return True
@@ -232,12 +246,12 @@ class TcpEnd(StreamSocket):
     def setsockopt(
         self, level: int, option: int, value: OptionValue, length: int | None = None
     ) -> None:
-        self._options = dict(self._options)  # accepted sockets may share it
+        self._options = dict(self._options)  # a listener and its connections may share the dict
         super().setsockopt(level, option, value, length)
         if (level, option) == (stdlib.SOL_SOCKET, stdlib.SO_LINGER):
             if value is None or isinstance(value, int):
                 raise error(errno.EINVAL)
-            self._linger = bytes(value)[:8]  # struct linger: on, seconds
+            self._linger = bytes(value)[:8]  # `struct linger`: on or off, seconds
             on, seconds = (int.from_bytes(self._linger[i : i + 4], "little") for i in (0, 4))
             self._hard = bool(on) and not seconds
             return
@@ -248,6 +262,7 @@ class TcpEnd(StreamSocket):
         return self._linger if linger else super()._structure(level, option)
 
     def _apply(self, level: int, option: int, value: int) -> None:
+        """Apply the value of an option to the binding or to the connection."""
         binding, connection = self.binding, self.connection
         if level == stdlib.SOL_SOCKET:
             if option == stdlib.SO_REUSEADDR:
@@ -267,6 +282,7 @@ class TcpEnd(StreamSocket):
                 self._apply_keepalive(connection)
 
     def _apply_to_connection(self, option: int, value: int) -> None:
+        """Apply the value of an option of level SOL_SOCKET to the connection."""
         connection = self.connection
         assert connection is not None
         if option == stdlib.SO_SNDBUF:
@@ -277,6 +293,7 @@ class TcpEnd(StreamSocket):
             self._apply_keepalive(connection)
 
     def _apply_keepalive(self, connection: Connection) -> None:
+        """Apply the keepalive options to the connection."""
         on = self._get(stdlib.SOL_SOCKET, stdlib.SO_KEEPALIVE)
         idle, interval, probes = (
             self._get(stdlib.IPPROTO_TCP, option)

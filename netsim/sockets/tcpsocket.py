@@ -1,4 +1,4 @@
-"""TCP sockets as trio programs see them: a thin layer over `tcp.connection`."""
+"""TCP sockets with the interface of trio's sockets, as a thin layer over `tcp.connection`."""
 
 import errno
 import os
@@ -19,11 +19,11 @@ from .tcpstack import Key
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-_MOST_BACKLOG = 4096  # net.core.somaxconn
+_MOST_BACKLOG = 4096  # connections (Linux: net.core.somaxconn)
 
 
 class TcpSocket(TcpEnd):
-    """TCP socket with Linux's behaviour, tcp(7)."""
+    """TCP socket, which behaves as in Linux, tcp(7)."""
 
     @property
     def did_shutdown_SHUT_WR(self) -> bool:
@@ -43,7 +43,7 @@ class TcpSocket(TcpEnd):
         return self._shown(self.remote)
 
     async def _meant(self, address: object, *, local: bool) -> Addr:
-        """Return the address as it is written in packets."""
+        """Resolve an address, and return it in the form that packets contain."""
         found = await self._resolve(address, local=local)
         ip = str(found[0]).split("%")[0]
         if ip.lower().startswith(MAPPED):
@@ -70,6 +70,7 @@ class TcpSocket(TcpEnd):
         self.local = ip, binding.port
 
     def _own(self, ip: str) -> bool:
+        """Return whether an address belongs to this host."""
         try:
             return self.host.source(ip)[0] is None
         except OSError:
@@ -97,14 +98,14 @@ class TcpSocket(TcpEnd):
         return self.backlog is not None
 
     def knock(self, syn: Segment, key: Key) -> None:
-        """Process a SYN for this listener. If the backlog is full, ignore it: it will be sent
-        again.
+        """Process a SYN for this listener: create a socket for the connection and reply. If the
+        backlog is full, ignore the SYN, which the peer will send again.
         """
         assert self.backlog is not None
         if self.backlog.full:
             return
         child = TcpSocket(self.stack, self._family)
-        child._options = self._options  # copied when either sets one
+        child._options = self._options  # shared until either socket sets an option
         child._linger = self._linger
         child.binding = self.binding.inherit(key[0][0])
         child.parent = self
@@ -140,7 +141,7 @@ class TcpSocket(TcpEnd):
             if ip in ("0.0.0.0", "::"):
                 ip = "::1" if ip == "::" else "127.0.0.1"
             if self._phase == DIALLED:
-                self._phase = CONNECTED  # report the end of the dial once more
+                self._phase = CONNECTED  # the first `connect` after the handshake also succeeds
                 return
             self._dial((ip, port))
             while self._phase == DIALLING:
@@ -154,6 +155,9 @@ class TcpSocket(TcpEnd):
             raise OSError(number, problem)
 
     def _dial(self, remote: Addr) -> None:
+        """Start to connect to `remote`. Raises OSError if this is impossible or the previous
+        attempt failed.
+        """
         if self.backlog is not None or self._phase == CONNECTED:
             raise error(errno.EISCONN)
         if self._phase == DIALLING:
@@ -230,6 +234,7 @@ class TcpSocket(TcpEnd):
         return taken
 
     def is_readable(self) -> bool:
+        """Return whether a read or an `accept` would return at once."""
         self._check()
         if self.backlog is not None:
             return bool(self.backlog.queue)
@@ -250,7 +255,9 @@ class TcpSocket(TcpEnd):
             await self._writers.wait()
 
     def _as_new(self) -> None:
-        """Reset the socket after a failed dial, so that it can dial another address."""
+        """Reset the socket after a failed connection attempt, so that it can connect to another
+        address.
+        """
         self._phase = NEW
         self.connection = self.remote = None
         if self.binding.automatic:
@@ -277,6 +284,7 @@ class TcpSocket(TcpEnd):
         self._after()
 
     def _stop_listening(self) -> None:
+        """Stop accepting connections, and reset those in the backlog."""
         backlog, self.backlog = self.backlog, None
         self.stack.deafen(self)
         self.binding.listens = False
@@ -306,7 +314,9 @@ class TcpSocket(TcpEnd):
 
 
 def _as_bytes(data: "ReadableBuffer", size: int) -> bytes:
-    """Return the first `size` bytes as an immutable object; copy only if necessary."""
+    """Return the first `size` bytes of `data` as an immutable object. Copy them only if
+    necessary.
+    """
     if type(data) is bytes:
         return data if len(data) == size else data[:size]
     view = memoryview(data)
@@ -316,4 +326,5 @@ def _as_bytes(data: "ReadableBuffer", size: int) -> bytes:
 
 
 def _not_yet() -> BlockingIOError:
+    """Return the error of a call that would have to wait."""
     return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

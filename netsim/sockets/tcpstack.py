@@ -1,4 +1,4 @@
-"""TCP of one host: connections by their addresses, listeners, and allocated ports."""
+"""TCP stack of one host: connections by their addresses, listeners, and allocated ports."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -15,14 +15,16 @@ from .tcp.segment import BLOCK_BYTES, SACK_BYTES, Segment, refusal
 from .tcp.timewait import TimeWait
 
 Key = tuple[Addr, Addr]
-"""A connection's own address and its peer's, as written in packets."""
+"""(local address, remote address) of a connection, as packets contain them."""
 
 _BARE = 20  # bytes of a TCP header without options
 _SYN_OPTIONS = 20
 
 
 class Party(Protocol):
-    """Owner of a connection: a socket, open or closed."""
+    """Receiver of a connection's segments: a socket, which may be closed already, or a connection
+    in TIME-WAIT.
+    """
 
     def take(self, segment: Segment) -> None: ...
 
@@ -30,7 +32,7 @@ class Party(Protocol):
 
 
 class Listener(Protocol):
-    """Socket that decides about a SYN."""
+    """Socket that accepts or ignores incoming SYNs."""
 
     binding: Binding
 
@@ -38,7 +40,7 @@ class Listener(Protocol):
 
 
 class _Remnant:
-    """Connection in TIME-WAIT, and its claim on the port."""
+    """Connection in TIME-WAIT, with its claim on the port."""
 
     __slots__ = ("binding", "key", "rest", "stack")
 
@@ -50,6 +52,9 @@ class _Remnant:
         stack.events.at(rest.until, self._expire)
 
     def take(self, segment: Segment) -> None:
+        """Reply to a late segment. If it is the SYN of a new connection, end TIME-WAIT and pass the
+        SYN to the listener.
+        """
         stack, now = self.stack, self.stack.events.now
         if self.rest.admits(segment):
             self.end()
@@ -62,9 +67,10 @@ class _Remnant:
             self.end()
 
     def failed(self, message: Icmp) -> None:
-        """Ignore the error: the connection has ended."""
+        """Ignore an ICMP error, because the connection has ended."""
 
     def _expire(self, _: None) -> None:
+        """End TIME-WAIT if its time has come, otherwise check again later."""
         if self.stack.connections.get(self.key) is not self:
             return
         if self.rest.until <= self.stack.events.now:
@@ -73,12 +79,13 @@ class _Remnant:
             self.stack.events.at(self.rest.until, self._expire)
 
     def end(self) -> None:
+        """Release the port, and remove the connection from the stack."""
         self.stack.ports.release(self.binding)
         del self.stack.connections[self.key]
 
 
 class TcpStack:
-    """State that a host's TCP sockets share."""
+    """State that the TCP sockets of a host share."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -91,22 +98,25 @@ class TcpStack:
 
     @property
     def live(self) -> bool:
-        """Whether the computer has power; without it, nothing is sent."""
+        """Whether this is still the stack of the host. It is not after a crash, and then sends
+        nothing.
+        """
         return self.host.protocols.get(TCP) is self
 
     def power_off(self) -> None:
-        """Close all sockets when the computer stops, which ends waiting tasks."""
+        """Close all sockets, because the host loses power. This ends tasks that wait on them."""
         for party in list(self.connections.values()):
             if isinstance(party, SimSocket):
                 party.close()
 
     def isn(self) -> int:
-        """Return an initial sequence number; they rise with time."""
+        """Return an initial sequence number. It increases with time."""
         return self._isn + int(self.events.now / ISN_TICK_S)
 
     # Packets.
 
     def receive(self, packet: Packet) -> None:
+        """Pass a segment to its connection, or to `knock` if there is none."""
         key = packet.dst, packet.src
         segment = packet.data
         assert isinstance(segment, Segment)
@@ -117,7 +127,9 @@ class TcpStack:
             self.knock(segment, key)
 
     def knock(self, segment: Segment, key: Key) -> None:
-        """Pass a segment without a connection to a listener, or refuse it."""
+        """Pass a segment without a connection to a listener if it is a SYN. If there is no
+        listener, or it is another segment, reply with a reset.
+        """
         if segment.syn and not segment.ack and not segment.rst:
             listener = self._listener(key)
             if listener is not None:
@@ -133,7 +145,7 @@ class TcpStack:
         self.transmit([segment], key, via)
 
     def transmit(self, segments: list[Segment], key: Key, via: Attachment | None) -> None:
-        """Send segments; a host that is off sends none."""
+        """Send segments of a connection. Send none if the host is off."""
         host = self.host
         if not host.up or host.protocols.get(TCP) is not self:
             return
@@ -149,13 +161,15 @@ class TcpStack:
             send(Packet(TCP, src, dst, size, segment, name, why), via)
 
     def failed(self, message: Icmp) -> None:
-        """Process an ICMP error about one of this host's packets."""
+        """Pass an ICMP error for a packet of this host to the packet's connection."""
         party = self.connections.get((message.src, message.dst))
         if party is not None:
             party.failed(message)
 
     def offer(self, remote: str) -> int:
-        """Return the MSS to announce towards an address, in bytes. Raises OSError (ENETUNREACH)."""
+        """Return the MSS in bytes to announce to a remote address. Raises OSError (ENETUNREACH) if
+        there is no route.
+        """
         via = self.host.source(remote)[0]
         mtu = LOOPBACK_MTU if via is None else via.up.spec.mtu
         return mtu - (IP6_HEADER if ":" in remote else IP4_HEADER) - _BARE
@@ -163,17 +177,19 @@ class TcpStack:
     # Listeners.
 
     def listen(self, listener: Listener) -> None:
-        """Pass SYNs for its binding to a listener from now on."""
+        """Register a listener for SYNs to the address and port of its binding."""
         self._listeners.setdefault(listener.binding.port, []).append(listener)
 
     def deafen(self, listener: Listener) -> None:
-        """Stop passing SYNs to a listener."""
+        """Unregister a listener, if it is registered."""
         there = self._listeners.get(listener.binding.port, [])
         if listener in there:
             there.remove(listener)
 
     def _listener(self, key: Key) -> Listener | None:
-        """Return the most specific listener; among equals (SO_REUSEPORT) the addresses decide."""
+        """Return the most specific listener for a SYN, or None. Of listeners that share the port
+        with SO_REUSEPORT, a hash of the addresses chooses one.
+        """
         (address, port), peer = key
         best: list[Listener] = []
         best_score = 0
@@ -190,16 +206,18 @@ class TcpStack:
     # TIME-WAIT.
 
     def remember(self, key: Key, binding: Binding, rest: TimeWait) -> None:
-        """Keep a connection that has ended, for its late segments."""
+        """Keep an ended connection in TIME-WAIT, to reply to late segments."""
         self.connections[key] = _Remnant(self, key, binding, rest)
 
     def taken(self, local: str, remote: Addr) -> Callable[[int], bool]:
-        """Return a test for whether a dial from a port would clash with an existing connection."""
+        """Return a function that tells whether a local port already has a connection to
+        `remote`.
+        """
         return lambda port: ((local, port), remote) in self.connections
 
 
 def _fit(binding: Binding, address: str) -> int:
-    """Return how specifically a binding matches an address; 0: not at all."""
+    """Return how specifically a binding matches an address; 0 means not at all."""
     if binding.address == address:
         return 3
     if binding.address not in WILDCARDS:

@@ -1,6 +1,6 @@
 """UDP sockets.
 
-Datagrams larger than the link's MTU are not fragmented. They are lost with the reason "mtu", as on
+A datagram larger than the MTU of a link is not fragmented. It is lost with the reason "mtu", as on
 the many routes that drop fragments.
 """
 
@@ -30,15 +30,17 @@ _OVERHEAD6 = IP6_HEADER + UDP_HEADER
 _MAPPED = "::ffff:"
 _FLAGS = stdlib.MSG_PEEK | stdlib.MSG_TRUNC | stdlib.MSG_DONTWAIT | stdlib.MSG_NOSIGNAL
 _NEVER_FRAGMENT = 2  # IP_PMTUDISC_DO
-_ROUTES = 256  # destinations that a socket remembers
+_ROUTES = 256  # maximum number of destinations in a socket's cache of routes
 
-Item = tuple[bytes, Addr]
+Item = tuple[bytes, Addr]  # datagram, source
 Route = tuple[Addr, Addr, Attachment | None, int, bool]
-"""Destination, source, interface, bytes of headers, whether it is a group."""
+"""(destination, source, interface, size of the headers in bytes, whether the destination is a
+group). The interface is None for the loopback.
+"""
 
 
 class UdpSocket(SimSocket):
-    """Datagram socket of IPv4 or IPv6. Linux's behaviour: udp(7), ip(7), ipv6(7)."""
+    """UDP socket for IPv4 or IPv6, which behaves as in Linux: udp(7), ip(7), ipv6(7)."""
 
     OPTIONS: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4}
     OPTIONS_SIX: ClassVar[dict[Option, int]] = {**COMMON, **OPTIONS4, **OPTIONS6}
@@ -49,15 +51,15 @@ class UdpSocket(SimSocket):
         self._is_six = family == stdlib.AF_INET6
         if self._is_six:
             self.OPTIONS = self.OPTIONS_SIX  # type: ignore[misc]
-        self._local: str | None = None  # None: every address of the host
+        self._local: str | None = None  # bound address; None: every address of the host
         self.port = 0
         self.peer: Addr | None = None
-        self.takes_all = False  # bound to every address and not connected
+        self.takes_all = False  # whether it is bound to every address and not connected
         self._queue: deque[Item] = deque()
         self._queued = 0
         self._limit = defaults.RECEIVE_BUFFER_BYTES
         self._readers: Waiters[Item] = Waiters()
-        self._error = 0  # the pending error
+        self._error = 0  # errno of the pending error, or 0
         self._done_writing = False
         self._routes: dict[SocketName, Route] = {}
         self._routes_of: object = None  # the host's routes from which these were computed
@@ -71,6 +73,7 @@ class UdpSocket(SimSocket):
         self._bind(_plain(found[0]), _port(found[1]))
 
     def _bind(self, address: str, port: int) -> None:
+        """Bind to an address and a port; 0 means any free port. Raises OSError."""
         if self.port:
             raise error(errno.EINVAL)
         local = None if address in ("0.0.0.0", "::") else address
@@ -87,7 +90,9 @@ class UdpSocket(SimSocket):
         self.takes_all = local is None
 
     def families(self) -> list[bool]:
-        """Return which kinds of packets it takes: IPv4 is False, IPv6 is True."""
+        """Return the IP versions whose packets the socket receives: False for IPv4, True for
+        IPv6.
+        """
         if not self._is_six:
             return [False]
         if self._local is not None:
@@ -96,10 +101,13 @@ class UdpSocket(SimSocket):
 
     @property
     def shares_port(self) -> bool:
+        """Whether the option SO_REUSEPORT is set."""
         return bool(self._options.get((stdlib.SOL_SOCKET, stdlib.SO_REUSEPORT)))
 
     def conflicts(self, other: "UdpSocket") -> bool:
-        """Whether the two cannot share the port (Linux: udp_lib_lport_inuse)."""
+        """Return whether this socket and another one cannot both use the port (Linux:
+        udp_lib_lport_inuse).
+        """
         mine, theirs = self._local, other._local
         if mine != theirs and None not in (mine, theirs) and "0.0.0.0" not in (mine, theirs):
             return False
@@ -121,7 +129,7 @@ class UdpSocket(SimSocket):
         return self._shown(self.peer)
 
     def _shown(self, address: Addr) -> SocketName:
-        """Return an address as this family writes it."""
+        """Return an address in the form of this socket's family."""
         if not self._is_six:
             return address
         ip, port = address
@@ -161,6 +169,7 @@ class UdpSocket(SimSocket):
         return pending
 
     def _raise_pending(self) -> None:
+        """Raise the pending error, if there is one, and clear it."""
         if self._error:
             raise error(self._take_error())
 
@@ -176,7 +185,9 @@ class UdpSocket(SimSocket):
         return self.send_datagram(bytes(data), address)
 
     def _is_numeric(self, address: object) -> bool:
-        """Whether trio's resolution would return the same address."""
+        """Return whether an address needs no resolution by trio, because the result would be the
+        same.
+        """
         if type(address) is tuple and type(address[1]) is int:
             try:
                 stdlib.inet_pton(self._family, address[0])
@@ -205,7 +216,9 @@ class UdpSocket(SimSocket):
         return await (self.send(data) if address is None else self.sendto(data, address))
 
     def send_datagram(self, data: bytes, to: SocketName) -> int:
-        """Send now, to a numeric address. Raises OSError."""
+        """Send a datagram to a numeric address, without a checkpoint. Return its size in bytes.
+        Raises OSError.
+        """
         if self._closed:
             raise error(errno.EBADF)
         if self._error:
@@ -237,7 +250,7 @@ class UdpSocket(SimSocket):
         return size
 
     def _route(self, to: SocketName) -> Route:
-        """Return how to send to a numeric address. Raises OSError."""
+        """Compute the route to a numeric address. Raises OSError if there is none."""
         address, port = to[0], _port(to[1])
         six = ":" in address
         if six:
@@ -261,7 +274,9 @@ class UdpSocket(SimSocket):
         return (address, port), (source, self.port), via, overhead, means_many
 
     def _apply(self, packet: Packet) -> None:
-        """Apply options that are visible on the wire. Raises OSError (EMSGSIZE, EACCES)."""
+        """Apply the options that affect a packet on the wire. Raises OSError (EMSGSIZE) if the
+        packet is larger than the path MTU and must not be fragmented.
+        """
         six = ":" in packet.dst[0]
         level = stdlib.IPPROTO_IPV6 if six else stdlib.IPPROTO_IP
         ttl = self._options.get((level, stdlib.IPV6_UNICAST_HOPS if six else stdlib.IP_TTL))
@@ -272,7 +287,9 @@ class UdpSocket(SimSocket):
             raise error(errno.EMSGSIZE)
 
     def fail(self, icmp: Icmp) -> None:
-        """Take an error that the network reports about a datagram to our peer."""
+        """Process an ICMP error for a datagram to the connected peer: raise it in the task that
+        waits, or in the next call.
+        """
         number = UDP_ERRORS[":" in icmp.dst[0]].get(icmp.kind, 0)
         if not number:
             return
@@ -284,15 +301,18 @@ class UdpSocket(SimSocket):
     # Receiving.
 
     def score(self, packet: Packet) -> int:
-        """Return how well a datagram fits; negative: not at all (Linux: compute_score)."""
+        """Return how well the socket matches a datagram; a higher number is better, and a negative
+        one means not at all (Linux: compute_score).
+        """
         score = self.score_local(packet.dst[0])
         if self.peer is None or score < 0:
             return score
         return score + 4 if packet.src == self.peer else -1
 
     def score_local(self, address: str) -> int:
-        """Return the score of the local address alone: own family before the other's, exact before
-        any.
+        """Return how well the socket's bound address matches a destination. The same address scores
+        highest, then any address of the socket's own family, then one of the other family. A
+        negative score means not at all.
         """
         local = self._local
         if local is None or local == "0.0.0.0":
@@ -300,7 +320,9 @@ class UdpSocket(SimSocket):
         return 3 if local == address else -1
 
     def take(self, packet: Packet) -> None:
-        """Take a datagram that has arrived."""
+        """Queue a datagram that has arrived, or pass it to the waiting task. Drop it if the buffer
+        is full.
+        """
         assert isinstance(packet.data, bytes)
         item = packet.data, packet.src
         if self._readers.give(item):
@@ -315,7 +337,7 @@ class UdpSocket(SimSocket):
     async def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, SocketName]:
         if flags or self._is_six or self._closed or self._error or bufsize < 0:
             return (await self._receive(bufsize, flags))[:2]
-        if self._queue:  # the usual case of `_receive`, written inline
+        if self._queue:  # the common case of `_receive`, inlined for speed
             if self._is_turn():
                 await trio.lowlevel.checkpoint()
             item = self._next(0)
@@ -324,7 +346,9 @@ class UdpSocket(SimSocket):
         return item if len(item[0]) <= bufsize else (item[0][:bufsize], item[1])
 
     async def _receive(self, size: int, flags: int) -> tuple[bytes, SocketName, int]:
-        """Return data, source, and MSG_TRUNC if the data was cut."""
+        """Wait for a datagram. Return (data, source, flags); the flag MSG_TRUNC means that the data
+        was cut to `size` bytes.
+        """
         self._before_receiving(size, flags)
         if self._queue:
             await self._turn()
@@ -335,6 +359,7 @@ class UdpSocket(SimSocket):
         return data[:size], shown, stdlib.MSG_TRUNC
 
     def _before_receiving(self, size: int, flags: int) -> None:
+        """Check the arguments of a receive, and raise the pending error if there is one."""
         self._check()
         if size < 0:
             raise ValueError("negative buffersize in recvfrom")
@@ -343,6 +368,7 @@ class UdpSocket(SimSocket):
         self._raise_pending()
 
     def _next(self, flags: int) -> Item:
+        """Return the first datagram of the queue. Remove it, unless `flags` contain MSG_PEEK."""
         if flags & stdlib.MSG_PEEK:
             return self._queue[0]
         item = self._queue.popleft()
@@ -350,6 +376,9 @@ class UdpSocket(SimSocket):
         return item
 
     async def _wait(self, flags: int) -> Item:
+        """Wait for a datagram and return it. If `flags` contain MSG_PEEK, also put it into the
+        queue.
+        """
         item = await self._readers.wait()
         if flags & stdlib.MSG_PEEK:
             self._queued += len(item[0]) + defaults.DATAGRAM_OVERHEAD_BYTES
@@ -385,8 +414,9 @@ class UdpSocket(SimSocket):
         return len(data), [], cut, source
 
     async def receive_some(self) -> list[Item]:
-        """Return all datagrams that have arrived, at least one. Drop errors of earlier ones, which
-        a program without a connected peer does not see. Raises ClosedResourceError.
+        """Return all datagrams that have arrived; wait for one if there is none. Ignore a pending
+        error, because a program that is not connected to a peer would not see it. Raises
+        ClosedResourceError if the socket is closed.
         """
         if self._closed:
             raise trio.ClosedResourceError("this socket is closed")
@@ -401,6 +431,7 @@ class UdpSocket(SimSocket):
         return found
 
     def is_readable(self) -> bool:
+        """Return whether a receive would return at once."""
         return bool(self._queue or self._error)
 
     async def wait_writable(self) -> None:
@@ -435,7 +466,9 @@ class UdpSocket(SimSocket):
 
 
 def _plain(address: str) -> str:
-    """Return an address as packets have it: IPv4 without its IPv6 form, IPv6 in canonical text."""
+    """Return an address as packets contain it: an IPv4-mapped address as IPv4, and an IPv6 address
+    in canonical text.
+    """
     if ":" not in address:
         return address
     packed = stdlib.inet_pton(stdlib.AF_INET6, address.split("%")[0])
@@ -445,6 +478,7 @@ def _plain(address: str) -> str:
 
 
 def _port(number: int) -> int:
+    """Return a port number. Raises OverflowError if it is out of range."""
     if not 0 <= number <= 65535:
         raise OverflowError("port must be 0-65535.")
     return number

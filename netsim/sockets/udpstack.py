@@ -1,4 +1,4 @@
-"""The part of a host's stack that finds the socket of a datagram."""
+"""Delivery of datagrams to the UDP sockets of a host."""
 
 import errno
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class UdpStack:
-    """Finds the socket of a datagram as Linux does: the most specific one."""
+    """UDP ports of one host. A datagram goes to the most specific matching socket, as in Linux."""
 
     def __init__(self, host: Host, icmp: IcmpStack) -> None:
         self.host = host
@@ -28,6 +28,9 @@ class UdpStack:
         self._next = host.streams.get(host.name, "ports").randrange(*defaults.EPHEMERAL)
 
     def receive(self, packet: Packet) -> None:
+        """Pass a datagram to its socket or, if it is for a group, to all matching sockets. If no
+        socket matches, send a port-unreachable error.
+        """
         address, port = packet.dst
         if address in self._groups:
             self._spread(packet)
@@ -43,21 +46,23 @@ class UdpStack:
         self.icmp.refuse(packet)
 
     def _spread(self, packet: Packet) -> None:
-        """Deliver a multicast or broadcast datagram to every socket that it fits."""
+        """Deliver a multicast or broadcast datagram to every socket that matches it."""
         table = self._by_port[":" in packet.dst[0]]
         for socket in list(table.get(packet.dst[1], ())):
             if socket.score(packet) >= 0:
                 socket.take(packet)
 
     def failed(self, icmp: Icmp) -> None:
-        """Process an error that a router or host reports about one of our datagrams."""
+        """Pass an ICMP error for a datagram of this host to the connected socket that sent the
+        datagram.
+        """
         for socket in self._by_port[":" in icmp.src[0]].get(icmp.src[1], ()):
             if socket.peer == icmp.dst and socket.score_local(icmp.src[0]) >= 0:
                 socket.fail(icmp)
                 return
 
     def free_port(self) -> int:
-        """Return an unused port. Raises OSError (EADDRINUSE)."""
+        """Return an unused port. Raises OSError (EADDRINUSE) if all are used."""
         low, high = defaults.EPHEMERAL
         for _ in range(high - low + 1):
             self._next = self._next + 1 if self._next < high else low
@@ -66,7 +71,9 @@ class UdpStack:
         raise error(errno.EADDRINUSE)
 
     def enter(self, socket: "UdpSocket") -> None:
-        """Give a bound socket its port. Raises OSError (EADDRINUSE)."""
+        """Register a bound socket at its port. Raises OSError (EADDRINUSE) if another socket
+        conflicts with it.
+        """
         tables = [self._by_port[six] for six in socket.families()]
         for table in tables:
             for other in table.get(socket.port, ()):
@@ -76,6 +83,7 @@ class UdpStack:
             table.setdefault(socket.port, []).insert(0, socket)
 
     def leave(self, socket: "UdpSocket") -> None:
+        """Remove a socket from its port, if it is registered."""
         for table in self._by_port.values():
             sockets = table.get(socket.port, [])
             if socket in sockets:
@@ -85,8 +93,8 @@ class UdpStack:
 
 
 def _best(sockets: "list[UdpSocket]", packet: Packet) -> "UdpSocket | None":
-    """Return the socket with the highest score; sockets that share a port by SO_REUSEPORT divide
-    the senders.
+    """Return the socket that matches a datagram best, or None if none matches. Of sockets that
+    share a port with SO_REUSEPORT, a hash of the addresses chooses one.
     """
     scores = [socket.score(packet) for socket in sockets]
     best = max(scores)

@@ -1,4 +1,4 @@
-"""Services by which a host asks its gateway for a port: UPnP-IGD, PCP and NAT-PMP.
+"""Services by which a host requests a port forward from its gateway: UPnP-IGD, PCP and NAT-PMP.
 
-Public: `add_igd` (`igd.py`), which equips a gateway with them.
+Public: `add_igd` (`igd.py`), which adds them to a gateway.
 """

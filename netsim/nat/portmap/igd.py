@@ -56,7 +56,9 @@ KNOBS: Final = {
 
 
 def add_igd(gateway: Gateway, settings: IgdSettings) -> None:
-    """Let a gateway answer requests for ports."""
+    """Add the services that answer requests for ports to a gateway, unless `protocols` is empty.
+    Raises ValueError if a setting is invalid.
+    """
     names = _names(settings.protocols)
     check("igd_version", settings.version, (1, 2))
     if not names:
@@ -110,11 +112,11 @@ class Igd:
         self._connections = 0
 
     def rebooted(self) -> None:
-        """Forget all leases after a reboot."""
+        """Delete all leases, because the gateway has rebooted."""
         self.leases.forget()
 
     def announce(self) -> None:
-        """Tell the LAN that leases are lost, or that the outer address has changed."""
+        """Announce to the LAN that leases are lost, or that the outer address has changed."""
         gateway = self.leases.gateway
         source = self._address, pcp.PORT
         for data in self._ports.announcements():
@@ -124,7 +126,7 @@ class Igd:
             )
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve; `started` is called once every socket listens."""
+        """Serve requests. `started` is called once every socket listens."""
         async with trio.open_nursery() as nursery:
             if "nat-pmp" in self._protocols or "pcp" in self._protocols:
                 await nursery.start(self._serve_ports)
@@ -203,7 +205,7 @@ class Igd:
 
 
 async def read_request(stream: trio.abc.ReceiveStream, client: str) -> Request | int:
-    """Read a request; return it, or the status that refuses it."""
+    """Read an HTTP request. Return it, or the HTTP status with which to refuse it."""
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > HEAD_BYTES:

@@ -1,4 +1,4 @@
-"""The ports that inside hosts have asked a gateway to lead to them, and for how long."""
+"""Port forwards that inner hosts have requested from a gateway, with their lifetimes."""
 
 import math
 from collections.abc import Iterator
@@ -19,21 +19,23 @@ class Full(Exception):
 
 @dataclass(slots=True)
 class Lease:
-    """One outer port that leads inside until `expires` (infinity: forever)."""
+    """Forward of one outer port to an inner endpoint until the time `expires` (infinity:
+    forever).
+    """
 
     proto: int
     port: int
     inner: Addr
     expires: float
-    nonce: bytes | None = None  # of PCP: only a client that knows it may change the lease
+    nonce: bytes | None = None  # only a PCP client that knows it may change the lease
     description: str = ""
-    timed: bool = False  # an event will check it
+    timed: bool = False  # whether an event is scheduled that checks the lease
 
 
 class Leases:
-    """The table that UPnP, NAT-PMP and PCP of one gateway share.
+    """Table of leases that UPnP, NAT-PMP and PCP of one gateway share.
 
-    `works` False is a router that confirms requests but forwards nothing.
+    If `works` is False, the router confirms requests but forwards nothing.
     """
 
     def __init__(self, gateway: Gateway, *, longest: float, works: bool) -> None:
@@ -50,7 +52,9 @@ class Leases:
 
     @property
     def epoch(self) -> int:
-        """Seconds since the table last lost its state (RFC 6886 3.6, RFC 6887 8.5)."""
+        """Seconds since the table last lost its state (RFC 6886, section 3.6; RFC 6887, section
+        8.5).
+        """
         return int(self.now - self._booted)
 
     def __iter__(self) -> Iterator[Lease]:
@@ -60,7 +64,7 @@ class Leases:
         return len(self._by_port)
 
     def forget(self) -> None:
-        """Forget all leases: the gateway has rebooted."""
+        """Delete all leases, because the gateway has rebooted."""
         self._by_port.clear()
         self._by_inner.clear()
         self._booted = self.now
@@ -72,7 +76,9 @@ class Leases:
         return self._by_inner.get((proto, inner))
 
     def free_port(self, proto: int, wish: int) -> int:
-        """Return `wish` if it is free, otherwise another free port. Raises Full."""
+        """Return the port `wish` if it is free, otherwise another free port. Raises Full if none is
+        found.
+        """
         if wish and (proto, wish) not in self._by_port:
             return wish
         random = self.gateway.network.streams.get(self.gateway.name, "igd")
@@ -83,7 +89,9 @@ class Leases:
         raise Full
 
     def add(self, proto: int, port: int, inner: Addr, seconds: float) -> Lease:
-        """Lead a port inside, or extend a lease: 0 < seconds <= infinity. Raises Full."""
+        """Forward a port to an inner endpoint for `seconds`, or renew its lease; infinity means
+        forever. Raises Full if there is no space.
+        """
         lease = self._by_port.get((proto, port))
         if lease is None:
             mine = sum(each.inner[0] == inner[0] for each in self._by_port.values())
@@ -101,7 +109,7 @@ class Leases:
         return lease
 
     def remove(self, lease: Lease) -> None:
-        """End a lease; a connection through it may continue."""
+        """End a lease. A connection through it may continue."""
         self._by_port.pop((lease.proto, lease.port), None)
         if self._by_inner.get((lease.proto, lease.inner)) is lease:
             del self._by_inner[lease.proto, lease.inner]

@@ -46,7 +46,7 @@ class ResultCode(IntEnum):
 
 
 class Refused(Exception):
-    """A PCP request is answered with an error."""
+    """Error that a PCP request is answered with."""
 
     def __init__(self, result: ResultCode) -> None:
         super().__init__(result.name)
@@ -65,7 +65,9 @@ _PMP_PROTOS: Final = {1: UDP, 2: TCP}
 
 
 class PortControl:
-    """Server of both protocols, or one of them. `external` is the outer address to report."""
+    """Server of NAT-PMP, PCP or both. `external` is the outer address to report; None means the
+    real one.
+    """
 
     def __init__(self, leases: Leases, *, pmp: bool, pcp: bool, external: str | None) -> None:
         self._leases = leases
@@ -89,7 +91,7 @@ class PortControl:
         return found
 
     def answer(self, data: bytes, source: Addr) -> bytes | None:
-        """Return the reply to an inside host; None for a message that gets no reply."""
+        """Return the reply to a message from an inner host, or None if it gets no reply."""
         if len(data) < 2 or data[1] & RESPONSE:
             return None
         if data[0] == NAT_PMP and self._speaks_pmp:

@@ -56,7 +56,9 @@ async def tcp_unsolicited(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_race(lab: Lab, servers: Servers) -> Found:
-    """Let a SYN of B arrive before we connect to B: do we keep our port towards B?"""
+    """Test whether a host keeps its outer port towards B if a SYN of B arrives before the host's
+    own SYN to B.
+    """
     _, early = await connect(lab, "server", 3603, (lab.addresses["gate_a"], 47300), WAIT_S)
     early.close()
     listener = await listen(lab, "server", 3603)
@@ -97,7 +99,9 @@ async def tcp_simultaneous(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_reset(lab: Lab, servers: Servers) -> Found:
-    """Check that a reset ends a connection for the gateway too: the same port connects again."""
+    """Test whether the gateway also ends a connection at a reset, so that the same port can connect
+    again.
+    """
     server = lab.addresses["server"], 3700
     found: Found = {}
     outcome, _ = await connect(lab, "a1", 47200, server)

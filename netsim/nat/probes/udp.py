@@ -7,7 +7,7 @@ from .sockets import SKEWS_S, WAIT_S, Datagrams, Found, Lab, Servers, udp
 
 
 async def mapping(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.3: does the outer port depend on the remote endpoint?"""
+    """Test whether the outer port depends on the remote endpoint (RFC 5780, section 4.3)."""
     client = await udp(lab, "a1", 40000)
     seen = [await servers.ask(client, (host, port)) for host in (0, 1) for port in (0, 1)]
     kind = "none" if None in seen else "EIM" if len(set(seen)) == 1 else "APDM"
@@ -22,7 +22,7 @@ async def mapping(lab: Lab, servers: Servers) -> Found:
 
 
 async def filtering(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.4: from which remotes does a mapping accept datagrams?"""
+    """Test from which remotes a mapping accepts datagrams (RFC 5780, section 4.4)."""
     client = await udp(lab, "a1", 40001)
     seen = await servers.ask(client, (0, 0))
     got = {}
@@ -36,7 +36,9 @@ async def filtering(lab: Lab, servers: Servers) -> Found:
 
 
 async def race(lab: Lab, servers: Servers) -> Found:
-    """Let a datagram of B arrive before we first talk to B: do we keep our port towards B?"""
+    """Test whether a host keeps its outer port towards B if a datagram of B arrives before the
+    host's first datagram to B.
+    """
     client = await udp(lab, "a1", 40002)
     before = await servers.ask(client, (0, 0))
     if before is None:
@@ -63,7 +65,9 @@ async def overload(lab: Lab, servers: Servers) -> Found:
 
 
 async def remap(lab: Lab, servers: Servers) -> Found:
-    """Use a port that was remapped: does the same flow keep it, and where do replies go?"""
+    """Test whether a flow keeps a port that the NAT has changed, and whether replies to that port
+    arrive.
+    """
     one, two = await udp(lab, "a1", 41001), await udp(lab, "a2", 41001)
     await servers.ask(one, (0, 0))
     first = await servers.seen(two, (0, 0))
@@ -142,8 +146,8 @@ async def timers(lab: Lab, servers: Servers) -> Found:
 
 
 async def hairpin(lab: Lab, servers: Servers) -> Found:
-    """RFC 5780 4.5: one inside host calls another's outer address; which source does that one
-    see?
+    """Send from one inner host to the outer address of another, and report which source the other
+    sees (RFC 5780, section 4.5).
     """
     called, caller = await udp(lab, "a1", 43000), await udp(lab, "a2", 43001)
     outer = await servers.ask(called, (0, 0))
@@ -202,7 +206,9 @@ async def _heard(sock: trio.socket.SocketType, to: Addr) -> str:
 
 
 async def icmp(lab: Lab, servers: Servers) -> Found:
-    """Send datagrams to closed ports: does the error come back through the NAT, both ways?"""
+    """Test whether the NAT forwards ICMP port-unreachable errors, for datagrams sent from inside
+    and from outside.
+    """
     client = await udp(lab, "a1", 46000)
     outward = await _heard(client.sock, (lab.addresses["server"], 3999))
     closing, server = await udp(lab, "a1", 46001), await udp(lab, "server", 3998)

@@ -1,3 +1,3 @@
-"""TCP without I/O: segments and the time go in; segments, bytes and the next wake-up time
-come out.
+"""TCP without I/O. Its methods get segments and the time; they return or store segments to send,
+received bytes, and the time at which a timer expires.
 """

@@ -1,22 +1,24 @@
-"""Congestion control: CUBIC (RFC 9438), in segments, and HyStart as in Linux."""
+"""Congestion control: CUBIC (RFC 9438), counted in segments, with HyStart as in Linux."""
 
 from typing import Final
 
 from .defaults import INFINITY, INITIAL_WINDOW
 
-_C: Final = 0.4  # segments per second cubed (RFC 9438, 5)
+_C: Final = 0.4  # segments per second cubed (RFC 9438, section 5)
 _BETA: Final = 0.7
-_ALPHA: Final = 3 * (1 - _BETA) / (1 + _BETA)  # makes the estimate as fast as Reno (4.3)
-_LEAST: Final = 2.0
+# Makes the estimate grow as fast as Reno's window (RFC 9438, section 4.3).
+_ALPHA: Final = 3 * (1 - _BETA) / (1 + _BETA)
+_LEAST: Final = 2.0  # minimum of the threshold, in segments
 
-# HyStart (Ha and Rhee 2011): slow start ends when round trips grow, not with a loss.
-_START_WINDOW: Final = 16.0  # segments: inactive below
-_SAMPLES: Final = 8  # per round; the smallest counts
-_DELAY_S: Final = (0.004, 0.016)  # an eighth of the smallest round trip, within these bounds
+# HyStart (Ha and Rhee 2011) ends slow start when the round-trip time grows, before a loss occurs.
+_START_WINDOW: Final = 16.0  # window in segments below which HyStart is inactive
+_SAMPLES: Final = 8  # measurements per round, of which the smallest counts
+# Bounds in seconds of the tolerated growth, which is an eighth of the smallest round trip.
+_DELAY_S: Final = (0.004, 0.016)
 
 
 class Cubic:
-    """Congestion window of one connection."""
+    """Congestion window of one connection, in segments."""
 
     __slots__ = (
         "_epoch",
@@ -34,17 +36,19 @@ class Cubic:
     def __init__(self) -> None:
         self.window = float(INITIAL_WINDOW)
         self.ssthresh = INFINITY
-        self._most = 0.0  # the window at the last loss: W_max
-        self._origin = 0.0  # the plateau of the current curve
-        self._epoch = -1.0  # when congestion avoidance began; negative: not yet
-        self._k = 0.0  # seconds from there to the plateau
-        self._estimate = 0.0  # what Reno would have
-        self._round_end = 0  # a round of slow start ends when this is acknowledged
-        self._round_least = INFINITY  # its smallest round trip
+        self._most = 0.0  # window at the last loss (W_max)
+        self._origin = 0.0  # window at the plateau of the current curve
+        self._epoch = -1.0  # time at which congestion avoidance began; negative if it has not
+        self._k = 0.0  # seconds from the beginning to the plateau
+        self._estimate = 0.0  # window that Reno would have
+        self._round_end = 0  # sequence number whose acknowledgement ends a round of slow start
+        self._round_least = INFINITY  # smallest round-trip time (s) of the round
         self._samples = 0
 
     def grow(self, acked: int, now: float, rtt: float) -> None:
-        """Grow after segments were acknowledged while the window was in full use."""
+        """Increase the window after `acked` segments were delivered while the window was fully
+        used. `rtt` is the smoothed round-trip time in seconds.
+        """
         if self.window < self.ssthresh:
             self.window = min(self.window + acked, max(self.ssthresh, self.window))
             return
@@ -61,7 +65,10 @@ class Cubic:
             self.window += step / self.window * acked
 
     def watch(self, rtt: float, least: float, una: int, nxt: int) -> None:
-        """Check, after a round trip was measured in slow start, whether a queue builds up."""
+        """Process a round-trip time measured in slow start, and end slow start if a queue builds
+        up. `least` is the smallest round-trip time so far, `una` the first unacknowledged sequence
+        number, and `nxt` the next one to send.
+        """
         if una >= self._round_end:
             self._round_end = nxt
             self._round_least = INFINITY
@@ -78,6 +85,7 @@ class Cubic:
             self.ssthresh = self.window
 
     def _begin(self, now: float) -> None:
+        """Begin congestion avoidance: compute the curve of the window."""
         self._epoch = now
         self._estimate = self.window
         if self.window < self._most:
@@ -88,15 +96,19 @@ class Cubic:
             self._origin = self.window
 
     def reduce(self) -> None:
-        """Reduce the threshold after a loss. The window follows during recovery."""
+        """Reduce the slow-start threshold after a loss. The window itself follows during
+        recovery.
+        """
         window = self.window
-        # Fast convergence (4.7): a flow that has just lost leaves bandwidth to new flows.
+        # Fast convergence (RFC 9438, section 4.7): leave bandwidth to others if losses recur.
         self._most = window * (1 + _BETA) / 2 if window < self._most else window
         self._epoch = -1.0
         self.ssthresh = max(window * _BETA, _LEAST)
 
     def after_pause(self, silent: float, rto: float) -> None:
-        """Shrink after `silent` seconds without sending: halve for each timeout (RFC 2861)."""
+        """Reduce the window after `silent` seconds without sending: halve it once per
+        retransmission timeout `rto` (RFC 2861).
+        """
         floor = min(float(INITIAL_WINDOW), self.window)
         self.ssthresh = max(self.ssthresh, 0.75 * self.window)
         while silent > rto and self.window > floor:

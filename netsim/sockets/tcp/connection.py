@@ -1,7 +1,7 @@
-"""The states of a connection (RFC 9293, 3.3.2), from the first SYN to the last ACK.
+"""States of a connection (RFC 9293, section 3.3.2), from the first SYN to the last ACK.
 
-connection = Connection(isn, mss, now); connection.open(now); send what is in `out`;
-connection.receive(segment, now), connection.tick(now) when `wake` is reached; and so on.
+Create a `Connection` and call `open(now)`. Send the segments in `out`. Call `receive(segment, now)`
+for each segment that arrives, and `tick(now)` when the time `wake` is reached.
 """
 
 import errno
@@ -32,12 +32,14 @@ CLOSING: Final = 7
 LAST_ACK: Final = 8
 TIME_WAIT: Final = 9
 
-_TIMESTAMPS: Final = 12  # bytes of option in every segment but not in the MSS (RFC 6691)
-_CHALLENGE_S: Final = 0.5  # between two replies to invalid segments (RFC 5961)
+_TIMESTAMPS: Final = 12  # bytes of an option that the MSS does not count (RFC 6691)
+_CHALLENGE_S: Final = 0.5  # minimum between two replies to invalid segments (RFC 5961)
 
 
 class Connection(Sender):
-    """One end of a connection. Methods that take `now` may add to `out` and lower `wake`."""
+    """One end of a TCP connection. A method that takes `now` may append segments to `out` and lower
+    `wake`.
+    """
 
     __slots__ = (
         "_challenged_at",
@@ -53,18 +55,21 @@ class Connection(Sender):
     )
 
     def __init__(self, isn: int, offer: int, now: float, receive_limit: int = 0) -> None:
-        """Set up an end; `offer` is the MSS option of our SYN, in bytes."""
+        """Create one end of a connection. `isn` is the initial sequence number, `offer` the MSS
+        option of this side's SYN in bytes, and `receive_limit` a fixed receive buffer in bytes (0
+        lets it grow).
+        """
         super().__init__(isn, offer - _TIMESTAMPS, now, receive_limit)
         self._offer = offer
-        self._full = LEAST_MSS  # apparent size of the peer's full segments
-        self._passive = False
-        self._tries = 0  # SYNs sent again
+        self._full = LEAST_MSS  # apparent size in bytes of the peer's full segments
+        self._passive = False  # whether the peer opened the connection
+        self._tries = 0  # number of retransmitted SYNs
         self._challenged_at = -1.0
-        self._keepalive = (0.0, 0.0, 0)  # idle, interval, probes
-        self._keepalives = 0  # unanswered
+        self._keepalive = (0.0, 0.0, 0)  # idle time (s), interval (s), number of probes
+        self._keepalives = 0  # number of unanswered keepalive probes
         self.state = CLOSED
-        self.eof = False  # the peer's FIN is reached
-        self.read_shut = False
+        self.eof = False  # whether all data up to the peer's FIN has arrived
+        self.read_shut = False  # whether the program reads no more
 
     # Opening.
 
@@ -75,18 +80,20 @@ class Connection(Sender):
         self._send_syn(now)
 
     def accept(self, syn: Segment, now: float) -> None:
-        """Answer a SYN that arrived at a listener."""
+        """Reply to a SYN that arrived at a listener."""
         self._passive = True
         self.nxt = self.una + 1
         self._meet(syn, now)
 
     def _meet(self, syn: Segment, now: float) -> None:
+        """Reply to the peer's SYN with a SYN and ACK."""
         self.state = SYN_RECEIVED
         self._learn(syn)
         self._tries = 0
         self._send_syn(now)
 
     def _learn(self, syn: Segment) -> None:
+        """Store the parameters of the peer's SYN: sequence number, timestamp, MSS and window."""
         self.inbox.start(syn.seq + 1)
         self._last_ack = syn.seq + 1
         self.recent = syn.stamp
@@ -96,6 +103,7 @@ class Connection(Sender):
         self._window_changed(syn.window)
 
     def _send_syn(self, now: float) -> None:
+        """Send this side's SYN, and set the timer for its retransmission."""
         window = self.inbox.offer_first()
         answers = self.state == SYN_RECEIVED
         self.out.append(
@@ -113,6 +121,7 @@ class Connection(Sender):
         self._set(HANDSHAKE, now + SYN_TIMEOUT_S * 2**self._tries)
 
     def _shake_again(self, now: float) -> None:
+        """Retransmit the SYN, or give up after the maximum number of attempts."""
         self._tries += 1
         if self._tries > (SYN_ACK_RETRIES if self._passive else SYN_RETRIES):
             self.fail(errno.ETIMEDOUT)
@@ -120,7 +129,9 @@ class Connection(Sender):
             self._send_syn(now)
 
     def _receive_early(self, segment: Segment, now: float) -> bool:
-        """Process a segment before the connection is established; return whether it now is."""
+        """Process a segment before the connection is established. Return whether the connection is
+        now established.
+        """
         if segment.ack and not self.una < segment.acked <= self.nxt:
             answer = refusal(segment)
             if answer is not None:
@@ -138,11 +149,12 @@ class Connection(Sender):
                 self._send_syn(now)
             return False
         self._establish(segment, now)
-        if segment.syn:  # both dialled: the other SYN is acknowledged, ours may not be
+        if segment.syn:  # simultaneous open: the peer may not have an ACK of its SYN yet
             self.ack_now = True
         return True
 
     def _refused(self, segment: Segment) -> None:
+        """Handle a RST before the connection is established."""
         if self.state == SYN_SENT:
             if segment.ack:
                 self.fail(errno.ECONNREFUSED)
@@ -150,6 +162,9 @@ class Connection(Sender):
             self.fail(0 if self._passive else errno.ECONNREFUSED)
 
     def _receive_first(self, segment: Segment, now: float) -> bool:
+        """Process the reply to this side's SYN. Return whether the connection is now
+        established.
+        """
         if not segment.syn:
             return False
         if not segment.ack:  # simultaneous open
@@ -161,6 +176,7 @@ class Connection(Sender):
         return True
 
     def _establish(self, segment: Segment, now: float) -> None:
+        """Complete the handshake."""
         self.state = ESTABLISHED
         self._disarm()
         self.una = segment.acked
@@ -194,7 +210,7 @@ class Connection(Sender):
             return
         self.heard_at = now
         if segment.seq <= self._last_ack and segment.stamp > self.recent:
-            self.recent = segment.stamp  # RFC 7323, 4.3
+            self.recent = segment.stamp  # RFC 7323, section 4.3
         self._probes = 0
         if segment.acked >= self.una:
             self.acknowledged(segment, now)
@@ -205,7 +221,9 @@ class Connection(Sender):
         self.flush(now)
 
     def _acceptable(self, segment: Segment, now: float) -> bool:
-        """Apply the checks of RFC 9293, 3.10.7.4, with RFC 5961; answer segments that fail them."""
+        """Return whether a segment passes the checks of RFC 9293, section 3.10.7.4, and of RFC
+        5961. Reply to a segment that fails them, where required.
+        """
         inbox = self.inbox
         if segment.seq > inbox.edge or segment.end < self._last_ack:
             if not segment.rst and (segment.data or now - self._challenged_at >= _CHALLENGE_S):
@@ -224,17 +242,18 @@ class Connection(Sender):
         return segment.ack
 
     def _take(self, segment: Segment, now: float) -> None:
+        """Process the data and the FIN of a segment."""
         inbox, state = self.inbox, self.state
         new = segment.end > inbox.next
         if state not in (ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2):
-            self.ack_now = True  # the peer's FIN again
+            self.ack_now = True  # the peer has retransmitted its FIN
             return
         size = len(segment.data)
         if now - self.data_at > self.round_trip.rto:  # after a pause, as at the start
             self._quick = QUICK_ACKS  # if replies do not carry the ACKs, with or without a pause
         self.data_at = now
         if new and size and self.read_shut and self.fin_wanted:
-            self.abort(now)  # the data would never be read (RFC 9293, 3.6.1)
+            self.abort(now)  # the data would never be read (RFC 9293, section 3.6.1)
             self.error = errno.ECONNRESET
             return
         in_order = segment.seq <= inbox.next
@@ -253,6 +272,7 @@ class Connection(Sender):
             self._schedule_ack(now)
 
     def _schedule_ack(self, now: float) -> None:
+        """Request an acknowledgement of data in order: at once or delayed."""
         if self._quick and not self.interactive:
             self._quick -= 1
             self.ack_now = True
@@ -264,6 +284,7 @@ class Connection(Sender):
                 self.wake = self.ack_at
 
     def _fin_received(self, now: float) -> None:
+        """Change the state, because all data up to the peer's FIN has arrived."""
         self.eof = self.ack_now = True
         if self.state == ESTABLISHED:
             self.state = CLOSE_WAIT
@@ -273,6 +294,7 @@ class Connection(Sender):
             self._wait_out()
 
     def _fin_acknowledged(self, now: float) -> None:
+        """Change the state, because the peer has acknowledged this side's FIN."""
         if self.state == FIN_WAIT_1:
             self.state = FIN_WAIT_2
             self._schedule_life(now)
@@ -282,7 +304,9 @@ class Connection(Sender):
             self._end()
 
     def _wait_out(self) -> None:
-        """End: both sides have sent FIN; the socket's TIME-WAIT does the rest."""
+        """End the connection in state TIME-WAIT, because both sides have sent FIN. The stack then
+        replies to late segments.
+        """
         self._end()
         self.state = TIME_WAIT
 
@@ -296,7 +320,9 @@ class Connection(Sender):
         )
 
     def read(self, size: int, now: float, peek: bool = False) -> bytes:
-        """Return up to `size` bytes that have arrived."""
+        """Return up to `size` bytes that have arrived. If `peek` is True, leave them in the
+        buffer.
+        """
         inbox = self.inbox
         if peek:
             return inbox.peek(size)
@@ -312,8 +338,8 @@ class Connection(Sender):
         return data
 
     def may_write(self) -> bool:
-        """Whether to wake a waiting writer: a third of the buffer is free, and little is unsent
-        (sk_stream_is_writeable and TCP_NOTSENT_LOWAT of Linux).
+        """Return whether to wake a waiting writer: a third of the buffer is free, and little data
+        is unsent (Linux: sk_stream_is_writeable and TCP_NOTSENT_LOWAT).
         """
         queued = self.queued
         if self.unsent_limit and 2 * self.outbox.size >= self.unsent_limit:
@@ -321,12 +347,12 @@ class Connection(Sender):
         return self.limit - queued >= queued // 2
 
     def write(self, data: bytes, now: float) -> None:
-        """Send these bytes; the caller has checked for space."""
+        """Queue and send these bytes. The caller checks that there is space for them."""
         self.outbox.add(data, self.piece)
         self.flush(now)
 
     def shutdown(self, now: float) -> None:
-        """Send FIN after what is queued: nothing more will be written."""
+        """Send FIN after the queued data, because the program will write no more."""
         if self.fin_wanted:
             return
         self.fin_wanted = True
@@ -338,7 +364,9 @@ class Connection(Sender):
             self.flush(now)
 
     def close(self, now: float) -> None:
-        """Close for the program. Unread bytes make it a reset (RFC 2525, 2.17)."""
+        """Close the connection for the program. If data is unread, reset the connection (RFC 2525,
+        section 2.17).
+        """
         self.orphan = self.read_shut = True
         if self.state == SYN_SENT:
             self._end()
@@ -350,17 +378,20 @@ class Connection(Sender):
             self._schedule_life(now)
 
     def abort(self, now: float) -> None:
-        """Reset the connection."""
+        """Send a reset, and end the connection."""
         if self.state > SYN_SENT and self.state != TIME_WAIT:
             self.out.append(Control(self.nxt, self.inbox.next, 0, rst=True, ack=True, stamp=now))
         self.fail(0)
 
     def fail(self, number: int) -> None:
-        """End the connection with an error; the program will get the errno `number`."""
+        """End the connection with an error. The program will get the errno `number`; 0 means no
+        error.
+        """
         self.error = number
         self._end()
 
     def _end(self) -> None:
+        """Set the state to CLOSED, and delete the data and timers."""
         self.state = CLOSED
         self.outbox.drop()
         self.board = Scoreboard()
@@ -368,16 +399,17 @@ class Connection(Sender):
         self.ack_at = self.life_at = INFINITY
         self.fin_wanted = self.fin_sent = True
 
-    # Life without traffic.
+    # Keepalive and the timeout of FIN-WAIT-2.
 
     def keep_alive(self, idle: float, interval: float, probes: int, now: float) -> None:
-        """Probe a peer that has been silent for `idle` seconds (0: never), every `interval`
-        seconds, `probes` times.
+        """Probe the peer after it has been silent for `idle` seconds, up to `probes` times, every
+        `interval` seconds. An `idle` of 0 turns keepalive off.
         """
         self._keepalive = idle, interval, probes
         self._schedule_life(now)
 
     def _schedule_life(self, now: float) -> None:
+        """Set the timer for keepalive or, for a closed connection, for the end of FIN-WAIT-2."""
         if self.orphan and self.state == FIN_WAIT_2:
             self.life_at = now + FIN_WAIT_S
         elif self._keepalive[0] and self.state >= ESTABLISHED:
@@ -388,6 +420,7 @@ class Connection(Sender):
             self.wake = self.life_at
 
     def _expired(self, now: float) -> None:
+        """Handle the expiry of this timer: send a probe, or end the connection."""
         idle, interval, probes = self._keepalive
         if self.orphan and self.state == FIN_WAIT_2:
             self._end()

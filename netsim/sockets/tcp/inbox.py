@@ -1,4 +1,6 @@
-"""Received data: bytes in order for the reader, segments beyond a hole, the window to offer."""
+"""Received data of a connection: bytes in order for the reader, segments beyond a gap, and the
+window to announce.
+"""
 
 from .defaults import RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_MAX_BYTES, SACK_BLOCKS, SYN_WINDOW_BYTES
 from .segment import Segment
@@ -6,8 +8,8 @@ from .segment import Segment
 Block = tuple[int, int]
 _Held = tuple[bytes, int, bool]  # data, end, fin
 
-# Most connections never see a hole, and there are tens of thousands of connections. Until the first
-# hole they share these empty objects.
+# Most connections never have a gap, and there are tens of thousands of connections. Until its first
+# gap, a connection shares these empty objects with all others.
 _NO_AHEAD: dict[int, _Held] = {}
 _NO_RANGES: dict[int, int] = {}
 
@@ -33,33 +35,35 @@ class Inbox:
     )
 
     def __init__(self, limit: int = 0) -> None:
-        self.fixed = bool(limit)  # set by SO_RCVBUF: it does not grow
+        self.fixed = bool(limit)  # whether SO_RCVBUF has set the limit, which then does not grow
         self.limit = limit or RECEIVE_BUFFER_BYTES // 2
         self.next = 0  # the next sequence number expected
-        self.size = 0  # ready for the reader
+        self.size = 0  # bytes ready for the reader
         self._chunks: list[bytes] = []
-        self.edge = 0  # end of the offered window, which never shrinks
-        self._ahead = _NO_AHEAD  # segments beyond a hole by sequence number
+        self.edge = 0  # sequence number at the end of the announced window, which never shrinks
+        self._ahead = _NO_AHEAD  # segments beyond a gap, by sequence number
         self._ahead_size = 0
-        self._starts = _NO_RANGES  # contiguous ranges beyond a hole
-        self._ends = _NO_RANGES  # the same ones from their other side
-        self.sack: tuple[Block, ...] = ()  # ranges beyond holes to report, latest first
+        self._starts = _NO_RANGES  # contiguous ranges beyond a gap: start to end
+        self._ends = _NO_RANGES  # the same ranges: end to start
+        self.sack: tuple[Block, ...] = ()  # ranges beyond gaps to report, latest first
         self._read = 0  # bytes read in this round trip
-        self._round_read = 0  # the maximum of that over all round trips
+        self._round_read = 0  # maximum of bytes read in one round trip
         self._round_began = 0.0
 
     def start(self, first: int) -> None:
-        """Set the first sequence number of the peer; our SYN offers a first window."""
+        """Set the first sequence number of the peer's data, and the first window, which this side's
+        SYN announces.
+        """
         self.next = first
         self.edge = first + self.offer_first()
 
     def offer_first(self) -> int:
-        """Return the window of a SYN."""
+        """Return the window that a SYN announces."""
         return min(self.limit, SYN_WINDOW_BYTES)
 
     def window(self) -> int:
-        """Return the window for a segment sent now: the free space, but never less than offered
-        before.
+        """Return the window to announce in a segment that is sent now: the free space, or more if
+        an earlier segment announced more.
         """
         free = self.limit - self.size - self._ahead_size
         edge = self.next + free
@@ -69,19 +73,21 @@ class Inbox:
         return self.edge - self.next
 
     def could_offer(self, mss: int) -> bool:
-        """Whether a reader has freed so much space that the peer should be told (RFC 9293,
-        3.8.6.2.2; the factor is Linux's).
+        """Return whether the reader has freed so much space that the peer should get a window
+        update (RFC 9293, section 3.8.6.2.2; the factor is Linux's).
         """
         free = self.limit - self.size - self._ahead_size
         offered = self.edge - self.next
         return free >= 2 * offered and free - offered >= min(mss, self.limit // 2)
 
     def fits(self, segment: Segment) -> bool:
-        """Whether a segment begins inside the offered window."""
+        """Return whether a segment begins inside the announced window."""
         return self.next <= segment.seq <= max(self.edge, self.next)
 
     def take(self, segment: Segment) -> bool:
-        """Store a segment's bytes; return whether they complete the data up to the peer's FIN."""
+        """Store the bytes of a segment. Return whether all data up to the peer's FIN has now
+        arrived.
+        """
         data, seq, fin = segment.data, segment.seq, segment.fin
         if seq > self.next:
             if seq not in self._ahead:
@@ -100,11 +106,13 @@ class Inbox:
         return fin
 
     def _append(self, data: bytes) -> None:
+        """Append the next bytes in order to the data for the reader."""
         self._chunks.append(data)
         self.size += len(data)
         self.next += len(data)
 
     def _keep(self, seq: int, data: bytes, fin: bool) -> None:
+        """Store a segment beyond a gap, and update the ranges to report."""
         if self._ahead is _NO_AHEAD:
             self._ahead, self._starts, self._ends = {}, {}, {}
         end = seq + len(data) + fin
@@ -118,7 +126,9 @@ class Inbox:
         self.sack = ((start, beyond), *known[: SACK_BLOCKS - 1])
 
     def _join(self) -> bool:
-        """Append segments whose hole has been filled; return whether the FIN is reached."""
+        """Append the segments whose gap has just been filled. Return whether they end with the
+        peer's FIN.
+        """
         beyond = self._starts.pop(self.next, None)
         if beyond is None:
             return False
@@ -132,16 +142,16 @@ class Inbox:
         return fin
 
     def holds(self, segment: Segment) -> bool:
-        """Whether all of a segment has arrived before."""
+        """Return whether a segment has arrived before."""
         return segment.end <= self.next or segment.seq in self._ahead
 
     @property
     def torn(self) -> bool:
-        """Whether there is a hole."""
+        """Whether the received data has a gap."""
         return bool(self._starts)
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes."""
+        """Remove and return up to `size` bytes."""
         chunks = self._chunks
         if size >= self.size:
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -153,6 +163,7 @@ class Inbox:
         return data
 
     def _read_part(self, size: int) -> bytes:
+        """Remove and return `size` bytes, where more are available."""
         chunks, rest, whole = self._chunks, size, 0
         while len(chunks[whole]) <= rest:
             rest -= len(chunks[whole])
@@ -165,19 +176,19 @@ class Inbox:
         return b"".join(parts)
 
     def peek(self, size: int) -> bytes:
-        """Return the same bytes as `read`, and keep them."""
+        """Return up to `size` bytes without removing them."""
         return b"".join(self._chunks)[:size]
 
     def adjust(self, now: float, rtt: float) -> None:
-        """Grow with the amount that the reader takes in a round trip, so that the window is no
-        limit (dynamic right-sizing, as in Linux).
+        """Increase the limit with the amount that the program reads in a round trip (`rtt`
+        seconds), so that the window does not limit the sender (dynamic right-sizing, as in Linux).
         """
         if self.fixed or now - self._round_began < rtt:
             return
         if self._read > self._round_read:
             self._round_read = self._read
-            # A sender in slow start doubles in the round trip that the new window takes to reach
-            # it.
+            # A sender in slow start doubles its rate in the round trip in which the new window
+            # reaches it.
             wanted = 4 * self._read
             if wanted > self.limit:
                 self.limit = min(wanted, RECEIVE_BUFFER_MAX_BYTES)
@@ -185,12 +196,12 @@ class Inbox:
         self._round_began = now
 
     def fix(self, limit: int) -> None:
-        """Fix the limit (SO_RCVBUF), which no longer grows."""
+        """Set the limit to a fixed size (SO_RCVBUF), which no longer grows."""
         self.limit = limit
         self.fixed = True
 
     def drop(self) -> None:
-        """Drop all data: it will not be read."""
+        """Delete all data, because it will not be read."""
         self._chunks = []
         self._ahead, self._starts, self._ends = _NO_AHEAD, _NO_RANGES, _NO_RANGES
         self.sack = ()

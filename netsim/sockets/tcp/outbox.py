@@ -1,18 +1,18 @@
-"""Data that is still to be sent, in the pieces in which it was written."""
+"""Unsent data of a connection, in the pieces in which it was written."""
 
 
 class Outbox:
-    """Unsent bytes of one connection."""
+    """Queue of the unsent bytes of one connection."""
 
     __slots__ = ("_chunks", "_offset", "size")
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
-        self._offset = 0  # bytes already cut from the first chunk
+        self._offset = 0  # number of bytes already removed from the first chunk
         self.size = 0
 
     def add(self, data: bytes, mss: int) -> None:
-        """Append data; join small writes up to the size of a segment."""
+        """Append data. Small writes are joined up to the size of a segment, `mss` bytes."""
         chunks = self._chunks
         if len(chunks) > 1 and len(chunks[-1]) < mss:
             chunks[-1] += data
@@ -21,7 +21,7 @@ class Outbox:
         self.size += len(data)
 
     def cut(self, size: int) -> bytes:
-        """Remove and return the first `size` bytes, which must exist."""
+        """Remove and return the first `size` bytes. The queue must have that many."""
         chunks, offset = self._chunks, self._offset
         chunk = chunks[0]
         self.size -= size
@@ -36,6 +36,7 @@ class Outbox:
         return self._gather(size)
 
     def _gather(self, size: int) -> bytes:
+        """Remove and return the first `size` bytes, which span more than one chunk."""
         parts = [self._chunks[0][self._offset :]]
         rest, whole = size - len(parts[0]), 1
         while rest >= len(self._chunks[whole]):
@@ -51,6 +52,6 @@ class Outbox:
         return b"".join(parts)
 
     def drop(self) -> None:
-        """Drop all data: nothing more is sent."""
+        """Delete all data, because nothing more is sent."""
         self._chunks = []
         self._offset = self.size = 0

@@ -1,4 +1,4 @@
-"""Port allocation of one host: which sockets may share a port, by Linux's rules (socket(7))."""
+"""Port allocation of one host. Linux's rules decide which sockets may share a port (socket(7))."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 class Binding:
-    """Claim of a socket on a local address and port; port 0 means none yet."""
+    """Local address and port of a socket. Port 0 means that it has no port yet."""
 
     __slots__ = ("address", "automatic", "listens", "only6", "port", "reuse_address", "reuse_port")
 
@@ -20,10 +20,10 @@ class Binding:
         self.reuse_address = False
         self.reuse_port = False
         self.listens = False
-        self.automatic = False  # the port was chosen by a connect
+        self.automatic = False  # whether `connect` chose the port
 
     def overlaps(self, other: "Binding") -> bool:
-        """Whether some packet could be for either binding."""
+        """Return whether some packet could match both bindings."""
         a, b = self.address, other.address
         if (":" in a) == (":" in b):
             return a == b or a in WILDCARDS or b in WILDCARDS
@@ -31,14 +31,18 @@ class Binding:
         return six.address == "::" and not six.only6
 
     def tolerates(self, other: "Binding") -> bool:
-        """Whether both may exist although they overlap (inet_bind_conflict of Linux)."""
+        """Return whether this binding may be added to a port where `other` overlaps it (Linux:
+        inet_bind_conflict).
+        """
         if self.reuse_port and other.reuse_port:
             return True
         shares = self.reuse_address and other.reuse_address
         return shares and not other.listens
 
     def inherit(self, address: str) -> "Binding":
-        """Return the claim of a connection that arrived at this listener."""
+        """Return the binding of a connection that arrived at this listener, at the local address
+        `address`.
+        """
         child = Binding(address)
         child.port = self.port
         child.only6 = self.only6
@@ -48,7 +52,7 @@ class Binding:
 
 
 class Ports:
-    """All claims on one host."""
+    """Table of all bindings on one host."""
 
     def __init__(self, random: Random, low: int, high: int) -> None:
         self._claims: dict[int, dict[Binding, None]] = {}
@@ -57,22 +61,25 @@ class Ports:
         self._last = random.randrange(low, high)
 
     def claim(self, binding: Binding, port: int) -> None:
-        """Bind to a port, 0 for a free one. Raises OSError (EADDRINUSE)."""
+        """Bind to a port; 0 means any free port. Raises OSError (EADDRINUSE) if another binding
+        conflicts.
+        """
         port = port or self._free(lambda claims: not claims)
         if not self.may_stand(binding, port):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         self.add(binding, port)
 
     def may_stand(self, binding: Binding, port: int) -> bool:
-        """Whether no other claim conflicts with this binding at `port`."""
+        """Return whether no other binding conflicts with this one at `port`."""
         return all(
             other is binding or not binding.overlaps(other) or binding.tolerates(other)
             for other in self._claims.get(port, ())
         )
 
     def claim_for_dial(self, binding: Binding, taken: Callable[[int], bool]) -> None:
-        """Choose a port for a connect: an unused one, else one that dials share and for which the
-        pair of addresses is not `taken`. Raises OSError (EADDRNOTAVAIL).
+        """Choose a port for `connect`: an unused one or, if there is none, one that only other
+        outgoing connections use. `taken` returns whether a port already has a connection to the
+        same remote endpoint. Raises OSError (EADDRNOTAVAIL) if no port is left.
         """
         binding.automatic = True
         try:
@@ -82,12 +89,12 @@ class Ports:
         self.add(binding, port)
 
     def add(self, binding: Binding, port: int) -> None:
-        """Record a claim without checking for conflicts."""
+        """Register a binding at a port without checking for conflicts."""
         binding.port = port
         self._claims.setdefault(port, {})[binding] = None
 
     def release(self, binding: Binding) -> None:
-        """Release a claim, if there is one."""
+        """Remove a binding from the table, if it is there."""
         claims = self._claims.get(binding.port)
         if claims is not None and binding in claims:
             del claims[binding]
@@ -95,6 +102,9 @@ class Ports:
                 del self._claims[binding.port]
 
     def _free(self, usable: Callable[[dict[Binding, None] | None], bool]) -> int:
+        """Return the next port whose bindings are `usable`. Raises OSError (EADDRINUSE) if there is
+        none.
+        """
         for _ in range(self._high - self._low + 1):
             self._last = self._last + 1 if self._last < self._high else self._low
             if usable(self._claims.get(self._last)):
@@ -102,6 +112,9 @@ class Ports:
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
     def _shared(self, taken: Callable[[int], bool]) -> int:
+        """Return a port that only outgoing connections use and that is not `taken`. Raises OSError
+        (EADDRNOTAVAIL) if there is none.
+        """
         for port in range(self._low, self._high + 1):
             claims = self._claims.get(port, {})
             if all(claim.automatic for claim in claims) and not taken(port):

@@ -1,4 +1,4 @@
-"""Loss recovery of a sender: when it enters recovery, and how fast it sends meanwhile."""
+"""Loss recovery of a sender: the start and the end of recovery, and the sending rate during it."""
 
 from math import ceil
 from typing import Final
@@ -14,7 +14,9 @@ LOSS: Final = 2  # after a timeout
 
 
 class Recovery:
-    """Base of the sender with its position, its losses and its congestion window."""
+    """Base class of the sender, with its sequence numbers, its unacknowledged segments and its
+    congestion window.
+    """
 
     __slots__ = (
         "_prr_delivered",
@@ -31,16 +33,17 @@ class Recovery:
     )
 
     def __init__(self, isn: int) -> None:
-        self.una = self.nxt = isn  # first unacknowledged, next to send
+        self.una = self.nxt = isn  # first unacknowledged and next sequence number
         self.board = Scoreboard()
         self.cubic = Cubic()
         self.phase = OPEN
-        self._recover = isn  # recovery ends when this is acknowledged
+        self._recover = isn  # recovery ends when this sequence number is acknowledged
         self._prr_delivered = self._prr_out = self._prr_flight = 0
         self._undo = (0.0, 0.0)  # window and threshold before the losses
-        self._undo_stamp = INFINITY  # when the first of them was sent again
+        self._undo_stamp = INFINITY  # time of the first retransmission
 
     def _begin_recovery(self, phase: int) -> None:
+        """Begin a phase of recovery, and reduce the congestion window."""
         cubic = self.cubic
         self._undo = cubic.window, cubic.ssthresh
         self._undo_stamp = INFINITY
@@ -51,6 +54,9 @@ class Recovery:
         cubic.reduce()
 
     def _recovered(self) -> None:
+        """End the recovery, because all segments that were in flight at its start are
+        acknowledged.
+        """
         cubic = self.cubic
         if self.phase == RECOVERY:
             cubic.window = cubic.ssthresh
@@ -58,7 +64,10 @@ class Recovery:
         self._undo_stamp = INFINITY
 
     def _pace(self, delivered: int) -> None:
-        """Limit sending to what was delivered: proportional rate reduction (RFC 6937)."""
+        """Set the congestion window so that no more segments are sent than were delivered:
+        proportional rate reduction (RFC 6937). `delivered` is the number of segments that the
+        latest ACK reports.
+        """
         self._prr_delivered += delivered
         pipe, threshold = self.board.pipe, self.cubic.ssthresh
         if pipe > threshold:
@@ -69,8 +78,8 @@ class Recovery:
         self.cubic.window = float(pipe + max(allowed, 0 if self._prr_out else 1))
 
     def _undo_losses(self) -> None:
-        """Undo a reduction: the original arrived, not the retransmission, so nothing was lost (RFC
-        3522).
+        """Undo the reduction of the congestion window, because the original segment arrived and not
+        only its retransmission, so that nothing was lost (RFC 3522).
         """
         cubic = self.cubic
         window, threshold = self._undo

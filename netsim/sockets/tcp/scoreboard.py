@@ -1,7 +1,8 @@
-"""Segments in flight and their fate: SACK (RFC 2018) and loss by time, RACK (RFC 8985).
+"""Record of the segments in flight: those received out of order (SACK, RFC 2018) and those lost
+(RACK, RFC 8985).
 
-Segments are indexed by their sequence number, and by a serial number in the order of sending. The
-end of one segment is the key of the next, so nothing is searched.
+Segments are indexed by sequence number, and by a serial number in the order of transmission. The
+end of one segment is the key of the next, so that no search is necessary.
 """
 
 from heapq import heappop, heappush
@@ -13,9 +14,9 @@ from .segment import NO_STAMP
 FLYING: Final = 0
 SACKED: Final = 1
 LOST: Final = 2
-GONE: Final = 3  # acknowledged, or sent again as another flight
+GONE: Final = 3  # acknowledged, or retransmitted as another flight
 
-_INSTANT: Final = 1e-9  # seconds: below the rounding errors of sums of times
+_INSTANT: Final = 1e-9  # tolerance in seconds for the rounding errors of sums of times
 
 
 class Flight:
@@ -28,13 +29,13 @@ class Flight:
         self.end = end
         self.data = data
         self.fin = fin
-        self.again = again  # a retransmission
+        self.again = again  # whether it is a retransmission
         self.sent_at = now
         self.state = FLYING
 
     def split(self, size: int, now: float) -> "list[Flight]":
-        """Return the flights for a retransmission at `now`: one, or several if the route takes only
-        `size` bytes each.
+        """Return the flights that retransmit this one at `now`: one, or several if the path passes
+        only `size` bytes of payload per segment.
         """
         data = self.data
         if len(data) <= size:
@@ -50,7 +51,7 @@ class Flight:
 
 
 class Scoreboard:
-    """Flights of one connection. Counts are in segments."""
+    """All flights of one connection. Counts are in segments."""
 
     __slots__ = (
         "_beyond",
@@ -70,18 +71,19 @@ class Scoreboard:
 
     def __init__(self) -> None:
         self._flights: dict[int, Flight] = {}  # by sequence number
-        self._order: dict[int, Flight] = {}  # by serial of sending
-        self._head = 0
-        self._tail = 0
+        self._order: dict[int, Flight] = {}  # by serial number of transmission
+        self._head = 0  # first serial number in `_order`
+        self._tail = 0  # next serial number
         self._lost: list[int] = []  # heap of sequence numbers; may hold stale ones
-        self._ranges: dict[int, int] = {}  # contiguous sacked ranges: first to end
+        self._ranges: dict[int, int] = {}  # contiguous sacked ranges: start to end
         self._beyond = 0  # end of the highest sacked segment
-        self._newest = NO_STAMP  # when the most recently sent of the delivered segments was sent
+        # Time of sending, end and round trip of that delivered segment that was sent last.
+        self._newest = NO_STAMP
         self._newest_end = 0
-        self._rtt = 0.0  # of that segment
+        self._rtt = 0.0
         self.pipe = 0  # segments assumed to be in the network
         self.sacked = 0
-        self.reordered = False  # segments have overtaken each other
+        self.reordered = False  # whether segments have overtaken each other
 
     def __bool__(self) -> bool:
         return bool(self._flights)
@@ -90,15 +92,16 @@ class Scoreboard:
         return len(self._flights)
 
     def add(self, flight: Flight) -> None:
-        """Add a segment that is sent or sent again."""
+        """Add a transmission or retransmission of a segment."""
         self._flights[flight.seq] = flight
         self._order[self._tail] = flight
         self._tail += 1
         self.pipe += 1
 
     def acknowledge(self, una: int, acked: int, least: float, now: float) -> int:
-        """Remove everything below `acked`, which has arrived; return the segments newly
-        delivered.
+        """Remove the segments from `una` up to `acked`, which have arrived. Return the number of
+        segments that were not known to be delivered before. `least` is the smallest round-trip time
+        in seconds.
         """
         flights = self._flights
         delivered = 0
@@ -129,13 +132,14 @@ class Scoreboard:
         self.pipe = self.sacked = 0
 
     def _delivered(self, flight: Flight, least: float, now: float) -> None:
-        """Note which delivered segment was sent last (RFC 8985, 6.2 step 2).
+        """Update the segment that was sent last of all delivered ones (RFC 8985, section 6.2, step
+        2).
 
-        `least` is the smallest round trip seen.
+        `least` is the smallest round-trip time in seconds.
         """
         if flight.again:
             if now - flight.sent_at < least:
-                return  # too soon: a reply to the first transmission
+                return  # too early: the reply is to an earlier transmission
         elif flight.end < self._beyond:
             self.reordered = True
         sent = flight.sent_at
@@ -145,7 +149,9 @@ class Scoreboard:
             self._rtt = now - sent
 
     def sack(self, blocks: tuple[tuple[int, int], ...], una: int, least: float, now: float) -> int:
-        """Mark ranges that the receiver has; return the segments newly delivered."""
+        """Mark the ranges that the receiver reports as received. Return the number of segments that
+        were not known to be delivered before.
+        """
         delivered = 0
         for first, beyond in blocks:
             if first >= una and self._ranges.get(first) != beyond:
@@ -153,11 +159,12 @@ class Scoreboard:
         return delivered
 
     def _sack_range(self, first: int, beyond: int, least: float, now: float) -> int:
+        """Mark one range as received, as `sack` does."""
         flights, ranges = self._flights, self._ranges
         delivered, seq = 0, first
         while seq < beyond:
             known = ranges.get(seq)
-            if known is not None:  # visited before
+            if known is not None:  # marked before
                 if seq != first:
                     del ranges[seq]
                 seq = known
@@ -179,9 +186,10 @@ class Scoreboard:
         return delivered
 
     def overtaken(self, now: float, patience: float) -> float:
-        """Mark as lost the segments sent before a delivered one that are `patience` seconds late.
+        """Mark segments as lost that were sent before a delivered one and are more than `patience`
+        seconds late.
 
-        Return when to call again; infinity if no segment is in doubt.
+        Return the time at which to call this again; infinity if no segment may be lost.
         """
         order = self._order
         while self._head < self._tail:
@@ -200,18 +208,21 @@ class Scoreboard:
         return INFINITY
 
     def patience(self, least: float, recovering: bool) -> float:
-        """Return how late a segment may be before it counts as lost (RFC 8985, 6.2 step 4)."""
+        """Return how many seconds a segment may be late before it counts as lost (RFC 8985, section
+        6.2, step 4).
+        """
         if not self.reordered and (recovering or self.sacked >= REORDERED_SEGMENTS):
             return 0.0
         return least / 4
 
     def _lose(self, flight: Flight) -> None:
+        """Mark a segment as lost."""
         flight.state = LOST
         self.pipe -= 1
         heappush(self._lost, flight.seq)
 
     def lose_all(self) -> None:
-        """Mark everything not known to have arrived as lost, after a timeout."""
+        """Mark all segments as lost that are not known to have arrived, after a timeout."""
         for flight in self._flights.values():
             if flight.state == FLYING:
                 self._lose(flight)
@@ -219,13 +230,15 @@ class Scoreboard:
         self._head = self._tail
 
     def lose_larger(self, size: int) -> None:
-        """Mark segments with more than `size` bytes as lost: they will not arrive."""
+        """Mark segments with more than `size` bytes of payload as lost, because they exceed the
+        path MTU.
+        """
         for flight in self._flights.values():
             if flight.state == FLYING and len(flight.data) > size:
                 self._lose(flight)
 
     def find_all(self) -> None:
-        """Mark the lost segments as in flight again: the losses were spurious."""
+        """Mark the lost segments as in flight again, because they were not really lost."""
         for flight in self._flights.values():
             if flight.state == LOST:
                 flight.state = FLYING
@@ -235,7 +248,7 @@ class Scoreboard:
         self._lost.clear()
 
     def next_lost(self) -> Flight | None:
-        """Return the first segment to send again, or None."""
+        """Return the first lost segment, which must be sent again, or None if there is none."""
         lost = self._lost
         while lost:
             flight = self._flights.get(lost[0])
@@ -245,7 +258,9 @@ class Scoreboard:
         return None
 
     def last(self) -> Flight | None:
-        """Return the segment sent last, for a tail loss probe, or None."""
+        """Return the segment sent last that is still in flight, for a tail loss probe. Return None
+        if there is none.
+        """
         order = self._order
         serial = self._tail - 1
         while serial >= self._head:
@@ -256,7 +271,7 @@ class Scoreboard:
         return None
 
     def replace(self, flight: Flight) -> None:
-        """Note that `flight` is about to be sent again."""
+        """Stop counting `flight`, because it is about to be sent again."""
         if flight.state == FLYING:
             self.pipe -= 1
         flight.state = GONE

@@ -1,20 +1,21 @@
-"""A TCP segment as a simulated wire carries it."""
+"""TCP segments, in the form in which the simulated network carries them."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 NO_STAMP: Final = -1.0
-# of the option, without its blocks (RFC 2018, section 3; includes two of padding)
+# Bytes of the SACK option without its blocks, with two of padding (RFC 2018, section 3).
 SACK_BYTES: Final = 4
 BLOCK_BYTES: Final = 8
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Segment:
-    """Segment with ACK set and no other flag, which nearly all segments are.
+    """Segment that has ACK set and no other flag, as nearly all segments do.
 
-    Sequence numbers are ints that never wrap. `window` is in bytes, already scaled. `stamp` and
-    `echo` are the timestamps of RFC 7323, in seconds. `sack` holds (first, end) pairs.
+    Sequence numbers are ints that never wrap. `window` is in bytes, after scaling. `stamp` and
+    `echo` are the timestamps of RFC 7323, in seconds. `sack` holds (first, end) pairs of sequence
+    numbers.
     """
 
     seq: int
@@ -25,7 +26,7 @@ class Segment:
     stamp: float
     echo: float
 
-    # Without annotations, so that only `Control` has them as fields.
+    # Not annotated, so that these are dataclass fields only in `Control`.
     syn = False
     ack = True
     fin = False
@@ -34,7 +35,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The first sequence number after it; SYN and FIN count one each."""
+        """The first sequence number after the segment. SYN and FIN count one each."""
         return self.seq + len(self.data) + self.syn + self.fin
 
     def __repr__(self) -> str:
@@ -44,7 +45,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Control(Segment):
-    """Segment with SYN, FIN or RST. `mss` is the option of a SYN, in bytes of payload."""
+    """Segment with SYN, FIN or RST. `mss` is the MSS option of a SYN, in bytes of payload."""
 
     data: bytes = b""
     sack: tuple[tuple[int, int], ...] = ()
@@ -59,7 +60,9 @@ class Control(Segment):
 
 
 def refusal(segment: Segment) -> Control | None:
-    """Return the RST that answers an unexpected segment; None for a RST (RFC 9293, 3.10.7.1)."""
+    """Return the RST that answers an unexpected segment, or None if the segment is a RST itself
+    (RFC 9293, section 3.10.7.1).
+    """
     if segment.rst:
         return None
     if segment.ack:

@@ -1,4 +1,4 @@
-"""The sending half of a connection: transmission, retransmission, and the timers."""
+"""Sending half of a connection: transmission, retransmission and timers."""
 
 import errno
 from typing import Final
@@ -34,10 +34,10 @@ HANDSHAKE: Final = 5
 
 
 class Sender(Recovery):
-    """Everything of a connection except its states. Segments to send are put into `out`.
+    """All of a connection except its states. It appends segments to send to `out`.
 
-    `wake` is when `tick` has to be called at the latest; a call that is too early only costs time.
-    Times are seconds.
+    `wake` is the time at which `tick` must be called at the latest. A call that is too early does
+    no harm. Times are seconds.
     """
 
     __slots__ = (
@@ -81,34 +81,34 @@ class Sender(Recovery):
 
     def __init__(self, isn: int, mss: int, now: float, receive_limit: int = 0) -> None:
         super().__init__(isn)
-        self.mss = mss  # bytes of payload, at most
-        self.piece = mss  # the same, bounded by half of the largest window seen
+        self.mss = mss  # maximum payload of a segment in bytes
+        self.piece = mss  # `mss`, but at most half of the peer's largest window so far
         self.peer_window = self.peer_window_most = 0
         self.inbox = Inbox(receive_limit)
         self.outbox = Outbox()
         self.round_trip = RoundTrip()
         self.out: list[Segment] = []
-        self.error = 0  # an errno that the program has not got yet
-        self.orphan = False  # the program has closed it
+        self.error = 0  # errno that the program has not been told yet, or 0
+        self.orphan = False  # whether the program has closed the connection
         self.no_delay = False
         self.send_limit = 0  # bytes, from SO_SNDBUF; 0: automatic
-        self.unsent_limit = 0  # bytes, from TCP_NOTSENT_LOWAT; 0: none
+        self.unsent_limit = 0  # bytes, from TCP_NOTSENT_LOWAT; 0: no limit
         self.fin_wanted = self.fin_sent = False
-        self.backoff = 0  # consecutive timeouts
-        self.probed = False  # a tail loss probe is in flight
-        self._probes = 0  # unanswered probes of a closed window
+        self.backoff = 0  # number of consecutive timeouts
+        self.probed = False  # whether a tail loss probe is in flight
+        self._probes = 0  # number of unanswered probes of a closed window
         # Use of the congestion window in the last round trip (RFC 7661, as in Linux).
-        self._limited = False  # it stopped the sender
-        self._most_out = 0  # maximum of segments in flight
+        self._limited = False  # whether the window stopped the sender
+        self._most_out = 0  # maximum number of segments in flight
         self._usage_end = isn
         self._lost_since = 0.0
-        self._small_end = isn  # end of the last segment that was not full (Nagle)
+        self._small_end = isn  # end of the last segment that was not full (for Nagle's algorithm)
         self._sent_at = now
         # Acknowledging.
-        self.recent = NO_STAMP  # the stamp to echo
-        self._last_ack = 0  # the last number acknowledged
+        self.recent = NO_STAMP  # timestamp of the peer to echo
+        self._last_ack = 0  # last sequence number acknowledged to the peer
         self._quick = QUICK_ACKS
-        self.interactive = False  # replies carry the acknowledgements
+        self.interactive = False  # whether data soon follows what arrives, and carries the ACK
         self.ack_now = False
         self.ack_at = INFINITY
         # Timers.
@@ -116,13 +116,15 @@ class Sender(Recovery):
         self.timer_at = INFINITY
         self.life_at = INFINITY
         self.heard_at = now
-        self.data_at = -INFINITY  # when the peer's last bytes arrived
+        self.data_at = -INFINITY  # time at which the peer's last bytes arrived
         self.wake = INFINITY
 
-    # Out.
+    # Sending.
 
     def flush(self, now: float) -> None:
-        """Send everything that may be sent."""
+        """Send everything that may be sent now: lost segments, new data, and a due
+        acknowledgement.
+        """
         board = self.board
         if self.phase != OPEN:
             lost = board.next_lost()
@@ -135,6 +137,7 @@ class Sender(Recovery):
             self._emit(self.nxt, b"", False, now)
 
     def _send_new(self, now: float) -> None:
+        """Send new data, as far as the windows and Nagle's algorithm permit."""
         outbox, board, cubic = self.outbox, self.board, self.cubic
         silent = now - self._sent_at
         if not board and silent > self.round_trip.rto:
@@ -164,17 +167,20 @@ class Sender(Recovery):
             self._arm(now)
 
     def _most(self, piece: int) -> int:
-        """Return the bytes that one segment takes: reports of holes use part of its space."""
+        """Return the payload in bytes that fits into one segment of up to `piece` bytes. SACK
+        blocks take part of the space.
+        """
         sack = self.inbox.sack
         return min(piece, self.mss - SACK_BYTES - BLOCK_BYTES * len(sack)) if sack else piece
 
     def _must_wait(self) -> bool:
-        """Whether Nagle's rule holds data back; in Minshall's variant, one small segment may be in
-        flight.
+        """Return whether Nagle's algorithm delays a segment that is not full. In Minshall's
+        variant, one such segment may be in flight.
         """
         return not (self.no_delay or self.fin_wanted) and self._small_end > self.una
 
     def _send(self, data: bytes, fin: bool, now: float) -> None:
+        """Send new data as one segment, with FIN if `fin` is True."""
         seq = self.nxt
         end = self.nxt = seq + len(data) + fin
         self.board.add(Flight(seq, end, data, fin, now, False))
@@ -192,6 +198,7 @@ class Sender(Recovery):
             self._arm(now)
 
     def _send_again(self, flight: Flight, now: float) -> None:
+        """Retransmit a segment, in several parts if the MSS has shrunk."""
         board = self.board
         board.replace(flight)
         for twin in flight.split(self._most(self.mss), now):
@@ -205,6 +212,7 @@ class Sender(Recovery):
             self._arm(now)
 
     def _emit(self, seq: int, data: bytes, fin: bool, now: float) -> None:
+        """Append a segment with these bytes to `out`. It acknowledges all data that has arrived."""
         inbox = self.inbox
         sack = inbox.sack if len(data) <= self._most(self.mss) else ()
         segment: Segment
@@ -227,10 +235,10 @@ class Sender(Recovery):
         self.ack_now = False
         self.ack_at = INFINITY
 
-    # In.
+    # Acknowledgements.
 
     def acknowledged(self, segment: Segment, now: float) -> None:
-        """Process the peer's acknowledgement and its window."""
+        """Process the acknowledgement and the window of a segment from the peer."""
         acked, echo, board = segment.acked, segment.echo, self.board
         delivered = 0
         if acked > self.una:
@@ -262,6 +270,7 @@ class Sender(Recovery):
                 self._arm(now)
 
     def _window_changed(self, window: int) -> None:
+        """Process a new window of the peer."""
         if self.timer == WINDOW_PROBE and window > self.peer_window:
             self.backoff = 0
             self._disarm()
@@ -271,11 +280,14 @@ class Sender(Recovery):
             self._size_pieces()
 
     def _size_pieces(self) -> None:
+        """Compute `piece` again, after a change of the MSS or of the peer's largest window."""
         half = self.peer_window_most // 2
         self.piece = self.mss if half >= self.mss else max(half, min(LEAST_MSS, self.mss))
 
     def _detect(self, delivered: int, now: float) -> None:
-        """Find losses; begin, continue or end recovery."""
+        """Detect losses, and begin, continue or end recovery. `delivered` is the number of newly
+        delivered segments.
+        """
         board = self.board
         if self.phase != OPEN and self.una >= self._recover:
             self._recovered()
@@ -292,8 +304,9 @@ class Sender(Recovery):
             self._pace(delivered)
 
     def path_takes(self, mss: int, now: float) -> None:
-        """Send dropped segments again in parts: a router does not pass segments of this size (RFC
-        1191). That is no sign of congestion.
+        """Reduce the MSS to `mss` bytes, because a router reports that larger segments do not pass
+        (RFC 1191), and send the dropped segments again in parts. The congestion window stays,
+        because this loss is no sign of congestion.
         """
         if mss >= self.mss:
             return
@@ -308,17 +321,21 @@ class Sender(Recovery):
     # Timers.
 
     def _set(self, timer: int, at: float) -> None:
+        """Set the retransmission timer to the purpose `timer` and the time `at`."""
         self.timer = timer
         self.timer_at = at
         if at < self.wake:
             self.wake = at
 
     def _disarm(self) -> None:
+        """Stop the retransmission timer."""
         self.timer = IDLE
         self.timer_at = INFINITY
 
     def _arm(self, now: float) -> None:
-        """Set the timer again after something was sent or has arrived."""
+        """Set the retransmission timer again, after a segment was sent or an acknowledgement has
+        arrived.
+        """
         trip = self.round_trip
         wait = trip.rto
         if self.backoff:
@@ -331,7 +348,7 @@ class Sender(Recovery):
                 self._disarm()
             return
         if self.phase == OPEN and not self.probed and not board.sacked and trip.smooth:
-            # The acknowledgement of a single segment may be delayed (RFC 8985, 7.2).
+            # The acknowledgement of a single segment may be delayed (RFC 8985, section 7.2).
             probe = 2 * trip.smooth + (RTO_MIN_S if len(board) == 1 else PROBE_LEAST_S)
             if probe < wait:
                 self._set(TAIL_PROBE, now + probe)
@@ -339,11 +356,11 @@ class Sender(Recovery):
         self._set(TIMEOUT, now + wait)
 
     def due(self) -> float:
-        """Return when `tick` has something to do; infinity for never."""
+        """Return the time of the earliest timer; infinity if none is set."""
         return min(self.timer_at, self.ack_at, self.life_at)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Run the timers that have expired."""
         if now >= self.ack_at:
             self.ack_now = True
             self.interactive = False
@@ -355,6 +372,7 @@ class Sender(Recovery):
         self.wake = self.due()
 
     def _timer_fired(self, now: float) -> None:
+        """Handle the expiry of the retransmission timer, by its purpose."""
         timer = self.timer
         self._disarm()
         if timer == TIMEOUT:
@@ -371,6 +389,9 @@ class Sender(Recovery):
             self._shake_again(now)
 
     def _timed_out(self, now: float) -> None:
+        """Handle a retransmission timeout: mark all segments as lost and send the first again, or
+        give up.
+        """
         if not self.backoff:
             self._lost_since = now
         elif now - self._lost_since >= GIVE_UP_S or (
@@ -390,8 +411,8 @@ class Sender(Recovery):
             self._send_again(lost, now)
 
     def _probe_tail(self, now: float) -> None:
-        """Send new data, or the last segment again, so that a lost tail is noticed (RFC 8985,
-        7.3).
+        """Send new data or, if there is none, the last segment again, so that the loss of the last
+        segments is detected (RFC 8985, section 7.3).
         """
         self.probed = True
         size = min(self.outbox.size, self._most(self.piece))
@@ -407,7 +428,9 @@ class Sender(Recovery):
         self._arm(now)
 
     def _probe_window(self, now: float) -> None:
-        """Probe a closed window; if it is only small, send what fits."""
+        """Probe the closed window of the peer. If the window is merely small, send the data that
+        fits.
+        """
         room = self.una + self.peer_window - self.nxt
         size = min(room, self.outbox.size, self._most(self.piece))
         if size > 0:
@@ -422,7 +445,7 @@ class Sender(Recovery):
         self._arm(now)
 
     def _ask(self, now: float) -> None:
-        """Send what the peer already has, so that it replies."""
+        """Send an empty segment with an old sequence number, which the peer must acknowledge."""
         inbox = self.inbox
         self.out.append(
             Segment(self.una - 1, inbox.next, inbox.window(), b"", (), now, self.recent)
@@ -432,12 +455,12 @@ class Sender(Recovery):
 
     @property
     def queued(self) -> int:
-        """Bytes from the program that the peer has not acknowledged."""
+        """Number of bytes from the program that the peer has not acknowledged."""
         return self.nxt - self.una + self.outbox.size
 
     @property
     def limit(self) -> int:
-        """Maximum of bytes that may be queued."""
+        """Maximum number of bytes that may be queued."""
         if self.send_limit:
             return self.send_limit
         wanted = int(3 * self.cubic.window) * self.mss
@@ -445,7 +468,7 @@ class Sender(Recovery):
             return SEND_BUFFER_BYTES
         return min(wanted, SEND_BUFFER_MAX_BYTES)
 
-    # Implemented by the states above.
+    # Implemented by the subclass `Connection`.
 
     def fail(self, number: int) -> None:
         raise NotImplementedError

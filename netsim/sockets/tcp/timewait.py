@@ -1,4 +1,6 @@
-"""Remains of a connection for a minute after its end (RFC 9293, 3.3.2; RFC 6191)."""
+"""TIME-WAIT: the state of a connection for a minute after its end (RFC 9293, section 3.3.2; RFC
+6191).
+"""
 
 from .connection import Connection
 from .defaults import TIME_WAIT_S
@@ -6,22 +8,26 @@ from .segment import Segment
 
 
 class TimeWait:
-    """Answers late segments, so that neither they nor a lost last ACK do harm."""
+    """Connection in TIME-WAIT. It replies to late segments, so that neither a late copy nor the
+    loss of the last ACK does harm.
+    """
 
     __slots__ = ("next", "nxt", "recent", "until")
 
     def __init__(self, connection: Connection, now: float) -> None:
-        self.next = connection.inbox.next  # what the peer would send next
-        self.nxt = connection.nxt
+        self.next = connection.inbox.next  # next sequence number of the peer
+        self.nxt = connection.nxt  # next sequence number of this side
         self.recent = connection.recent
         self.until = now + TIME_WAIT_S
 
     def admits(self, syn: Segment) -> bool:
-        """Whether a SYN belongs to a new connection, and is not a late copy from the old one."""
+        """Return whether a segment is the SYN of a new connection, and not a late copy from the old
+        one.
+        """
         return syn.syn and not syn.ack and (syn.seq >= self.next or syn.stamp > self.recent)
 
     def receive(self, segment: Segment, now: float) -> Segment | None:
-        """Process a segment; return the reply, or None."""
+        """Process a segment. Return the reply, or None if it gets none."""
         if segment.rst:
             self.until = now
             return None
