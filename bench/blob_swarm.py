@@ -24,7 +24,7 @@ from typing import Any, Final
 import trio
 
 from shoal.dht.content.library import Library
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
@@ -67,7 +67,7 @@ class Node:
             self.endpoint = Endpoint(host, self.identity, admission=OpenSwarm())
             self.host, self.library = host, Library(host, Path("/home/models"))
             await self.library.open()
-            self.exchange = Exchange(host, self.endpoint, self.library)
+            self.exchange = ChunkExchange(host, self.endpoint, self.library)
             self.endpoint.handle("blob.chunk", self._count)
             await nursery.start(self.endpoint.run, "0.0.0.0", 4001)
             task_status.started(self)

@@ -1,7 +1,7 @@
 """A blob of 256 MiB from one provider, compared with a lower bound and with Lattica's Bitswap.
 
 Loopback, two processes per side, interleaved round by round; each figure is the median over the
-rounds, MiB/s by elapsed time. Ours: `Exchange.fetch_blob` of fresh random bytes into an empty
+rounds, MiB/s by elapsed time. Ours: `ChunkExchange.fetch_blob` of fresh random bytes into an empty
 library on disk, every chunk verified, all of it synced when the clock stops. Bound: the minimum for
 a verified copy over the same link, measured in the same run. The provider reads a file and sends it
 as one stream, reading ahead; the getter hashes each MiB with SHA-256 and writes it to a file of its
@@ -43,7 +43,7 @@ from lane import make_endpoint
 from rpc_vs_lattica import LOOPBACK, started
 
 from shoal.dht.content.library import Library
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.real import RealHost
@@ -70,7 +70,7 @@ async def hold(folder: Path) -> None:
     host, endpoint = RealHost(), make_endpoint()
     library = Library(host, folder / "models")
     await library.open()
-    Exchange(host, endpoint, library)
+    ChunkExchange(host, endpoint, library)
 
     async def make(call: Call) -> Reply:
         """Make a fresh blob of the given size."""
@@ -216,7 +216,7 @@ class Ours:
         root = (await self.link.call("make", {"size": size}, timeout=120)).header["root"]
         library = Library(host, self.folder / str(number))
         await library.open()
-        exchange = Exchange(host, self.endpoint, library)
+        exchange = ChunkExchange(host, self.endpoint, library)
         cpu, began = await self._processors(), time.perf_counter()
         report = await exchange.fetch_blob(root, lambda: [self.link.peer])
         took = time.perf_counter() - began

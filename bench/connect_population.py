@@ -38,7 +38,7 @@ from worlds.town import Meeting, Town, meet
 
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency
-from shoal.netsim.population.mix import Draw, Kind, Population, build, draw, load
+from shoal.netsim.population.mix import Draw, Population, VolunteerKind, build, draw, load
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.netsim.trace.trace import SENT, Trace
 from shoal.netsim.world import World
@@ -61,7 +61,7 @@ PUBLISHED: Final = 0.70
 RUNGS: Final = Strategies(lan=False)  # every home has one computer
 
 
-def quotas(kinds: Sequence[Kind], count: int) -> list[Kind]:
+def quotas(kinds: Sequence[VolunteerKind], count: int) -> list[VolunteerKind]:
     """Return `count` volunteers by the shares of the classes, by the largest remainder."""
     exact = {kind.name: kind.share * count for kind in kinds}
     least = {name: floor(value) for name, value in exact.items()}
@@ -71,12 +71,12 @@ def quotas(kinds: Sequence[Kind], count: int) -> list[Kind]:
     return [kind for kind in kinds for _ in range(least[kind.name])]
 
 
-def draw_one(people: Population, kind: Kind, random: Random) -> Draw:
+def draw_one(people: Population, kind: VolunteerKind, random: Random) -> Draw:
     alone = replace(people, kinds=(replace(kind, share=1.0),))
     return draw(alone, random, latency.matrix())
 
 
-def homes(kinds: Sequence[Kind]) -> list[Kind]:
+def homes(kinds: Sequence[VolunteerKind]) -> list[VolunteerKind]:
     """Return the kinds that other nodes cannot reach, with shares that sum to 1."""
     found = [kind for kind in kinds if kind.nat and not kind.forward]
     whole = sum(kind.share for kind in found)

@@ -28,13 +28,13 @@ from yardstick import Yardstick
 from shoal.cli.client import request
 from shoal.cli.swarm import LocalSwarm
 from shoal.dht.content.library import Library
-from shoal.node.control.messages.generation import Answer, Run
+from shoal.node.control.messages.generation import GeneratedText, Run
 from shoal.node.control.messages.models import AddModel
 from shoal.node.control.messages.node import Status
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
-from shoal.tasks.engine.kv import KV, Budget
-from shoal.tasks.engine.llama import Model
+from shoal.tasks.engine.kv import KV, KvBudget
+from shoal.tasks.engine.llama import ShardModel
 from shoal.tasks.engine.sampling import choose
 from shoal.tasks.placement.shard import choose_dtype, shard_of
 from shoal.transport.host.real import RealHost
@@ -82,7 +82,7 @@ class Bare:
 
     def __init__(self, case: Case) -> None:
         self._shard = case.shard
-        self._model = Model(architecture(case.shard.config), case.shard)
+        self._model = ShardModel(architecture(case.shard.config), case.shard)
         self._tokens = case.tokens
 
     def token_ms(self, prompt_tokens: int) -> float:
@@ -95,7 +95,7 @@ class Bare:
     def _token_ms(self, prompt_tokens: int) -> float:
         model, shard = self._model, self._shard
         size = prompt_tokens + self._tokens
-        kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, Budget(2**40))
+        kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, KvBudget(2**40))
         ids = torch.ones(prompt_tokens, dtype=torch.long)
         position, began = 0, 0.0
         for step in range(self._tokens):
@@ -174,7 +174,7 @@ class Daemons:
             time.sleep(0.05)
         raise SystemExit(f"the daemons were not ready in {START_SECONDS:g} s")
 
-    def ask(self, prompt: str) -> Answer:
+    def ask(self, prompt: str) -> GeneratedText:
         """Return the most likely continuation, and its figures."""
         case = self._case
         ask = Run(model=case.name, prompt=prompt, raw=True, max_tokens=case.tokens)

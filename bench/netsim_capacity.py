@@ -30,7 +30,7 @@ from yardstick import Yardstick
 
 from shoal.netsim.daemons.daemon import Daemon
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
 
@@ -77,7 +77,7 @@ def one(count: int) -> dict[str, Any]:
         cpu[virtual] = time.process_time()
         yardstick.sample()
 
-    run = Run(parse(SCENARIO.format(homes=count - PUBLIC, public=PUBLIC)), 1, progress=look)
+    run = ScenarioRun(parse(SCENARIO.format(homes=count - PUBLIC, public=PUBLIC)), 1, progress=look)
     began, wall = time.process_time(), time.perf_counter()
     result = run.go()
     join, idle = cpu[JOINED_S] - began, cpu[END_S] - cpu[JOINED_S]

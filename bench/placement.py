@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from shoal.netsim.daemons.placements import Outcome, Placements
+from shoal.netsim.daemons.placements import PlacementOutcome, PlacementSwarm
 
 MEASURES = ("tasks", "state/membership/record.py", "netsim/daemons/placements.py")
 
@@ -37,9 +37,9 @@ def main() -> int:
     args = parser.parse_args()
     seeds = range(100 if args.quick else args.seeds)
     began = time.process_time()
-    found = [Placements(seed).run() for seed in seeds]
+    found = [PlacementSwarm(seed).run() for seed in seeds]
     cpu = time.process_time() - began
-    without = [Placements(seed, standing=False).run() for seed in seeds]
+    without = [PlacementSwarm(seed, standing=False).run() for seed in seeds]
     worst = max(found, key=lambda outcome: outcome.hole_s)
     result = {
         "name": "placement",
@@ -59,7 +59,7 @@ def main() -> int:
     return 0 if result["ok"] else 1
 
 
-def most(found: list[Outcome]) -> int:
+def most(found: list[PlacementOutcome]) -> int:
     return max(outcome.moves for outcome in found)
 
 

@@ -35,7 +35,7 @@ from worlds.twofaced import ACTS, MOODS, PLOTS, TwoFaced
 from shoal.netsim.seeds import Figures, Ledger
 from shoal.state import defaults
 from shoal.state.feeds.entry import Entry
-from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.replication.replica import Replica, Taken
 
@@ -56,8 +56,8 @@ TWINS: Final = 10
 class Credulous(Replica):
     """Replica that sees no proof in two entries of one number."""
 
-    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
-        return Verdict(Outcome.KNOWN)
+    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> EntryVerdict:
+        return EntryVerdict(EntryOutcome.KNOWN)
 
     async def take(self, items: Sequence[Any]) -> Taken:
         return await super().take([item for item in items if len(item) == 1])

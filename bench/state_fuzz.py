@@ -38,7 +38,7 @@ from yardstick import Yardstick
 
 from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
-from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity
@@ -74,7 +74,7 @@ class Victim:
         self.keys = [f"{number}" for number in range(keys)]
         self.epoch = 0
         self.hold_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
-        assert self.say(*self.renewal()) is Outcome.NEWS
+        assert self.say(*self.renewal()) is EntryOutcome.NEWS
 
     @property
     def document(self) -> Document:
@@ -106,7 +106,7 @@ class Victim:
             changes[key] = None if gone else self.value()
         return False, self.document.write(changes)
 
-    def say(self, fresh: bool, update: bytes) -> Outcome:
+    def say(self, fresh: bool, update: bytes) -> EntryOutcome:
         """Process the update as an entry by the liar, from its bytes on; note how long that
         took.
         """
@@ -126,13 +126,13 @@ class Victim:
         with self.held():
             entry = open_entry(sealed)
             verdict = self.feed.admit(entry)
-        if verdict.outcome is Outcome.NEWS:
+        if verdict.outcome is EntryOutcome.NEWS:
             self.show(verdict)
             self.epoch += fresh
             self.check(verdict.changed)
-        return Outcome.OLD if verdict.code == "epoch-full" else verdict.outcome
+        return EntryOutcome.OLD if verdict.code == "epoch-full" else verdict.outcome
 
-    def show(self, verdict: Verdict) -> None:
+    def show(self, verdict: EntryVerdict) -> None:
         """Let the views follow, step by step; note the longest step."""
         steps, left = iter(self.views.steps(self.feed.name, verdict)), True
         while left:
@@ -279,7 +279,7 @@ def attack(count: int, seed: int) -> dict[str, Any]:
         outcome = victim.say(fresh, mutated(rng, update))
         holds[0], most_cpu = max(holds[0], victim.hold_ms), max(most_cpu, victim.hold_ms[1])
         outcomes[outcome.value] += 1
-        if outcome is Outcome.OLD:  # its epoch is full
+        if outcome is EntryOutcome.OLD:  # its epoch is full
             victim.say(*victim.renewal())
         if turn % 500 == 0:
             most_mib = max(most_mib, rss_mib())
@@ -307,12 +307,12 @@ def heaviest(rng: random.Random, victim: Victim) -> Iterator[tuple[float, float,
     for _ in range(3):  # each releases a document with a full history
         client = client_of(victim.feed.name, victim.epoch + 1)
         outcome = victim.say(True, snapshot(victim.kind, client, full))
-        assert outcome is Outcome.NEWS
-        while outcome is Outcome.NEWS:
+        assert outcome is EntryOutcome.NEWS
+        while outcome is EntryOutcome.NEWS:
             yield victim.hold_ms
             changes = {key: rng.randbytes(1) for key in rng.sample(keys, 3000)}
             outcome = victim.say(False, victim.document.write(changes))
-        assert outcome is Outcome.OLD
+        assert outcome is EntryOutcome.OLD
 
 
 def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
@@ -320,7 +320,7 @@ def bombed(victim: Victim) -> Iterator[tuple[float, float, float]]:
     for bomb in BOMBS:
         facts = dict.fromkeys(victim.keys[: victim.kind.live_bytes // (len(bomb) + 32)], bomb)
         client = client_of(victim.feed.name, victim.epoch + 1)
-        assert victim.say(True, snapshot(victim.kind, client, facts)) is Outcome.NEWS
+        assert victim.say(True, snapshot(victim.kind, client, facts)) is EntryOutcome.NEWS
         yield victim.hold_ms
 
 

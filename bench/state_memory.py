@@ -35,7 +35,7 @@ import state_views
 from state_views import OWN, Swarm
 from worlds.replicanode import at_once
 
-from shoal.state.feeds.archive import Stored
+from shoal.state.feeds.archive import ArchivedFeed
 from shoal.state.feeds.changes import Drop, Forget, Put, Work
 from shoal.state.feeds.entry import (
     NO_PARENT,
@@ -47,7 +47,7 @@ from shoal.state.feeds.entry import (
     seal_entry,
 )
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.scan import Ledger, write_update
+from shoal.state.feeds.scan import DocumentFacts, write_update
 from shoal.state.feeds.store import Store
 from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
@@ -71,7 +71,7 @@ class Feed:
     author: Identity
     name: FeedName
     facts: dict[str, bytes]
-    ledger: Ledger = field(default_factory=lambda: Ledger(1, 1))
+    ledger: DocumentFacts = field(default_factory=lambda: DocumentFacts(1, 1))
     epoch: int = EPOCH - 1
     head: tuple[int, bytes] = (-1, NO_PARENT)
     size: int = 0
@@ -79,7 +79,7 @@ class Feed:
 
     def begin(self) -> Entry:
         self.epoch += 1
-        self.ledger = Ledger(client_of(self.name, self.epoch), KINDS[self.name.kind].keys)
+        self.ledger = DocumentFacts(client_of(self.name, self.epoch), KINDS[self.name.kind].keys)
         self.head, self.size = (-1, NO_PARENT), 0
         entry = self._seal(dict(self.facts))
         self.least = entry.size
@@ -162,8 +162,8 @@ class StoreArchive:
             yield from batch.feeds
             after = batch.after
 
-    async def load(self) -> Sequence[Stored]:
-        return [Stored(feed.name, feed.head, feed.size) for feed in self.batches()]
+    async def load(self) -> Sequence[ArchivedFeed]:
+        return [ArchivedFeed(feed.name, feed.head, feed.size) for feed in self.batches()]
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int

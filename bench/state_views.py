@@ -2,8 +2,8 @@
 
 Each member has one feed of each of five kinds, as a node reads them after a start. This node has a
 thousand jobs of its own, which thousands of claims name. Then it repeatedly changes a fact of its
-own in each of the six kinds: `Writer` seals the entries, the feeds admit them, the views follow,
-and the watchers of the views get the new content.
+own in each of the six kinds: `FeedWriter` seals the entries, the feeds admit them, the views
+follow, and the watchers of the views get the new content.
 
 `value` is the p99 of the time elapsed on the event loop for one change of every view, from the
 change until a task that watches each view has been woken and shown it, in reference ms. It is
@@ -36,13 +36,13 @@ from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import Feed
 from shoal.state.feeds.kinds import KINDS, part_of_root
 from shoal.state.feeds.scan import HEADER_BYTES, fact_bytes
-from shoal.state.feeds.writer import Writer
+from shoal.state.feeds.writer import FeedWriter
 from shoal.state.membership.record import Capacity, ModelName, ShardRecord
 from shoal.state.views.jobs import Job, job_fact, job_id
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
-from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.state.views.usage import UsageCount, usage_fact, usage_key
 from shoal.state.views.view import Watch
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity, PeerId, peer_id_of
@@ -107,7 +107,7 @@ def claim_of(peer: PeerId, job: str, rng: Random) -> Mapping[str, Any]:
 
 
 def usage(rng: Random) -> Mapping[str, Any]:
-    return usage_fact(Count(*(rng.randrange(2**30) for _ in range(4))))
+    return usage_fact(UsageCount(*(rng.randrange(2**30) for _ in range(4))))
 
 
 class Node:
@@ -118,7 +118,7 @@ class Node:
         self.views = views
         self.random = swarm.random
         self.feeds: dict[FeedName, Feed] = {}
-        self.writer = Writer(OWN, self.feed, lot=self.random.randrange)
+        self.writer = FeedWriter(OWN, self.feed, lot=self.random.randrange)
         self.now = 0.0
         self.follow_s = 0.0  # CPU seconds that the views took
         self.watches = [

@@ -95,7 +95,7 @@ def sizes(done: float, total: float | None, speed: float | None) -> str:
     return f"{render.size(done)} of {render.size(total)}{rate}"
 
 
-class Waiting:
+class WaitingStatus:
     """Shows what the command waits for: as one changing line on a terminal, and elsewhere as a line
     for each change."""
 

@@ -50,7 +50,7 @@ class ChunkCorrupt(ModelError):
         self.digest = digest
 
 
-class DiskFull(ModelError):
+class NotEnoughDisk(ModelError):
     """Error for `needed` bytes that do not fit on the disk, which has `free` bytes.
 
     The `reserve`, which must always stay free, is not part of `free`. All are in bytes.
@@ -70,7 +70,7 @@ class DiskFull(ModelError):
         self.free = free
 
 
-class QuotaFull(DiskFull):
+class QuotaFull(NotEnoughDisk):
     """Error for `needed` bytes that exceed the owner's limit, when nothing more can be evicted.
 
     `limit`, `needed` and `used` are in bytes.

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from ..transport.identity import PeerId
 from . import defaults
-from .kademlia.candidate import Step
+from .kademlia.candidate import LookupStep
 from .kademlia.foundrecords import FoundRecord
 from .kademlia.walk import cells
 from .records.key import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindingResult:
     """Records found under a key, and the queries (`path`) that the look-up sent, in order.
 
     There is one record for each author and slot, the latest. `began` and `ended` are times of the
@@ -20,7 +20,7 @@ class Found:
     """
 
     records: tuple[FoundRecord, ...] = ()
-    path: tuple[Step, ...] = ()
+    path: tuple[LookupStep, ...] = ()
     began: float = 0.0
     ended: float = 0.0
 

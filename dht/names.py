@@ -21,7 +21,7 @@ from .content.library import check_name
 from .content.library import unknown as unknown_model
 from .content.manifest import is_digest
 from .errors import ModelError
-from .finding import Found
+from .finding import FindingResult
 from .records.key import Key, record_key
 from .records.record import NameBody
 
@@ -30,7 +30,7 @@ _PREFIX: Final = re.compile(r"[0-9a-f]{1,64}")
 _BARE: Final = re.compile(rf"[0-9a-f]{{{defaults.PREFIX_MIN},64}}")
 
 
-class Source(IntEnum):
+class VoucherSource(IntEnum):
     """Where a voucher was found. Lower values take precedence."""
 
     HERE = 0  # on this node
@@ -43,12 +43,12 @@ class Voucher:
     """A node that vouches for a name. `age` is the age of its statement when found, in seconds."""
 
     peer: PeerId
-    source: Source
+    source: VoucherSource
     age: float
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class NameMeaning:
     """A root that a name may mean.
 
     `layers` and `size` (bytes) are copied from the statement of the first voucher, and are 0 if
@@ -62,16 +62,16 @@ class Meaning:
     vouchers: tuple[Voucher, ...] = ()
 
     @property
-    def source(self) -> Source:
+    def source(self) -> VoucherSource:
         """The source that takes precedence among those of the vouchers.
 
         The DHT if there are none.
         """
-        return min((each.source for each in self.vouchers), default=Source.DHT)
+        return min((each.source for each in self.vouchers), default=VoucherSource.DHT)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NameStatement:
     """A voucher's statement, from any source, that a name means a root."""
 
     voucher: Voucher
@@ -93,7 +93,7 @@ class Asked:
         return (not self.name or name == self.name) and root.startswith(self.prefix)
 
 
-class Records(Protocol):
+class NameRecords(Protocol):
     """The part of a `Dht` that name resolution uses."""
 
     async def find(
@@ -104,7 +104,7 @@ class Records(Protocol):
         enough: int = ...,
         timeout: float = ...,
         kinds: tuple[str, ...] = ...,
-    ) -> Found: ...
+    ) -> FindingResult: ...
 
 
 class Names:
@@ -117,7 +117,7 @@ class Names:
 
     def __init__(
         self,
-        records: Records,
+        records: NameRecords,
         *,
         own: PeerId,
         here: Callable[[], Mapping[str, str]],
@@ -130,7 +130,7 @@ class Names:
         self._known = known
         self._told = told
 
-    async def resolve(self, text: str, *, timeout: float = defaults.NAME_FIND) -> Meaning:
+    async def resolve(self, text: str, *, timeout: float = defaults.NAME_FIND) -> NameMeaning:
         """Return the model that the text means, with its vouchers.
 
         If this node and its members do not know the model, this looks in the DHT for up to
@@ -148,14 +148,16 @@ class Names:
             raise other_hash(text, others)
         raise unknown(text, {each.body.name for each in said} | set(self._here()))
 
-    def near(self, text: str) -> list[Meaning]:
+    def near(self, text: str) -> list[NameMeaning]:
         """Return the matching models that this node and its members know, without asking the DHT.
 
         Raises ModelError `bad-name` if the text is invalid.
         """
         return self._meanings(self._read(text), self._near())
 
-    async def meanings(self, text: str, *, timeout: float = defaults.NAME_FIND) -> list[Meaning]:
+    async def meanings(
+        self, text: str, *, timeout: float = defaults.NAME_FIND
+    ) -> list[NameMeaning]:
         """Return all models that the text may mean, at most `NAME_MEANINGS`.
 
         They are sorted by the precedence of their source, then by the number of vouchers, most
@@ -173,13 +175,13 @@ class Names:
         text = naming.normal(text)
         return Asked(text, "") if text in self._here() else read(text)
 
-    def _near(self) -> Iterable[Said]:
+    def _near(self) -> Iterable[NameStatement]:
         """Yield the statements of this node and of its members."""
         for peer, body in self._told():
-            source = Source.HERE if peer == self._own else Source.MEMBERS
-            yield Said(Voucher(peer, source, 0.0), body)
+            source = VoucherSource.HERE if peer == self._own else VoucherSource.MEMBERS
+            yield NameStatement(Voucher(peer, source, 0.0), body)
 
-    async def _far(self, name: str, timeout: float) -> list[Said]:
+    async def _far(self, name: str, timeout: float) -> list[NameStatement]:
         """Find the statements about a name in the DHT, except this node's own.
 
         Returns [] for no name.
@@ -194,17 +196,19 @@ class Names:
             kinds=(NameBody.kind,),
         )
         return [
-            Said(Voucher(each.record.author, Source.DHT, each.age), each.record.body)
+            NameStatement(
+                Voucher(each.record.author, VoucherSource.DHT, each.age), each.record.body
+            )
             for each in found.records
             if isinstance(each.record.body, NameBody) and each.record.author != self._own
         ]
 
-    def _meanings(self, asked: Asked, said: Iterable[Said]) -> list[Meaning]:
+    def _meanings(self, asked: Asked, said: Iterable[NameStatement]) -> list[NameMeaning]:
         """Group the statements that match by name and root, and return a sorted list of meanings.
 
         `said` must list the statements of sources with precedence first.
         """
-        of_root: dict[tuple[str, str], dict[PeerId, Said]] = {}
+        of_root: dict[tuple[str, str], dict[PeerId, NameStatement]] = {}
         for name, root in self._here().items():
             if asked.fits(name, root):
                 of_root[name if asked.name else "", root] = {}
@@ -222,15 +226,17 @@ class Names:
         found.sort(key=lambda one: (one.source, -len(one.vouchers), one.root))
         return found[: defaults.NAME_MEANINGS]
 
-    def _meaning(self, name: str, root: str, vouched: Mapping[PeerId, Said]) -> Meaning:
+    def _meaning(
+        self, name: str, root: str, vouched: Mapping[PeerId, NameStatement]
+    ) -> NameMeaning:
         """Combine the statements about one name and root."""
         vouchers = [each.voucher for each in vouched.values()]
         if self._here().get(name) == root and self._own not in vouched:
-            vouchers.append(Voucher(self._own, Source.HERE, 0.0))
+            vouchers.append(Voucher(self._own, VoucherSource.HERE, 0.0))
         vouchers.sort(key=lambda voucher: (voucher.source, voucher.age))
         first = next(iter(vouched.values()), None)
         layers, size = (first.body.layers, first.body.size) if first is not None else (0, 0)
-        return Meaning(name, root, layers, size, tuple(vouchers))
+        return NameMeaning(name, root, layers, size, tuple(vouchers))
 
 
 def read(text: str) -> Asked:
@@ -251,25 +257,25 @@ def read(text: str) -> Asked:
     return Asked(text, "")
 
 
-def chosen(asked: Asked, meanings: list[Meaning]) -> list[Meaning]:
+def chosen(asked: Asked, meanings: list[NameMeaning]) -> list[NameMeaning]:
     """Return those meanings whose source takes precedence.
 
     If the user gave all 64 digits of a root, at most one meaning is returned.
     """
     if is_digest(asked.prefix):
         return meanings[:1]
-    nearest = min((one.source for one in meanings), default=Source.DHT)
+    nearest = min((one.source for one in meanings), default=VoucherSource.DHT)
     return [one for one in meanings if one.source is nearest]
 
 
-def _only(text: str, meanings: list[Meaning]) -> Meaning:
+def _only(text: str, meanings: list[NameMeaning]) -> NameMeaning:
     """Return the only meaning. Raises ModelError `ambiguous-model` if there are several."""
     if len(meanings) > 1:
         raise ambiguous(text, meanings)
     return meanings[0]
 
 
-def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
+def spelled(meaning: NameMeaning, others: Iterable[NameMeaning] = ()) -> str:
     """Format a meaning as `NAME@HASH`, or as a hash if it has no name.
 
     The hash has as many digits as are needed to distinguish the root from those of `others`.
@@ -284,7 +290,7 @@ def spelled(meaning: Meaning, others: Iterable[Meaning] = ()) -> str:
     return f"{naming.spelled(meaning.name)}@{meaning.root[:digits]}" + (doubt and f" ({doubt})")
 
 
-def ambiguous(text: str, meanings: list[Meaning]) -> ModelError:
+def ambiguous(text: str, meanings: list[NameMeaning]) -> ModelError:
     """Return the error for a text that matches several models. It lists the vouchers of each."""
     shown = [
         f"{spelled(one, meanings)} ({_vouched(one.vouchers)})"
@@ -316,7 +322,7 @@ def unknown(text: str, names: Iterable[str]) -> ModelError:
     return unknown_model(text, names, f" {KNOWN}", hint=hint)
 
 
-def other_hash(text: str, meanings: list[Meaning]) -> ModelError:
+def other_hash(text: str, meanings: list[NameMeaning]) -> ModelError:
     """Return the error for a `NAME@HASH` whose name is known only with other hashes."""
     listed = ", ".join(spelled(one, meanings) for one in meanings[: defaults.NAME_CHOICES])
     return ModelError(

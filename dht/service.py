@@ -19,11 +19,11 @@ from ..transport.link.link import Link
 from ..transport.networks import Nearness, nearness_of
 from . import defaults
 from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
-from .finding import Found, Gathering, regions
+from .finding import FindingResult, Gathering, regions
 from .kademlia.answering import Answering
 from .kademlia.asking import Asking
 from .kademlia.brieflinks import BriefLinks, Connect
-from .kademlia.candidate import Step
+from .kademlia.candidate import LookupStep
 from .kademlia.diallimiter import DialLimiter
 from .kademlia.foundrecords import FoundRecord
 from .kademlia.joining import Joining
@@ -151,7 +151,7 @@ class Dht:
         enough: int = 1,
         timeout: float = defaults.FIND_S_ALL,
         kinds: tuple[str, ...] = (),
-    ) -> Found:
+    ) -> FindingResult:
         """Find the records under one key, as `find_many` does."""
         found = await self.find_many([key], most=most, enough=enough, timeout=timeout, kinds=kinds)
         return found[key]
@@ -164,7 +164,7 @@ class Dht:
         enough: int = 1,
         timeout: float = defaults.FIND_S_ALL,
         kinds: tuple[str, ...] = (),
-    ) -> dict[Key, Found]:
+    ) -> dict[Key, FindingResult]:
         """Find the records under each key, and return them with the trace of the look-ups.
 
         The look-up of a key ends when records of `enough` authors are known, when there is no other
@@ -176,7 +176,7 @@ class Dht:
         began = self._host.now()
         gathered = {key: self._gathered(key, kinds) for key in keys}
         lacking = [key for key, found in gathered.items() if found.authors() < enough]
-        steps: dict[Key, Sequence[Step]] = {}
+        steps: dict[Key, Sequence[LookupStep]] = {}
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 limit = trio.Semaphore(defaults.LOOKUPS)
@@ -189,7 +189,7 @@ class Dht:
                     nursery.start_soon(look)
         ended = self._host.now()
         return {
-            key: Found(tuple(found.records()), tuple(steps.get(key, ())), began, ended)
+            key: FindingResult(tuple(found.records()), tuple(steps.get(key, ())), began, ended)
             for key, found in gathered.items()
         }
 
@@ -197,7 +197,7 @@ class Dht:
         self,
         group: list[Key],
         gathered: dict[Key, Gathering],
-        steps: dict[Key, Sequence[Step]],
+        steps: dict[Key, Sequence[LookupStep]],
         enough: int,
         most: int,
         kinds: tuple[str, ...],

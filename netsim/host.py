@@ -18,7 +18,7 @@ from .clock import Events
 from .errors import SimError
 from .network.network import Attachment, Network
 from .network.packet import TCP, Packet
-from .streams import Streams
+from .streams import RandomStreams
 
 if TYPE_CHECKING:
     from .daemons.daemon import DaemonHandle
@@ -111,7 +111,7 @@ class Host:
         return self.network.events
 
     @property
-    def streams(self) -> Streams:
+    def streams(self) -> RandomStreams:
         return self.network.streams
 
     def addresses(self) -> list[str]:

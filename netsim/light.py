@@ -17,7 +17,7 @@ Sends = Iterable[tuple[bytes, Addr]]
 """Datagrams to send, each with its destination."""
 
 
-class Core(Protocol):
+class LightCore(Protocol):
     """Protocol logic of a light host, without I/O. Times are seconds of the simulation."""
 
     wake_at: float
@@ -50,7 +50,7 @@ class LightHost:
         "up",
     )
 
-    def __init__(self, network: Network, name: str, core: Core) -> None:
+    def __init__(self, network: Network, name: str, core: LightCore) -> None:
         self._network = network
         self.name = name
         self.core = core
@@ -130,7 +130,7 @@ class LightHost:
         """Cut the power, so that nothing is sent or received any more."""
         self.up = False
 
-    def restart(self, core: Core | None = None) -> None:
+    def restart(self, core: LightCore | None = None) -> None:
         """Switch the power on. If `core` is given, it replaces the old core, whose state is
         lost.
         """

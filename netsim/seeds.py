@@ -14,7 +14,7 @@ Figures = dict[str, Any]
 _BEGINNING = b'{"seed": '
 
 
-class Measurement:
+class SeedLines:
     """Results of one measurement in a file. A line has the seed, the parameters (`settings`) and
     the figures.
 
@@ -85,7 +85,7 @@ def measure(
     SimError if the file is not that of a measurement.
     """
     wanted = list(dict.fromkeys(seeds))
-    kept = Measurement(path, settings)
+    kept = SeedLines(path, settings)
     for count, seed in enumerate(wanted, 1):
         known = seed in kept
         if not known:

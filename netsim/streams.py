@@ -7,7 +7,7 @@ at one host, does not change the random numbers of any other.
 from random import Random
 
 
-class Streams:
+class RandomStreams:
     """Random streams of one run, created at their first use."""
 
     def __init__(self, seed: int) -> None:

@@ -23,14 +23,14 @@ from .determinism.memory import deterministic_collection
 from .determinism.strict import strict
 from .errors import NothingLeft
 from .host import Host
-from .light import Core, LightHost
+from .light import LightCore, LightHost
 from .nat.kinds import DUAL, build
 from .network.dns import Resolver
-from .network.gateway import Gateway, GatewayPlace
+from .network.gateway import GatewayPlace, Router
 from .network.link import LinkSpec
 from .network.network import Attachment, Latency, Network, Subnet
 from .sockets.factory import SocketFactory, equip
-from .streams import Streams
+from .streams import RandomStreams
 from .trace.trace import Trace
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ class World:
         self.fuzz = False  # whether the seed draws the order of tasks runnable at the same instant
         self.patience = 30.0  # seconds of real time that a task may run without a checkpoint
         self.events = Events()
-        self.streams = Streams(seed)
+        self.streams = RandomStreams(seed)
         self.network = Network(self.events, self.streams, trace)
         self.internet = Subnet(self.network, "internet", latency)
         self.internet.carries_groups = False
         self.names: dict[str, list[str]] = {}  # DNS zone: addresses by name
         self.hosts: dict[str, Host] = {}
         self.lights: dict[str, LightHost] = {}
-        self.gateways: dict[str, Gateway] = {}
+        self.gateways: dict[str, Router] = {}
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
@@ -73,7 +73,7 @@ class World:
         name: str,
         *,
         address: str | None = None,
-        behind: Gateway | None = None,
+        behind: Router | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool | None = None,
@@ -96,7 +96,7 @@ class World:
         host: Host,
         *,
         address: str | None = None,
-        behind: Gateway | None = None,
+        behind: Router | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool | None = None,
@@ -114,12 +114,12 @@ class World:
         self.names[host.name] = host.addresses()
         return attachment
 
-    def _outside(self, behind: Gateway | None) -> Subnet:
+    def _outside(self, behind: Router | None) -> Subnet:
         """Return the subnet inside the gateway `behind`, or the internet if there is no gateway."""
         return behind.inside if behind is not None else self.internet
 
     def _assign(
-        self, attachment: Attachment, address: str | None, behind: Gateway | None, ipv6: bool | None
+        self, attachment: Attachment, address: str | None, behind: Router | None, ipv6: bool | None
     ) -> None:
         """Assign addresses to an attachment, and route them to it."""
         subnet = attachment.subnet
@@ -148,10 +148,10 @@ class World:
     def light(
         self,
         name: str,
-        core: Core,
+        core: LightCore,
         *,
         address: str | None = None,
-        behind: Gateway | None = None,
+        behind: Router | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
@@ -173,12 +173,12 @@ class World:
         name: str,
         kind: str = "linux-drop",
         *,
-        behind: Gateway | None = None,
+        behind: Router | None = None,
         link: LinkSpec | None = None,
         site: int = 0,
         ipv6: bool = False,
         **knobs: object,
-    ) -> Gateway:
+    ) -> Router:
         """Add a NAT or firewall of this kind (see `nat/kinds.py`) to the internet, or to the inside
         of another gateway.
 

@@ -15,7 +15,7 @@ from .feeds.committer import Keeper, Lost
 from .feeds.document import Document
 from .feeds.entry import FORKED, Entry, FeedName, Head, client_of
 from .feeds.kinds import KINDS, all_parts
-from .feeds.steps import Steps
+from .feeds.steps import StepCounter
 from .feeds.stored import StoredFeed, verify
 from .replication.replica import Replica
 from .replication.replication import Replication
@@ -39,7 +39,7 @@ class FeedView:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class InspectedEntry:
     """One entry, with the facts that it changed in readable form.
 
     A deleted fact has the value None.
@@ -99,7 +99,7 @@ class Inspection:
             facts = await self._replica.facts(public_key_of(name.author), (name.kind, name.part))
         return await _readable(facts)
 
-    async def history(self, view: FeedView) -> AsyncIterator[Said]:
+    async def history(self, view: FeedView) -> AsyncIterator[InspectedEntry]:
         """Yield the entries of a feed's current epoch, each with the facts that it changed.
 
         The first entry contains all facts that the feed had when the epoch began. Raises
@@ -117,7 +117,7 @@ class Inspection:
                     changes = document.apply(entry.update)
                 except BadUpdate:
                     return  # a new epoch has begun, or the feed is damaged
-                yield Said(entry, await _readable(changes))
+                yield InspectedEntry(entry, await _readable(changes))
                 await trio.lowlevel.checkpoint()
             if not entries:
                 return
@@ -160,7 +160,7 @@ def _damaged(feeds: list[StoredFeed]) -> list[FeedName]:
 async def _readable(facts: Mapping[str, bytes | None]) -> dict[str, object]:
     """Return facts in readable form. Lets other tasks run from time to time."""
     shown: dict[str, object] = {}
-    steps = Steps()
+    steps = StepCounter()
     for key, value in facts.items():
         shown[key] = None if value is None else readable(value)
         if steps.ends_with(value):

@@ -24,7 +24,7 @@ from .directory import Directory
 from .errors import BadRecord
 from .feeds.entry import FeedName
 from .feeds.kinds import part_of_root
-from .feeds.ownfacts import Place, Said, Value
+from .feeds.ownfacts import Place, Value, WrittenFacts
 from .membership.membership import Membership
 from .membership.record import MemberRecord, ShardRecord
 from .service import State
@@ -173,7 +173,7 @@ def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
     )
 
 
-def _all_said(said: MemberRecord) -> Iterator[Said]:
+def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
     """Yield the facts that describe this record, grouped by kind.
 
     Each fact is in one group only.
@@ -182,8 +182,8 @@ def _all_said(said: MemberRecord) -> Iterator[Said]:
         (0, ABOUT): {"version": said.version},
         (0, CAPACITY): capacity_fact(said.capacity),
     }
-    yield Said("member", about, {ABOUT, CAPACITY}.__contains__)
-    yield Said(
+    yield WrittenFacts("member", about, {ABOUT, CAPACITY}.__contains__)
+    yield WrittenFacts(
         "models",
         {(0, m.name): model_fact(m) for m in said.models if m.name and m.layers},
     )
@@ -192,7 +192,7 @@ def _all_said(said: MemberRecord) -> Iterator[Said]:
     for shard in said.shards:
         number = numbers[shard.root] = numbers.get(shard.root, -1) + 1
         shards[part_of_root(shard.root), shard_key(shard.root, number)] = shard_fact(shard)
-    yield Said("shards", shards)
+    yield WrittenFacts("shards", shards)
 
 
 _SIGNED = {"addresses", "holdings", "run", "aim"}

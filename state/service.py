@@ -25,9 +25,9 @@ from .feeds.diskarchive import KeptArchive
 from .feeds.entry import Entry, FeedName, read_stored
 from .feeds.feed import Feed
 from .feeds.kinds import KINDS, all_parts
-from .feeds.ownfacts import OwnFacts, Said, Value
+from .feeds.ownfacts import OwnFacts, Value, WrittenFacts
 from .feeds.stored import StoredFeed
-from .feeds.writer import Writer
+from .feeds.writer import FeedWriter
 from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
@@ -83,7 +83,7 @@ class State:
         """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()
         self._regrouped: dict[bytes, None] = {}  # authors whose visible facts have changed
-        self._writer: Writer | None = None
+        self._writer: FeedWriter | None = None
         self._came_back = False  # a peer sent an entry of this node's own feeds
         self._own_facts = OwnFacts()
         self._due = trio.Event()  # there is something to write
@@ -119,7 +119,7 @@ class State:
         assert self.upkeep is not None
         return self.upkeep
 
-    def say(self, said: Said) -> None:
+    def say(self, said: WrittenFacts) -> None:
         """Replace all facts of this node whose keys `said` covers with those that `said` states.
 
         Facts that `said` covers but does not state are deleted from this node's feeds. May be
@@ -216,7 +216,7 @@ class State:
         await self._keeper.run(task_status=task_status)
 
     def _begin(self, feeds: Mapping[FeedName, Feed]) -> None:
-        writer = self._writer = Writer(
+        writer = self._writer = FeedWriter(
             self._identity,
             feeds.__getitem__,
             lot=lambda below: int.from_bytes(self._host.entropy(8)) % below,

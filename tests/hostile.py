@@ -19,7 +19,14 @@ from typing import Any, cast
 import msgpack
 import trio
 
-from shoal.dht.kademlia.messages import Aged, Find, Found, Store, decode_codes, encode_codes
+from shoal.dht.kademlia.messages import (
+    Aged,
+    Find,
+    FindReply,
+    StoreRequest,
+    decode_codes,
+    encode_codes,
+)
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import parse_key
 from shoal.state.feeds.archive import MemoryArchive
@@ -139,7 +146,7 @@ class Liar:
 
     async def store(self, to: str, records: list[str], age: int = 0) -> dict[str, Any]:
         """Send sealed records to a node; return the code of each, or that of the refusal of all."""
-        store = Store(tuple(Aged(age, bytes.fromhex(each)) for each in records))
+        store = StoreRequest(tuple(Aged(age, bytes.fromhex(each)) for each in records))
         return await self.raw(to, "dht.store", store.encode().hex(), len(records))
 
     async def raw(self, to: str, method: str, payload: str, count: int = 0) -> dict[str, Any]:
@@ -162,7 +169,7 @@ class Liar:
         reply = await self._links[to].call(
             "dht.find", payload=find.encode(), priority=Priority.CONTROL, timeout=10
         )
-        found = Found.decode(bytes(reply.payload), find)
+        found = FindReply.decode(bytes(reply.payload), find)
         return {"sealed": [aged.sealed.hex() for aged in found.records[0]]}
 
     def counts(self) -> dict[str, Any]:
@@ -214,11 +221,11 @@ class Liar:
                 return Reply(payload=self._crowd(places))
             case "ghosts":
                 ghosts = [tuple(self._ghost() for _ in range(GHOSTS)) for _ in range(places)]
-                return Reply(payload=Found(((),) * len(find.keys), tuple(ghosts)).encode())
+                return Reply(payload=FindReply(((),) * len(find.keys), tuple(ghosts)).encode())
             case "forged":
                 records = (tuple(self._forged),) * len(find.keys)
-                return Reply(payload=Found(records, ((),) * places).encode())
-        return Reply(payload=Found(((),) * len(find.keys), ((),) * places).encode())
+                return Reply(payload=FindReply(records, ((),) * places).encode())
+        return Reply(payload=FindReply(((),) * len(find.keys), ((),) * places).encode())
 
     def _ghost(self) -> Contact:
         """Return a contact of a node that does not exist, at a port without a listener."""
@@ -237,7 +244,7 @@ class Liar:
         await trio.lowlevel.checkpoint()
         if self._store == "silent":
             await trio.sleep_forever()
-        count = len(Store.decode(bytes(call.payload)).records)
+        count = len(StoreRequest.decode(bytes(call.payload)).records)
         return Reply(payload=encode_codes([""] * count))
 
 

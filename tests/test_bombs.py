@@ -14,7 +14,7 @@ import pytest
 
 from shoal.dht.content.manifest import Manifest
 from shoal.dht.errors import DhtError, ModelError
-from shoal.dht.kademlia.messages import Find, Found, Store, decode_codes
+from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest, decode_codes
 from shoal.dht.kademlia.persistence import _opened
 from shoal.dht.kademlia.table import Table
 from shoal.dht.records import record as dht_record
@@ -84,12 +84,12 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "heads": gossip.decode_heads,
     "compare": gossip.Compare.decode,
     "compared": gossip.Compared.decode,
-    "ask": gossip.Ask.decode,
+    "ask": gossip.HeadsQuestion.decode,
     "answered heads": gossip.Heads.decode,
     "pulled": gossip.Pulled.decode,
     "dht question": Find.decode,
-    "dht answer": lambda data: Found.decode(data, Find(())),
-    "dht store": Store.decode,
+    "dht answer": lambda data: FindReply.decode(data, Find(())),
+    "dht store": StoreRequest.decode,
     "dht codes": lambda data: decode_codes(data, 1),
     "dht record": lambda data: dht_record.open_record(seal(ALICE, dht_record.DOMAIN, data)),
     "contact": read_contact,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "netsim.md").read_text()
@@ -31,4 +31,4 @@ def test_the_guide_has_the_recorded_table(bench: Any) -> None:
 
 def test_the_scenario_of_the_guide_runs() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(Run(parse(text), 1).topology.groups["unlucky"]) == 6
+    assert len(ScenarioRun(parse(text), 1).topology.groups["unlucky"]) == 6

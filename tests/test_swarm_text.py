@@ -19,7 +19,7 @@ import trio
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from shoal.dht.content.library import Library
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.state.errors import StateError
 from shoal.state.listing import Listing
 from shoal.state.membership.membership import Membership
@@ -37,10 +37,10 @@ from shoal.tasks.inference.gateway import (
     TextDelta,
 )
 from shoal.tasks.inference.models import Models
-from shoal.tasks.inference.sources import Sources
+from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
-from shoal.tasks.serving.serving import Device, Serving, ServingSettings
+from shoal.tasks.serving.serving import Serving, ServingDevice, ServingSettings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -121,16 +121,16 @@ class Node:
         )
         self.directory = Listing(host, self.membership, self.state)
         self.library = Library(host, self.folder)
-        self.exchange = Exchange(host, self.endpoint, self.library)
+        self.exchange = ChunkExchange(host, self.endpoint, self.library)
         self.engine = EngineProcess(host, threads=1) if self.layers else None
         courier = Courier(self.endpoint)
         self.stage = Stage(host, courier, self.engine)
-        sources = Sources(self.library, self.exchange, self.directory)
+        sources = ModelSources(self.library, self.exchange, self.directory)
         self.models = Models(host, sources)
         self.gateway = Gateway(host, courier, self.directory, self.models)
         self.serving = Serving(
             host,
-            Device(self.stage, self.engine),
+            ServingDevice(self.stage, self.engine),
             sources,
             ServingSettings(memory=2**28, model="small", layers=self.layers, dtype="float32"),
             backing=Backing,

@@ -5,7 +5,7 @@ from math import floor
 from typing import NamedTuple
 
 from . import defaults
-from .networks import THIS_MACHINE, Network, networks
+from .networks import THIS_MACHINE, ContainingNetwork, networks
 from .rates import Rate, SourceRates, bound_of
 
 
@@ -84,7 +84,7 @@ class Sources:
         self._each = each
         self._most = most
         self._bounds: dict[int, float] = {}
-        self._counts: dict[Network, int] = {}
+        self._counts: dict[ContainingNetwork, int] = {}
 
     def fits(self, ip: str, *, without: str = "") -> bool:
         """Return whether one more item from `ip` would be within the bounds of all its networks.
@@ -122,7 +122,7 @@ class Sources:
         return len(self._counts)
 
 
-class Entry(NamedTuple):
+class CrowdEntry(NamedTuple):
     """A connection that a `Crowd` has counted."""
 
     ip: str
@@ -155,7 +155,7 @@ class Crowd:
         """Number of present connections."""
         return self._far + self._near
 
-    def enter(self, ip: str, now: float) -> Entry | None:
+    def enter(self, ip: str, now: float) -> CrowdEntry | None:
         """Count a connection from an IP address and return its entry. Return None, without counting
         it, if a bound is reached."""
         near = is_own(ip)
@@ -169,14 +169,14 @@ class Crowd:
         else:
             self._far += 1
             self._sources.add(ip)
-        return Entry(ip, new)
+        return CrowdEntry(ip, new)
 
     def _has_room(self, new: bool) -> bool:
         among_all = self._far if self._apart else self.count
         kept = 0 if new else floor(self._most * defaults.KEPT_SHARE)
         return among_all < self._most - kept
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: CrowdEntry) -> None:
         """Remove a connection, given by its entry, from the counts."""
         if is_own(entry.ip):
             self._near -= 1
@@ -205,7 +205,7 @@ class Arrivals:
         kept = min(defaults.KEPT_S * total.per_s, defaults.KEPT_SHARE * total.burst)
         self._rates = SourceRates(each, total, kept=kept)
 
-    def allow(self, entry: Entry, now: float) -> bool:
+    def allow(self, entry: CrowdEntry, now: float) -> bool:
         """Return whether one more connection may be accepted now, and count it if so."""
         return is_own(entry.ip) or self._rates.take(entry.ip, now, new=entry.new)
 

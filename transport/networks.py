@@ -123,7 +123,7 @@ def path_kind_to(ip: str) -> PathKind:
     return PathKind.LAN if found.is_private and not found.is_unspecified else PathKind.DIRECT
 
 
-class Network(NamedTuple):
+class ContainingNetwork(NamedTuple):
     """A network that contains an address, such as `192.0.2.0/24`."""
 
     name: str
@@ -131,14 +131,14 @@ class Network(NamedTuple):
     """The bound of this network, as a multiple of the bound of the smallest network."""
 
 
-THIS_MACHINE: Final = Network("loopback", 1)
-_UNKNOWN: Final = Network("unknown", 1)
+THIS_MACHINE: Final = ContainingNetwork("loopback", 1)
+_UNKNOWN: Final = ContainingNetwork("unknown", 1)
 _LOOPBACK_SIX: Final = bytes(15) + b"\1"
 _MAPPED_FOUR: Final = bytes(10) + b"\xff\xff"
 
 
 @lru_cache(4096)
-def targets(ip: str) -> tuple[Network, ...]:
+def targets(ip: str) -> tuple[ContainingNetwork, ...]:
     """Return the networks of an address that may belong to one victim of an attack, smallest first.
 
     For IPv4 these are the address itself and its /24, for IPv6 its /64, /56 and /48. A dial or
@@ -152,7 +152,7 @@ def targets(ip: str) -> tuple[Network, ...]:
 
 
 @lru_cache(4096)
-def networks(ip: str) -> tuple[Network, ...]:
+def networks(ip: str) -> tuple[ContainingNetwork, ...]:
     """Return the networks of an address that may belong to one owner, smallest first.
 
     For IPv4 these are its /24 and /16, for IPv6 its /64, /56, /48 and /32. A limit by source
@@ -186,7 +186,7 @@ def _packed(ip: str) -> bytes | None:
     return packed[12:] if packed.startswith(_MAPPED_FOUR) else packed
 
 
-def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
+def _around(packed: bytes, four: Levels, six: Levels) -> tuple[ContainingNetwork, ...]:
     """Return the networks around an address. `four` and `six` list (prefix length in bits, share)
     for the two IP versions."""
     family, levels = (AF_INET, four) if len(packed) == 4 else (AF_INET6, six)
@@ -194,7 +194,7 @@ def _around(packed: bytes, four: Levels, six: Levels) -> tuple[Network, ...]:
     for bits, share in levels:
         whole = bits // 8
         name = inet_ntop(family, packed[:whole] + bytes(len(packed) - whole))
-        found.append(Network(f"{name}/{bits}", share))
+        found.append(ContainingNetwork(f"{name}/{bits}", share))
     return tuple(found)
 
 

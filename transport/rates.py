@@ -9,7 +9,7 @@ from math import inf
 from typing import Final, Protocol
 
 from . import defaults
-from .networks import Network, networks, targets
+from .networks import ContainingNetwork, networks, targets
 
 _SLICES: Final = 60  # slices into which a window is divided, a count
 
@@ -133,7 +133,7 @@ class SourceRates:
         self._kept = kept
         self._keys = keys
         self._rates: dict[int, Rate] = {}
-        self._buckets: OrderedDict[Network, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[ContainingNetwork, Bucket] = OrderedDict()
 
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
         """Take a token from all buckets of a source, if each has one. Return whether they had.
@@ -154,7 +154,7 @@ class SourceRates:
             bucket.take(now)
         return True
 
-    def _bucket(self, source: Network, now: float) -> Bucket:
+    def _bucket(self, source: ContainingNetwork, now: float) -> Bucket:
         """Return the bucket of a network. Creates it if there is none."""
         bucket = self._buckets.get(source)
         if bucket is None:

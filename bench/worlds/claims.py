@@ -12,12 +12,12 @@ from shoal.netsim.seeds import Figures
 from shoal.state import defaults
 from shoal.state.claims.claimant import Claimant, patience
 from shoal.state.claims.rule import Claim, claim_fact
-from shoal.state.claims.shares import Shares
+from shoal.state.claims.shares import WorkerRing
 from shoal.state.feeds.entry import FeedName
-from shoal.state.feeds.feed import Verdict
-from shoal.state.feeds.writer import Writer
+from shoal.state.feeds.feed import EntryVerdict
+from shoal.state.feeds.writer import FeedWriter
 from shoal.state.replication.replica import Replica
-from shoal.state.views.jobs import Job, Jobs, Standing, State, job_fact, job_id
+from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState, job_fact, job_id
 from shoal.state.views.views import Views
 from shoal.transport.identity import PeerId, public_key_of
 
@@ -54,10 +54,10 @@ class ByClock(Claimant):
 
     void: Callable[[Claim], bool]
 
-    def _place(self, standing: Standing, job: Job, now: float) -> int | None:
+    def _place(self, standing: JobStanding, job: Job, now: float) -> int | None:
         claim = standing.claim
         if claim and not claim.done and claim.claimant != self._own and self.void(claim):
-            standing = Standing(standing.id, job, None)
+            standing = JobStanding(standing.id, job, None)
         return super()._place(standing, job, now)
 
 
@@ -88,13 +88,13 @@ class Node(ReplicaNode):
         self.replica.watchers.append(self)
         own = {kind: FeedName(self.peer, kind, 0) for kind in ("jobs", "claims")}
         feeds = {name: at_once(self.replica.own_feed(name)) for name in own.values()}
-        self.writer = Writer(self.identity, feeds.__getitem__, lot=self._random.randrange)
+        self.writer = FeedWriter(self.identity, feeds.__getitem__, lot=self._random.randrange)
         self.replica.takes_own = lambda entry: self.writer.takes(entry, self.time)
         for peer in sim.peers:
             for kind in own:
                 facts = at_once(self.replica.facts(public_key_of(peer), (kind, 0)))
                 self.views.restored(FeedName(peer, kind, 0), facts)
-        shares = Shares()
+        shares = WorkerRing()
         for peer in sim.peers if sim.twin != "no shares" else ():
             shares.add(peer)
         self.claimant = CLAIMANTS.get(sim.twin, Claimant)(
@@ -164,7 +164,7 @@ class Node(ReplicaNode):
             self.start(self.exchange.write(entries, self.writer.stored))
         self.flush_soon()
 
-    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
+    def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
         """Follow an entry that was taken in, its own or another's."""
         yield from self.views.steps(name, verdict)
         for key, value in verdict.changed.items():
@@ -390,5 +390,5 @@ class Sim:
 def winner(jobs: Jobs, job: str) -> PeerId | None:
     """Return the claimant whose result a view shows."""
     standing = jobs.get(job)
-    done = standing is not None and standing.state is State.DONE
+    done = standing is not None and standing.state is JobState.DONE
     return standing.claim.claimant if done and standing.claim else None

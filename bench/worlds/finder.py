@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from shoal.dht.finding import Found
+from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.publishing import PublishReport
 from shoal.dht.kv.index import KvIndex
 from shoal.dht.records.key import Key
@@ -173,10 +173,10 @@ class Finder:
 
         return await self.within(go)
 
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(self, key: Key, **how: Any) -> FindingResult:
         """Call `Dht.find` within this computer."""
 
-        async def go() -> Found:
+        async def go() -> FindingResult:
             return await self.dht.find(key, **how)
 
         return await self.within(go)

@@ -21,7 +21,7 @@ from shoal.state.errors import StateError
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.entry import Entry, open_entry
 from shoal.state.membership.roster import Roster
-from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.interest import Interest
 from shoal.state.replication.network import Unanswered
 from shoal.state.replication.replica import Replica
@@ -78,7 +78,7 @@ class ReplicaNode:
         self.peer = identity.peer
         self.archive = archive or MemoryArchive()
         self.replica = replica(identity.peer, self.archive, interest=interest)
-        self.exchange = Exchange(self.replica, self, random.randrange)
+        self.exchange = FeedExchange(self.replica, self, random.randrange)
         self.roster = Roster(identity.peer)
         self.lane = LightLane(self._came, self._unheard)
         self.wake_at = inf
@@ -97,11 +97,11 @@ class ReplicaNode:
         self._stirred = False  # the exchange may have something to do
         self._look_at = inf
 
-    def face(self, peer: PeerId) -> Exchange:
+    def face(self, peer: PeerId) -> FeedExchange:
         """Return the exchange that a peer talks to; an honest node has only one."""
         return self.exchange
 
-    def faces(self) -> list[Exchange]:
+    def faces(self) -> list[FeedExchange]:
         return [self.exchange]
 
     # As a core.

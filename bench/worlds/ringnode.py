@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shoal.dht.defaults import K
 from shoal.dht.kademlia.lookup import Lookup
-from shoal.dht.kademlia.messages import Aged, Find, Found, Store
+from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest
 from shoal.dht.kademlia.query import LookupSettings, Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
@@ -55,7 +55,7 @@ def parcel(size: int, message: Any) -> Parcel:
     return made
 
 
-def found_size(found: Found) -> int:
+def found_size(found: FindReply) -> int:
     """Return the approximate size of a reply in bytes; encoding it would cost more than all
     else.
     """
@@ -73,7 +73,7 @@ class _Exchange:
     """One request: the dial if there is no link, then the message."""
 
     contact: Contact
-    request: Find | Store
+    request: Find | StoreRequest
     done: Done  # called with the answer, or None
     trip: int  # of the dial; DIAL_TRIPS when there is a link
     size: int
@@ -151,12 +151,12 @@ class RingNode:
     def linked(self, peer: PeerId) -> bool:
         return self.now - self.links.get(peer, -inf) < LINK_IDLE_S
 
-    def ask(self, contact: Contact, request: Find | Store, done: Done) -> None:
+    def ask(self, contact: Contact, request: Find | StoreRequest, done: Done) -> None:
         """Send a request. `done` gets a Found or a list of codes, or None if the peer did not
         reply.
         """
         self._serial += 1
-        records = request.records if isinstance(request, Store) else ()
+        records = request.records if isinstance(request, StoreRequest) else ()
         size = 220 + sum(len(aged.sealed) + 8 for aged in records)
         trip = DIAL_TRIPS if self.linked(contact.peer) else 0
         self.sent["store" if records else "find"] += 1
@@ -228,13 +228,13 @@ class RingNode:
             codes = self.keep(request, asker)
             self._in_parts(60 + 4 * len(codes), "answer", number, codes, source)
 
-    def find(self, find: Find) -> Found:
+    def find(self, find: Find) -> FindReply:
         """Return its reply to a question."""
         records = self.store.find(find.keys, self.now, most=find.most, kinds=find.kinds)
         places = (*find.keys, *find.near)
-        return Found(records, tuple(tuple(self.table.nearest(key)) for key in places))
+        return FindReply(records, tuple(tuple(self.table.nearest(key)) for key in places))
 
-    def keep(self, store: Store, sender: Contact) -> list[str]:
+    def keep(self, store: StoreRequest, sender: Contact) -> list[str]:
         """Store records that a peer sends; return a code for each."""
         self.store.radius = SLACK * self.table.radius()
         network = min(sender.networks, default="")
@@ -368,11 +368,11 @@ class Liar(RingNode):
     forge: Callable[[Key], Sequence[bytes]] = staticmethod(lambda key: ())
     """Returns sealed records under a key, by authors that it made up."""
 
-    def find(self, find: Find) -> Found:
+    def find(self, find: Find) -> FindReply:
         near = tuple(self._named(point(key)) for key in (*find.keys, *find.near))
         forged = tuple(self.forge(key)[: find.most] for key in find.keys)
         records = tuple(tuple(Aged(0, sealed) for sealed in each) for each in forged)
-        return Found(records, near)
+        return FindReply(records, near)
 
     def _named(self, at: int) -> tuple[Contact, ...]:
         kin = nsmallest(LIAR_KIN, self.kin, key=lambda one: one.point ^ at)
@@ -381,7 +381,7 @@ class Liar(RingNode):
         ghosts = self._random.sample(around, min(K - len(kin), len(around)))
         return tuple(sorted((*kin, *ghosts), key=lambda one: one.point ^ at))
 
-    def keep(self, store: Store, sender: Contact) -> list[str]:
+    def keep(self, store: StoreRequest, sender: Contact) -> list[str]:
         return [""] * len(store.records)
 
 

@@ -14,7 +14,7 @@ from shoal.transport.defaults import HTTPS_PORT
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import PeerId
 from shoal.transport.link.link import Link
-from shoal.transport.nat.punch.outcome import Outcome
+from shoal.transport.nat.punch.outcome import PunchOutcome
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import Dialer
 
@@ -135,7 +135,7 @@ def is_direct(link: Link) -> bool:
     return link.path_kind not in (None, PathKind.RELAYED)
 
 
-def _words(outcome: Outcome) -> str:
+def _words(outcome: PunchOutcome) -> str:
     strategies = (
         f"{name} {strategy.reason or strategy.result}"
         for name, strategy in sorted(outcome.strategies.items())

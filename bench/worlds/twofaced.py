@@ -25,7 +25,7 @@ from shoal.state.feeds.entry import (
     seal_entry,
 )
 from shoal.state.feeds.kinds import KINDS, all_parts
-from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.gossip import (
     Compared,
     Heads,
@@ -153,16 +153,16 @@ class TwoFaced(ReplicaNode):
         shameless = partial(_Shameless, opened=opened_once)
         super().__init__(identity, random, where, names, archive=archive, replica=shameless)
         other = shameless(identity.peer, MemoryArchive())
-        self._faces = [self.exchange, Exchange(other, self, random.randrange)]
+        self._faces = [self.exchange, FeedExchange(other, self, random.randrange)]
         self._archives = [face.replica.archive for face in self._faces]
         self._histories = [_History(identity), _History(identity)]
         self._heard: list[Item] = []
         self.mood = "relay"
 
-    def face(self, peer: PeerId) -> Exchange:
+    def face(self, peer: PeerId) -> FeedExchange:
         return self._faces[sum(peer.encode()) % 2]
 
-    def faces(self) -> list[Exchange]:
+    def faces(self) -> list[FeedExchange]:
         return self._faces
 
     # With its key.

@@ -58,7 +58,7 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     If the command is interrupted, repeat it to continue where it stopped. If the disk fills up, it
     waits for free space. Needs a running daemon.
     """
-    from ...node.control.messages.models import GetBlob, Progress, Waiting
+    from ...node.control.messages.models import BytesDone, DiskFullWait, GetBlob
     from ..client import request
     from ..progress import Bar
 
@@ -66,9 +66,9 @@ def get(root: str, file: Path, data: Path, as_json: bool) -> None:
     check_folder(path.parent)
     with Bar("getting") as bar:
 
-        def on_event(event: Progress | Waiting) -> None:
+        def on_event(event: BytesDone | DiskFullWait) -> None:
             nonlocal came
-            if isinstance(event, Waiting):
+            if isinstance(event, DiskFullWait):
                 print(f"waiting: {render.safe(event.message, 300)}", file=sys.stderr)
             else:
                 bar.show(event.done, event.total)

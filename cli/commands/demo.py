@@ -12,9 +12,9 @@ from ..errors import CommandError
 from ..options import example
 
 if TYPE_CHECKING:
-    from ...node.control.messages.generation import Answer
+    from ...node.control.messages.generation import GeneratedText
     from ...node.control.messages.node import Status
-    from ..progress import Waiting
+    from ..progress import WaitingStatus
     from ..swarm import LocalSwarm
 
     Statuses = list[Status | None]
@@ -84,12 +84,12 @@ def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
     """
     from ...node.daemon.embedded import embedded_layers
     from ...transport.host.real import RealHost
-    from ..progress import Waiting
+    from ..progress import WaitingStatus
 
     model_layers = embedded_layers(RealHost())
     ranges = plan(nodes, model_layers)
     deadline = time.monotonic() + defaults.DEMO_START_TIMEOUT
-    with Waiting() as waiting:
+    with WaitingStatus() as waiting:
         if nodes > model_layers:
             waiting.show(f"the model has {model_layers} layers: further nodes serve replicas")
         swarm.start(_arguments(ranges[0], None))
@@ -121,7 +121,7 @@ def _all_ready(found: "Statuses") -> bool:
     )
 
 
-def _show(waiting: "Waiting", found: "Statuses") -> None:
+def _show(waiting: "WaitingStatus", found: "Statuses") -> None:
     words = [
         f"node {number}: {'starting' if status is None else status.serving.phase}"
         for number, status in enumerate(found, 1)
@@ -145,7 +145,7 @@ def _layers(status: "Status") -> str:
 
 def _generate(
     swarm: "LocalSwarm", prompt: str, max_tokens: int, seed: int, as_json: bool
-) -> "Answer":
+) -> "GeneratedText":
     from ...node.control.messages.generation import Run
     from ..client import request
 
@@ -158,13 +158,13 @@ def _generate(
         return request(swarm.nodes[0].data, ask, on_event=text.take, wait=True)
 
 
-def _print_figures(answer: "Answer") -> None:
+def _print_figures(answer: "GeneratedText") -> None:
     from .run import figures
 
     click.echo(f"\n{figures(answer)}")
 
 
-def _print_json(prompt: str, answer: "Answer", statuses: "Sequence[Status]") -> None:
+def _print_json(prompt: str, answer: "GeneratedText", statuses: "Sequence[Status]") -> None:
     nodes = [{"peer": status.peer, "layers": _layers(status)} for status in statuses]
     words = ("text", "reason", "tokens", "ttft_ms", "tokens_per_s", "hop_ms")
     found = {word: getattr(answer, word) for word in words}

@@ -14,7 +14,7 @@ from .. import defaults, render
 from ..options import data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages.node import Finding, Measuring, Reachability
+    from ...node.control.messages.node import DiagnosisView, Measuring, ReachabilityView
 
 LOCAL = ("loopback", "offline")  # verdicts for which other nodes cannot make a measurement
 RUNG = "strategy-"  # prefix of the codes of findings about one strategy
@@ -49,7 +49,7 @@ def _tell(_event: "Measuring") -> None:
     print(render.coloured(note, "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
-def report(answer: "Reachability", width: int) -> Iterator[str]:
+def report(answer: "ReachabilityView", width: int) -> Iterator[str]:
     """Yield the lines of the report, each of at most `width` characters."""
     yield from _wrapped("reachable: ", answer.verdict.sentence, width)
     general = [each for each in answer.findings if not each.code.startswith(RUNG)]
@@ -69,12 +69,12 @@ def report(answer: "Reachability", width: int) -> Iterator[str]:
         yield from ("", *_wrapped("", _measured(answer), width))
 
 
-def _strategy(finding: "Finding") -> tuple[str, str]:
+def _strategy(finding: "DiagnosisView") -> tuple[str, str]:
     name, _, state = render.safe(finding.sentence, 200).partition(": ")
     return name, state
 
 
-def _measured(answer: "Reachability") -> str:
+def _measured(answer: "ReachabilityView") -> str:
     if answer.measured_s is None:
         linked = "there are no links" if not answer.links else "no node was asked"
         return f"not measured yet: {linked}"

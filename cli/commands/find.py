@@ -10,7 +10,7 @@ from .. import render
 from ..options import data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages.dht import BlobSays, RecordView, Search, Searches, StepView
+    from ...node.control.messages.dht import BlobSays, RecordView, Searches, SearchView, StepView
 
 HEADS = ("KIND", "SAYS", "BY", "AGE", "TOLD BY")
 PATH_HEADS = ("ASKED", "PATH", "NEAR", "AFTER", "TOOK", "ANSWER")
@@ -31,10 +31,10 @@ def find(key: str, path: bool, data: Path, as_json: bool) -> None:
     digits of a key. The beginning of an id or root is enough if this node knows it. Records are
     claims that nothing has verified; they only say where to ask.
     """
-    from ...node.control.messages.dht import Find
+    from ...node.control.messages.dht import LookUp
     from ..client import request
 
-    answer = request(data, Find(key=key))
+    answer = request(data, LookUp(key=key))
     click.echo(render.as_json(answer) if as_json else report(answer, path=path))
 
 
@@ -45,7 +45,7 @@ def report(answer: "Searches", *, path: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _search(search: "Search", path: bool) -> str:
+def _search(search: "SearchView", path: bool) -> str:
     asked, took = len(search.path), search.took_ms
     nodes = render.count(asked, "node")
     lines = [f"{render.sentence(search.about)}: {nodes} asked, {took:.0f} ms"]

@@ -12,7 +12,7 @@ from ..options import Commands, data_option, example, json_option
 
 if TYPE_CHECKING:
     from ...node.control.messages.encoding import View
-    from ...node.control.messages.group import Group, MemberView
+    from ...node.control.messages.group import GroupView, MemberView
 
 HEADS = ("MEMBER", "ROLE", "BY", "SINCE", "NOW")
 INVITATION_HEADS = ("INVITATION", "ROLE", "JOINS LEFT", "ENDS")
@@ -112,7 +112,7 @@ def rotate(data: Path, as_json: bool) -> None:
     _say(answer, as_json, f"the members get key {answer.key}")
 
 
-def group_text(answer: "Group") -> str:
+def group_text(answer: "GroupView") -> str:
     """Format the reply of `group` as text and tables."""
     peers = [each.peer for each in answer.members] + [each.peer for each in answer.revoked]
     rows = [member_row(member, answer.own, peers) for member in answer.members]
@@ -147,7 +147,7 @@ def member_row(member: "MemberView", own: str, peers: Sequence[str] = ()) -> lis
     return [who, role, render.short(member.by, peers), since, live]
 
 
-def _head(answer: "Group") -> str:
+def _head(answer: "GroupView") -> str:
     key = "no key yet" if answer.key is None else f"key {answer.key}"
     known = "" if answer.key_known or answer.key is None else " (not known here yet)"
     return f"group {render.safe(answer.group)}, {key}{known}"

@@ -11,7 +11,7 @@ from .. import defaults, render
 from ..errors import CommandError
 from ..options import Commands, TextOptions, data_option, example, json_option
 from . import jobresults
-from .jobsubmit import ABSTRACT, LETTERS, Sender, interrupted, prompts_of, why
+from .jobsubmit import ABSTRACT, LETTERS, JobSender, interrupted, prompts_of, why
 
 if TYPE_CHECKING:
     from ...node.control.messages import jobs as messages
@@ -81,7 +81,7 @@ def submit(
     the swarm can read the jobs. Needs a running daemon.
     """
     prompts = prompts_of(prompt, file)
-    sender = Sender(data, name, options, show=not as_json, wait=wait)
+    sender = JobSender(data, name, options, show=not as_json, wait=wait)
     sender.send(prompts)
     if not wait:
         if as_json:

@@ -14,7 +14,7 @@ import click
 from .. import defaults, render
 from ..errors import CommandError
 from ..options import data_flag
-from ..progress import Waiting
+from ..progress import WaitingStatus
 
 if TYPE_CHECKING:
     from ...node.control.messages.jobs import (
@@ -129,11 +129,11 @@ class _Progress:
     JOBS_PROGRESS_PAUSE seconds."""
 
     def __init__(self) -> None:
-        self._waiting: Waiting | None = None
+        self._waiting: WaitingStatus | None = None
         self._said = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._waiting = Waiting()
+        self._waiting = WaitingStatus()
         self._waiting.__enter__()
         return self
 

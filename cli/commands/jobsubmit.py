@@ -22,7 +22,7 @@ LETTERS = 12  # letters of a job id that are shown
 ABSTRACT = 48  # most characters of a prompt in a table
 
 
-class Sender:
+class JobSender:
     """Submits prompts as jobs, in batches, and collects the results.
 
     `show` prints ids and results as they arrive. `wait` says whether the command waits for the

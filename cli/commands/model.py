@@ -133,7 +133,7 @@ def show(name: str, data: Path, as_json: bool) -> None:
     click.echo(render.as_json(answer) if as_json else render.fields(_show_rows(answer)))
 
 
-def _models(data: Path) -> "messages.Models":
+def _models(data: Path) -> "messages.ModelsView":
     """Ask the daemon for the list of models. If none runs, read the library on disk."""
     from ...node.control.messages.models import ListModels
     from ..client import request
@@ -209,5 +209,5 @@ def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:
     return rows
 
 
-def _span(holder: "messages.Holder") -> str:
+def _span(holder: "messages.ServingNode") -> str:
     return f"layers {render.safe(holder.layers, 16)} ({render.safe(holder.dtype, 16)})"

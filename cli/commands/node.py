@@ -19,7 +19,7 @@ from ..options import (
 )
 
 if TYPE_CHECKING:
-    from ...node.control.messages.node import Invitation
+    from ...node.control.messages.node import InvitationView
     from ...node.settings.config import DataFolder
 
 _CODE_LETTERS: Final = 1024  # most letters read as a code, including spaces and line breaks
@@ -165,7 +165,7 @@ def invite(data: Path, uses: int, role: str | None, address: str | None, as_json
         click.echo(render.coloured(note, "dim", sys.stderr), err=True)
 
 
-def _narrow(answer: "Invitation") -> list[str]:
+def _narrow(answer: "InvitationView") -> list[str]:
     """Return a warning if only nearby machines can reach the address in a code, with what to do
     about it. Returns no line if all can."""
     where = {

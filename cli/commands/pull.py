@@ -30,14 +30,14 @@ def pull(name: str, data: Path, as_json: bool) -> None:
     several models, a hash is needed. If the command is interrupted, repeat it to continue where it
     stopped. Needs a running daemon.
     """
-    from ...node.control.messages.models import Progress, PullModel, Resolved
+    from ...node.control.messages.models import BytesDone, PullModel, Resolved
     from ..client import request
     from ..progress import Bar
 
-    seen = Seen(quiet=as_json)
+    seen = PullProgress(quiet=as_json)
     with Bar("fetching") as bar:
 
-        def on_event(event: Resolved | Progress) -> None:
+        def on_event(event: Resolved | BytesDone) -> None:
             if isinstance(event, Resolved):
                 seen.resolved(event)
             else:
@@ -51,7 +51,7 @@ def pull(name: str, data: Path, as_json: bool) -> None:
     click.echo(render.as_json(answer) if as_json else report(answer, data))
 
 
-class Seen:
+class PullProgress:
     """The state of a pull, as its events report it: the progress, and the model that the name
     means."""
 

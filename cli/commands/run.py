@@ -11,7 +11,7 @@ from ..errors import CommandError
 from ..options import TextOptions, data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages.generation import Answer
+    from ...node.control.messages.generation import GeneratedText
 
 PROMPT_HINT = "give a text, or `-` to read one from standard input"
 
@@ -91,7 +91,7 @@ ENDS = {
 """Maps the `reason` for which an answer ended (docs/spec/control.md) to words."""
 
 
-def figures(answer: "Answer") -> str:
+def figures(answer: "GeneratedText") -> str:
     """Format the figures of an answer as one line: tokens, time to the first token, rate, hop time,
     and how it ended."""
     first = render.number(answer.ttft_ms, ".0f")

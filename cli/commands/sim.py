@@ -79,13 +79,13 @@ def run(
     from ...netsim.runs.run import RunOptions
     from ...netsim.runs.run import run as run_once
     from ..simulator import words
-    from ..simulator.display import Terminal, command_errors
+    from ..simulator.display import TerminalDisplay, command_errors
 
     options = RunOptions(
         file, seed, out, backend, hosts, trace, force, report=not no_report, csv=as_csv
     )
     with command_errors():
-        ran = run_once(options, Terminal())
+        ran = run_once(options, TerminalDisplay())
     if as_json:
         click.echo(json.dumps({"folder": str(ran.folder), **ran.result.brief()}))
     else:
@@ -156,10 +156,10 @@ def replay(folder: Path, until: float | None, as_json: bool) -> None:
     """
     from ...netsim.runs.replay import replay as repeat
     from ..simulator import words
-    from ..simulator.display import Terminal, command_errors
+    from ..simulator.display import TerminalDisplay, command_errors
 
     with command_errors():
-        found = repeat(folder, until, Terminal())
+        found = repeat(folder, until, TerminalDisplay())
     click.echo(json.dumps(found.as_json()) if as_json else words.replay(found))
     _exit_unless(found.comparison.same is not False)
 
@@ -199,10 +199,10 @@ def calibrate(kernel: bool, as_json: bool) -> None:
 
     from ...netsim.netns.calibrate import calibration
     from ..simulator import words
-    from ..simulator.display import Terminal, command_errors
+    from ..simulator.display import TerminalDisplay, command_errors
 
     with command_errors():
-        found = calibration(kernel, Terminal().step)
+        found = calibration(kernel, TerminalDisplay().step)
     click.echo(json.dumps(asdict(found)) if as_json else words.calibration(found))
     _exit_unless(not found.differences)
 

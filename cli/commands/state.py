@@ -79,10 +79,10 @@ def log(key: str | None, kind: str | None, author: str | None, data: Path, as_js
     its node starts, or when most entries are outdated. Facts from before that are marked `or
     earlier`. Needs a running daemon.
     """
-    from ...node.control.messages.state import Change, LogState
+    from ...node.control.messages.state import FactChange, LogState
     from ..client import request
 
-    said: list[Change] = []
+    said: list[FactChange] = []
     ask = LogState(key=key, kind=kind, author=author)
     request(data, ask, on_event=said.append, wait=True)
     said.sort(key=lambda each: each.made)
@@ -160,7 +160,7 @@ def _plots(keeps: "messages.Parts") -> str:
     return ", ".join(words)
 
 
-def feed_row(feed: "messages.Feed", own: str) -> list[str]:
+def feed_row(feed: "messages.FeedState", own: str) -> list[str]:
     """Format a feed as a row of the table."""
     part = f" {feed.part:x}" if feed.part else ""
     who = _author(feed.author) + (" (this node)" if feed.author == own else "")
@@ -171,16 +171,16 @@ def feed_row(feed: "messages.Feed", own: str) -> list[str]:
 
 
 def _feeds(
-    data: Path, ask: "messages.AskForFeeds[T, messages.Feed]"
-) -> "tuple[list[messages.Feed], T]":
+    data: Path, ask: "messages.AskForFeeds[T, messages.FeedState]"
+) -> "tuple[list[messages.FeedState], T]":
     """Send a request about feeds. Return (the feeds, the reply)."""
     from ..client import request
 
-    feeds: list[messages.Feed] = []
+    feeds: list[messages.FeedState] = []
     return feeds, request(data, ask, on_event=feeds.append, wait=True)
 
 
-def _without_event(events: "Sequence[messages.Feed | messages.Change]") -> "list[Object]":
+def _without_event(events: "Sequence[messages.FeedState | messages.FactChange]") -> "list[Object]":
     """Encode events without the field `event`, which names the kind of event."""
     from ...node.control.messages.encoding import encode
 
@@ -194,7 +194,7 @@ def _nothing(kind: str | None) -> str:
     return "nothing is known yet: a node writes some seconds after its start"
 
 
-def _said_line(each: "messages.Change") -> str:
+def _said_line(each: "messages.FactChange") -> str:
     """Format a change as one line.
 
     The first facts of a feed may be older than the feed, so that their time is only an upper bound.

@@ -180,7 +180,7 @@ def memory_rows(memory: "messages.Memory") -> list[tuple[str, str]]:
     ]
 
 
-def disk_line(disk: "messages.Disk") -> str:
+def disk_line(disk: "messages.DiskView") -> str:
     """Format the disk use of models and blobs, and its limit."""
     if disk.limit_bytes is None:
         limit = "no limit"

@@ -32,7 +32,7 @@ def command_errors() -> Iterator[None]:
         raise CommandError(code, message, hint=error.hint or hint or None) from None
 
 
-class Terminal:
+class TerminalDisplay:
     """Display of a run on the terminal of the command; implements `netsim.runs.execute.Display`."""
 
     def note(self, text: str) -> None:

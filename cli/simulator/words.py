@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ...netsim.netns.calibrate import Calibration
-from ...netsim.runs.replay import Comparison, Replay
-from ...netsim.runs.summary import Summary
-from ...netsim.runs.sweep import Progress
+from ...netsim.runs.replay import PacketComparison, Replay
+from ...netsim.runs.summary import SweepSummary
+from ...netsim.runs.sweep import SweepProgress
 from ...netsim.scenario.format.metrics import Figure, shown
-from ...netsim.scenario.result import Result
+from ...netsim.scenario.result import RunResult
 from .. import render
 
 SHOWN_SEEDS: Final = 50  # most seeds in one line, and most lines about runs that ended early
@@ -23,7 +23,7 @@ def figures_of_time(virtual: float, real: float) -> str:
     return f"virtual {virtual:.1f} s, real {real:.1f} s{ratio}"
 
 
-def result(found: Result) -> str:
+def result(found: RunResult) -> str:
     """Format the figures of a run, and whether each expectation was met."""
     name = render.safe(found.name)
     if found.digest:
@@ -48,7 +48,7 @@ def _figure(name: str, value: Figure) -> str:
     return "  ".join(found) or "none"
 
 
-def progress(now: Progress) -> str:
+def progress(now: SweepProgress) -> str:
     """Format the progress of a sweep, with the result of the run that has just finished."""
     if now.line is None:
         return f"{now.done} of {now.total} seeds are already done"
@@ -62,7 +62,7 @@ def progress(now: Progress) -> str:
     return "  ".join(filter(None, parts))
 
 
-def summary(found: Summary) -> str:
+def summary(found: SweepSummary) -> str:
     """Format the summary of a sweep."""
     rows = [
         [name, *(shown(name, values[key]) for key in ("p5", "p50", "p95"))]
@@ -75,7 +75,7 @@ def summary(found: Summary) -> str:
     return "\n".join((text, *_failures(found)))
 
 
-def _failures(found: Summary) -> Iterator[str]:
+def _failures(found: SweepSummary) -> Iterator[str]:
     """Yield one line for each expectation that was not met, with its seeds, and one for each run
     that ended early."""
     for item in found.unmet:
@@ -90,7 +90,7 @@ def _failures(found: Summary) -> Iterator[str]:
         yield f"failed  seed {one.seed}: {why}"
 
 
-def comparison(found: Comparison) -> str:
+def comparison(found: PacketComparison) -> str:
     """Format the comparison of two runs."""
     lines = [found.message]
     if found.at is not None:

@@ -22,8 +22,8 @@ from ..defaults import CHUNK, DISK_RESERVE, VERIFIED_FOR, VERIFIED_LIMIT
 from ..errors import (
     ChunkCorrupt,
     ChunkMissing,
-    DiskFull,
     ModelError,
+    NotEnoughDisk,
     QuotaFull,
     unreadable,
     unwritable,
@@ -319,7 +319,7 @@ class ChunkStore:
             raise QuotaFull(self.limit, needed, self.used_bytes)
         free = max(0, self.free() - self._reserve)
         if needed > free:
-            raise DiskFull(self._folder, needed, free, self._reserve)
+            raise NotEnoughDisk(self._folder, needed, free, self._reserve)
 
     def free(self) -> int:
         """Return the number of free bytes of the disk.
@@ -358,7 +358,7 @@ def _refused(files: Files, path: Path, needed: int, error: OSError) -> ModelErro
     free = 0
     with suppress(OSError):
         free = files.free_space(path.parent)
-    return DiskFull(path.parent, needed, free)
+    return NotEnoughDisk(path.parent, needed, free)
 
 
 def remove_leftovers(files: Files, folder: Path) -> None:

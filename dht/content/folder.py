@@ -13,7 +13,7 @@ from pathlib import Path
 from ...transport.errors import FileTooLarge
 from ...transport.host.seam import Files, Host
 from ..defaults import CHUNK, CONFIG_DEPTH, CONFIG_LIMIT, FILE_LIMIT, IMPORT_BATCH
-from ..errors import DiskFull, ModelError, unreadable
+from ..errors import ModelError, NotEnoughDisk, unreadable
 from . import canonical
 from .chunkstore import ChunkStore, Progress
 from .manifest import (
@@ -112,7 +112,7 @@ def _require_space(store: ChunkStore, size: int) -> None:
     """Check that `size` bytes of weights can be stored. Raises DiskFull or QuotaFull if not."""
     try:
         store.require_space(size)
-    except DiskFull:
+    except NotEnoughDisk:
         # An interrupted import may already have stored chunks of this model.
         store.require_space(max(0, size - store.used()))
 

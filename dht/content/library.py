@@ -23,7 +23,7 @@ from .chunkstore import ChunkStore, Progress, remove_leftovers, write
 from .content import Content
 from .folder import CheckConfig, import_folder
 from .manifest import Manifest, Tensor, is_digest
-from .usage import Usage
+from .usage import RootUses
 
 _HEX = re.compile(r"[0-9a-f]{8,64}")
 _SHORT = re.compile(rf"[0-9a-f]{{1,{PREFIX_MIN - 1}}}")  # too short to identify a root
@@ -73,7 +73,7 @@ class Library:
         self._roots: set[str] = set()
         self._manifests: dict[str, Manifest] = {}
         self._contents: dict[str, Content] = {}  # root -> content, for cached manifests
-        self.usage = Usage(host, folder / "usage.json")
+        self.usage = RootUses(host, folder / "usage.json")
         self.blobs = Blobs(host, folder / "blobs", self.store)
 
     async def open(self) -> None:

@@ -30,7 +30,7 @@ Claims = Callable[[str], Awaitable[Collection[PeerId]]]
 """Returns the peers that claim to have the content of a root."""
 
 
-class Proof(Protocol):
+class QuotaProving(Protocol):
     """The part of a `Proving` that the quota uses."""
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int: ...
@@ -38,7 +38,7 @@ class Proof(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRoot:
     """A root that may be evicted.
 
     `size` is the number of bytes that only this root needs, `used` the time of last use in seconds
@@ -51,12 +51,12 @@ class Stored:
     replicas: int = 0
 
 
-def _rank(item: Stored) -> tuple[int, float, str]:
+def _rank(item: StoredRoot) -> tuple[int, float, str]:
     """Return the sort key of the eviction order: more proven replicas first, then older use."""
     return -min(item.replicas, PROOF_NETWORKS), item.used, item.root
 
 
-def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
+def order_of_eviction(stored: Iterable[StoredRoot], needed: int) -> list[str]:
     """Return the roots to evict to free `needed` bytes, in the order of eviction.
 
     Returns an empty list if evicting all of `stored` would not free enough.
@@ -71,7 +71,7 @@ def order_of_eviction(stored: Iterable[Stored], needed: int) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class LibraryLimit:
     """Bytes that the library may use. A `limit` of None means that only the disk limits it.
 
     At least `kept` bytes of the disk stay free. A `firm` allowance was set by the owner. Any other
@@ -84,7 +84,7 @@ class Allowance:
     firm: bool = True
 
 
-def allowance_of(free: int, used: int, least: int) -> Allowance:
+def allowance_of(free: int, used: int, least: int) -> LibraryLimit:
     """Return the default allowance for a disk with `free` bytes of which the library has `used`.
 
     `used` is added to `free`, so the allowance does not shrink while the library grows. The limit
@@ -93,7 +93,7 @@ def allowance_of(free: int, used: int, least: int) -> Allowance:
     there = free + used
     kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
     limit = min(int(DISK_SHARE * there), DISK_MOST, there - kept)
-    return Allowance(max(limit, least), kept, firm=False)
+    return LibraryLimit(max(limit, least), kept, firm=False)
 
 
 class Quota:
@@ -107,10 +107,10 @@ class Quota:
         self,
         host: Host,
         library: Library,
-        allowance: Allowance,
+        allowance: LibraryLimit,
         *,
         claims: Claims,
-        proof: Proof,
+        proof: QuotaProving,
         in_use: Callable[[], Container[str]],
         withdraw: Callable[[str], None],
     ) -> None:
@@ -123,7 +123,7 @@ class Quota:
         self._deciding = trio.Lock()
         self.allow(allowance)
 
-    def allow(self, allowance: Allowance) -> None:
+    def allow(self, allowance: LibraryLimit) -> None:
         """Set another allowance. Nothing is evicted before the next call that needs space."""
         self.allowance = allowance
         self._library.store.limit = allowance.limit if allowance.firm else None
@@ -196,12 +196,12 @@ class Quota:
             if root not in in_use and library.knows(root) and not library.is_named(root)
         ]
 
-    async def _stored(self, root: str) -> Stored:
+    async def _stored(self, root: str) -> StoredRoot:
         """Return a root with its size, including its manifest, and its time of last use."""
         used = self._library.usage.fetched.get(root, 0.0)
         own = await self._library.only_of(root)
         size = await self._host.offload(self._library.store.size_of, own)
-        return Stored(root, size + await self._library.manifest_size(root), used)
+        return StoredRoot(root, size + await self._library.manifest_size(root), used)
 
     async def drop(self, root: str) -> None:
         """Delete a fetched root and its chunks. Content that the owner added is not deleted.
@@ -226,7 +226,7 @@ class Quota:
             await self._evict(root)
         return going
 
-    async def _candidates(self) -> list[Stored]:
+    async def _candidates(self) -> list[StoredRoot]:
         """Return the roots that may be evicted now, without knowledge of their replicas."""
         library, in_use = self._library, self._in_use()
         found = []
@@ -238,10 +238,10 @@ class Quota:
                 continue
             own = await self._library.only_of(root)
             size = await self._host.offload(library.store.size_of, own)
-            found.append(Stored(root, size, used))
+            found.append(StoredRoot(root, size, used))
         return found
 
-    async def _proven(self, candidates: Iterable[Stored], lacking: int) -> list[Stored]:
+    async def _proven(self, candidates: Iterable[StoredRoot], lacking: int) -> list[StoredRoot]:
         """Return the candidates with the number of their proven replicas.
 
         Challenges the peers that claim replicas, for the least recently used candidate first. Stops

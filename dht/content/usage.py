@@ -15,7 +15,7 @@ from .chunkstore import write
 from .manifest import is_digest
 
 
-class Usage:
+class RootUses:
     """Fetched roots (`fetched`), each with the time of its last use in seconds since 1970."""
 
     def __init__(self, host: Host, path: Path) -> None:

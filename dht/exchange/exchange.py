@@ -24,7 +24,7 @@ from ..content.manifest import Manifest, is_digest
 from ..content.quota import Quota
 from ..content.tree import Tree
 from ..defaults import MANIFEST_LIMIT, MANIFEST_PIECE, MANIFEST_TIMEOUT, MANIFESTS_AT_ONCE, PATIENCE
-from ..errors import DiskFull, FetchFailed, ModelError
+from ..errors import FetchFailed, ModelError, NotEnoughDisk
 from .announcing import Announcer
 from .fetch import Fetch, FetchReport
 from .obtaining import Obtaining
@@ -43,7 +43,7 @@ def _unreported(peer: PeerId, digest: str) -> None:
     """Ignore a peer that sent wrong bytes: the default `on_liar`."""
 
 
-class Exchange:
+class ChunkExchange:
     """Server and client of content: serves `library` to peers, and fetches content into it.
 
     Requests of the peers of `endpoint` are answered as soon as the object is constructed.
@@ -220,7 +220,7 @@ class Exchange:
         progress: Progress | None = None,
         *,
         patience: float = PATIENCE,
-        on_full: Callable[[DiskFull], None] | None = None,
+        on_full: Callable[[NotEnoughDisk], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
         """Fetch and store those of `digests` that are not on disk.
@@ -297,7 +297,7 @@ class Exchange:
         progress: Progress | None = None,
         *,
         patience: float = PATIENCE,
-        on_full: Callable[[DiskFull], None] | None = None,
+        on_full: Callable[[NotEnoughDisk], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
         """Fetch the tree of the blob `root`, then its chunks. Raises the errors of both methods."""

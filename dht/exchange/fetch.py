@@ -31,7 +31,7 @@ from ..defaults import (
     SPACE_STEP,
     TICK,
 )
-from ..errors import OTHERS_HINT, ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from ..errors import OTHERS_HINT, ChunkCorrupt, FetchFailed, ModelError, NotEnoughDisk
 from .announcing import Announcer
 from .intake import Arrival, Intake
 from .peersource import PeerSource
@@ -82,7 +82,7 @@ class Fetch:
         peers: Peers,
         on_chunk: Callable[[int], None],
         on_liar: Callable[[PeerId, str], None],
-        on_full: Callable[[DiskFull], None] | None,
+        on_full: Callable[[NotEnoughDisk], None] | None,
         patience: float,
         guard: Guard,
     ) -> None:
@@ -202,7 +202,7 @@ class Fetch:
 
         A full disk may get space again; any other error ends the fetch.
         """
-        if not isinstance(error, DiskFull) or self._on_full is None:
+        if not isinstance(error, NotEnoughDisk) or self._on_full is None:
             self._failure = error
         elif not self._full:
             self._full = True

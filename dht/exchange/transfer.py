@@ -38,7 +38,7 @@ from ..defaults import (
 
 
 @dataclass(slots=True)
-class Source:
+class ChunkSource:
     """State of a peer as a source of chunks. `rate` is measured, in bytes per second."""
 
     has: set[str] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Source:
         self.rate = RATE_MEMORY * old + (1 - RATE_MEMORY) * rate
 
 
-class Offer(NamedTuple):
+class ChunkOffer(NamedTuple):
     """Wanted chunks that a peer says it has."""
 
     has: set[str]
@@ -95,7 +95,7 @@ class Transfer:
         self._asked: dict[str, set[PeerId]] = {}
         self._liars: set[PeerId] = set()
         self._quiet: set[PeerId] = set()
-        self.sources: dict[PeerId, Source] = {}
+        self.sources: dict[PeerId, ChunkSource] = {}
 
     @property
     def done(self) -> bool:
@@ -123,7 +123,7 @@ class Transfer:
         """
         return self.take(peer, self.weigh(peer, digests))
 
-    def weigh(self, peer: PeerId, digests: Iterable[str]) -> Offer:
+    def weigh(self, peer: PeerId, digests: Iterable[str]) -> ChunkOffer:
         """Prepare an offer for `take` from the chunks that a peer has. Does not change any state.
 
         It takes long for many chunks, and may therefore run in a thread beside the event loop. It
@@ -140,16 +140,16 @@ class Transfer:
         left = filter(has.__contains__, reversed(self._order)) if has else iter(())
         while step := list(islice(left, OFFER_STEP)):
             queue += step
-        return Offer(has, queue, news)
+        return ChunkOffer(has, queue, news)
 
-    def take(self, peer: PeerId, offer: Offer) -> bool:
+    def take(self, peer: PeerId, offer: ChunkOffer) -> bool:
         """Replace the last offer of a peer.
 
         Return whether the new offer has a chunk that is new.
         """
         if peer in self._liars:
             return False
-        source = self.sources.setdefault(peer, Source())
+        source = self.sources.setdefault(peer, ChunkSource())
         added = source.added - offer.has  # added while the offer was prepared
         source.has, source.queue, source.added = offer.has, offer.queue, set()
         source.has |= added
@@ -226,7 +226,7 @@ class Transfer:
                 return peer, digest
         return None
 
-    def _next_pending(self, source: Source, now: float) -> str | None:
+    def _next_pending(self, source: ChunkSource, now: float) -> str | None:
         """Remove the rarest of the next few chunks from a source's queue, and return it.
 
         Returns None if there is none, or if other sources would fetch it sooner. Outdated entries
@@ -251,7 +251,7 @@ class Transfer:
             return None
         return queue.pop(place)
 
-    def _is_too_slow(self, source: Source, digest: str) -> bool:
+    def _is_too_slow(self, source: ChunkSource, digest: str) -> bool:
         """Return whether other sources would fetch all remaining chunks before `source` delivers.
 
         The question is asked for one chunk, `digest`, and only sources that have this chunk count.
@@ -269,7 +269,7 @@ class Transfer:
                 soonest = min(soonest, other.seconds(len(other.asked) + 1))
         return together > 0 and mine > max(soonest, self.left * CHUNK / together)
 
-    def _late(self, peer: PeerId, source: Source, now: float) -> str | None:
+    def _late(self, peer: PeerId, source: ChunkSource, now: float) -> str | None:
         """Return a chunk to hedge with this peer, or None if there is none.
 
         The chunk was requested from other peers and has the longest expected wait. This peer must
@@ -286,7 +286,7 @@ class Transfer:
         return found
 
     @staticmethod
-    def _remaining(source: Source, digest: str, now: float) -> float:
+    def _remaining(source: ChunkSource, digest: str, now: float) -> float:
         """Estimate the time in seconds until a requested chunk arrives, from the peer's rate.
 
         If the expected time has passed, or the rate is unknown, the request is assumed to take as
@@ -318,7 +318,7 @@ class Transfer:
         if self.sources[peer].rate is not None:
             self._received(self.sources[peer], digest, now)
 
-    def _received(self, source: Source, digest: str, now: float) -> None:
+    def _received(self, source: ChunkSource, digest: str, now: float) -> None:
         """Close a request, and measure the peer's rate."""
         together = len(source.asked)
         asked = source.asked.pop(digest, None)

@@ -15,7 +15,7 @@ from ..errors import BadMessage, BadRecord
 from ..records.contact import Contact, met_at, read_contact
 from ..records.key import Key
 from ..records.record import open_record
-from .messages import Find, Found, Store, encode_codes
+from .messages import Find, FindReply, StoreRequest, encode_codes
 from .recordstore import RecordStore
 from .table import Table
 
@@ -74,7 +74,7 @@ class Answering:
         if not self._serves():
             return self._refuse("not-serving", "this node does not store records for other nodes")
         self._note(call.peer, find.serves)
-        found = Found(
+        found = FindReply(
             self._store.find(find.keys, now, most=find.most, kinds=find.kinds),
             tuple(self._near(place, call.peer) for place in places),
         )
@@ -91,7 +91,7 @@ class Answering:
             return self._refuse("busy", "too many `dht.store` calls")
         began = await self._turns.take()
         try:
-            store = Store.decode(bytes(call.payload))
+            store = StoreRequest.decode(bytes(call.payload))
         except BadMessage as error:
             self._turns.took(began)
             self._stores.take(call.peer, self._host.now(), defaults.STORE_FAULT)

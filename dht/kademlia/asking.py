@@ -23,7 +23,7 @@ from .. import defaults
 from ..errors import BadMessage
 from ..records.contact import Contact, met_at
 from .brieflinks import BriefLinks
-from .messages import Find, Found, Store, decode_codes
+from .messages import Find, FindReply, StoreRequest, decode_codes
 from .table import Table
 
 _SURE: Final = defaults.CONTACT_ADDRESSES - 1  # most addresses copied from the table
@@ -66,7 +66,7 @@ class Asking:
         self.disbelieved: Counter[str] = Counter()
         """Number of replies that were rejected, by error code."""
 
-    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
+    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> FindReply:
         """Send `dht.find` to a contact, and return the reply.
 
         `by` are the peers that named the contact. It is empty if the contact is in the routing
@@ -75,15 +75,15 @@ class Asking:
         names = [self._met.get(each, each) for each in by] or [""]
         link, reply = await self._ask(contact, "dht.find", find.encode(), defaults.FIND_S, names)
         try:
-            found = Found.decode(bytes(reply.payload), find)
+            found = FindReply.decode(bytes(reply.payload), find)
         except BadMessage:
             raise self._lied(contact) from None
         self._answered(contact, link)
         near = nearness_at(link.address[0])
         nearest = tuple(self._believed(listed, near) for listed in found.nearest)
-        return Found(found.records, nearest)
+        return FindReply(found.records, nearest)
 
-    async def store(self, contact: Contact, store: Store) -> tuple[str, ...]:
+    async def store(self, contact: Contact, store: StoreRequest) -> tuple[str, ...]:
         """Send `dht.store` to a contact. Return a code for each record, "" for a stored one.
 
         Raises NoAnswer if there is no valid reply.

@@ -19,7 +19,7 @@ _GOOD: Final = ("", "records", "contacts", "nothing")
 
 
 @dataclass(slots=True)
-class Step:
+class LookupStep:
     """A query and its outcome, for the trace of a look-up that the user can see.
 
     `path` is the number of the disjoint path.
@@ -41,7 +41,7 @@ class Step:
 
 
 @dataclass(slots=True, eq=False)
-class Candidate:
+class LookupCandidate:
     """A contact that the look-up may query.
 
     `distance` is the XOR distance of its key from the key that is looked up, and `rank` a random
@@ -54,8 +54,8 @@ class Candidate:
     distance: int
     rank: int
     accounts: dict[int, Contact]  # path -> contact as named on that path
-    by: list["Candidate"] = field(default_factory=list)  # referrers; empty: own table
-    step: Step | None = None
+    by: list["LookupCandidate"] = field(default_factory=list)  # referrers; empty: own table
+    step: LookupStep | None = None
     tried: frozenset[Address] = frozenset()  # addresses that failed in an earlier query
     lost: bool = False  # not reachable at its addresses
     late: bool = False  # late, or failed
@@ -86,7 +86,7 @@ class Candidate:
         """Return whether the query to the candidate was sent at least `seconds` ago."""
         return self.step is not None and self.step.asked + seconds <= now
 
-    def add_referrer(self, one: "Candidate | None") -> None:
+    def add_referrer(self, one: "LookupCandidate | None") -> None:
         """Add a referrer. A contact from this node's own table needs none and ignores it."""
         if one is None or one is self or not self.by:
             return
@@ -112,8 +112,8 @@ class Candidate:
 class LookupPath:
     """State of one of the disjoint paths of a look-up."""
 
-    waiting: list[Candidate] = field(default_factory=list)
-    asked: list[Candidate] = field(default_factory=list)  # queries without a reply so far
+    waiting: list[LookupCandidate] = field(default_factory=list)
+    asked: list[LookupCandidate] = field(default_factory=list)  # queries without a reply so far
     queries: int = 0  # sent so far
     heard: int = 0  # contacts that were named on this path
     begun: bool = False  # the first query was sent

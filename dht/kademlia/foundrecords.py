@@ -12,7 +12,7 @@ from .. import defaults
 from ..errors import BadRecord
 from ..records.key import Key
 from ..records.record import Record, open_record, time_code
-from .messages import Found
+from .messages import FindReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FoundRecords:
         self._latest: dict[tuple[PeerId, Key, str], FoundRecord] = {}
         self._witnesses: dict[Key, set[PeerId]] = {key: set() for key in self._keys}
 
-    def take(self, peer: PeerId, found: Found, wall: float) -> str:
+    def take(self, peer: PeerId, found: FindReply, wall: float) -> str:
         """Verify and add the records of a node's reply.
 
         Return "", or an error code if one is invalid. If one record is invalid, none is added.

@@ -23,10 +23,10 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..records.contact import Contact, merged
 from ..records.key import SPACE, Key, key_at, point
-from .candidate import Candidate, LookupPath, Step
+from .candidate import LookupCandidate, LookupPath, LookupStep
 from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
-from .messages import Find, Found
+from .messages import Find, FindReply
 from .query import LookupSettings, Query
 from .table import random_rank
 
@@ -68,7 +68,7 @@ class Lookup:
         self.keys = tuple(keys)
         self.settings = settings or LookupSettings()
         self.radius = radius
-        self.steps: list[Step] = []
+        self.steps: list[LookupStep] = []
         self._at = point(self.keys[0])
         self._entropy = entropy
         self._nonce = entropy(16)
@@ -81,10 +81,10 @@ class Lookup:
         self._limiter = limiter
         self._dials = 0  # dials of a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
-        self._known: dict[PeerId, Candidate] = {}
+        self._known: dict[PeerId, LookupCandidate] = {}
         self._networks: Counter[str] = Counter()  # network -> queries sent into it
         self._records = FoundRecords(self.keys)
-        self._answered: list[Candidate] = []
+        self._answered: list[LookupCandidate] = []
         self._inside = 0  # replies from nodes of the region
         self._named = 0  # nodes of the region known so far
         self._quiet = 0  # replies in a row without a new node of the region
@@ -195,13 +195,13 @@ class Lookup:
                     each.mark_failed()
                     path.sure = False
 
-    def _ask(self, path: LookupPath, chosen: Candidate, now: float) -> Query:
+    def _ask(self, path: LookupPath, chosen: LookupCandidate, now: float) -> Query:
         """Register a query to a candidate as sent, and return it."""
         path.waiting.remove(chosen)
         path.asked.append(chosen)
         path.queries += 1
         self._networks.update(chosen.contact.networks)
-        chosen.step = Step(chosen.contact, chosen.path, chosen.hop, now)
+        chosen.step = LookupStep(chosen.contact, chosen.path, chosen.hop, now)
         path.sure = not path.begun and self._should_do(chosen)
         path.begun = True
         self.steps.append(chosen.step)
@@ -210,7 +210,7 @@ class Lookup:
         by = tuple(one.contact.peer for one in chosen.by)
         return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
 
-    def _should_do(self, one: Candidate) -> bool:
+    def _should_do(self, one: LookupCandidate) -> bool:
         """Return whether a candidate very likely has the records.
 
         If so, its path sends no second query while the first is pending.
@@ -223,7 +223,7 @@ class Lookup:
         offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
         return key_at(self._at ^ offset)
 
-    def _choose(self, path: LookupPath) -> Candidate | None:
+    def _choose(self, path: LookupPath) -> LookupCandidate | None:
         """Return the candidate of a path to query next, or None if there is none."""
         if not path.waiting or not self._affordable(path) or self._settled():
             return None
@@ -232,7 +232,7 @@ class Lookup:
         linked = [each for each in path.waiting if self._linked(each.contact.peer)]
         return self._best(linked) or self._best(self._worth_a_dial(path))
 
-    def _best(self, waiting: Sequence[Candidate]) -> Candidate | None:
+    def _best(self, waiting: Sequence[LookupCandidate]) -> LookupCandidate | None:
         """Return the best of several candidates, or None if none is worth a query."""
         if not waiting:
             return None
@@ -245,7 +245,7 @@ class Lookup:
         chosen = min(promising, key=self._nearness, default=None)
         return None if chosen is None else self._credible(chosen)
 
-    def _worth_a_dial(self, path: LookupPath) -> list[Candidate]:
+    def _worth_a_dial(self, path: LookupPath) -> list[LookupCandidate]:
         """Return the candidates that a background look-up may dial.
 
         It never dials through a relay. Once some nodes of the region have answered, it does not
@@ -256,7 +256,7 @@ class Lookup:
             return []
         return [each for each in path.waiting if each.contact.direct]
 
-    def _may_ask(self, chosen: Candidate, now: float) -> bool:
+    def _may_ask(self, chosen: LookupCandidate, now: float) -> bool:
         """Return whether a candidate needs no dial or may be dialled now. A dial is counted."""
         if self._limiter is None or self._linked(chosen.contact.peer):
             return True
@@ -277,7 +277,7 @@ class Lookup:
         )
         return len(self.steps) + kept < self.settings.queries
 
-    def _credible(self, each: Candidate) -> Candidate | None:
+    def _credible(self, each: LookupCandidate) -> LookupCandidate | None:
         """Return the candidate, or None if it is doubtful and enough nodes have answered."""
         if self.settings.random_order:
             left = self._inside >= self._thin() and self._doubt(each) > 0
@@ -285,7 +285,7 @@ class Lookup:
             left = len(self._answered) >= defaults.K and self._doubt(each) > defaults.DOUBT_MOST
         return None if left else each
 
-    def _by_rank(self, each: Candidate) -> tuple[int, int, int, int]:
+    def _by_rank(self, each: LookupCandidate) -> tuple[int, int, int, int]:
         """Return the sort key of candidates in the region: doubt, crowding, cost, then chance.
 
         The cost comes before chance, because a link through a relay costs ten times as much as a
@@ -295,7 +295,7 @@ class Lookup:
         way = 0 if linked else 1 if each.contact.direct else 2
         return self._doubt(each), self._crowd(each), way, each.rank
 
-    def _nearness(self, each: Candidate) -> tuple[int, int, int, int]:
+    def _nearness(self, each: LookupCandidate) -> tuple[int, int, int, int]:
         """Return the sort key of candidates outside the region: doubt, crowding, then distance.
 
         Linked candidates count as nearer than they are, because they need no dial.
@@ -304,18 +304,18 @@ class Lookup:
         bits = each.distance.bit_length() - bonus
         return self._doubt(each), self._crowd(each), bits, each.distance
 
-    def _doubt(self, each: Candidate) -> int:
+    def _doubt(self, each: LookupCandidate) -> int:
         """Return the doubt about a candidate, 0 if this defence is off."""
         return each.doubt if self.settings.doubt else 0
 
-    def _crowd(self, each: Candidate) -> int:
+    def _crowd(self, each: LookupCandidate) -> int:
         """Return by how many queries the networks of a candidate exceed the usual limit."""
         if not self.settings.subnet_limits:
             return 0
         asked = max((self._networks[name] for name in each.contact.networks), default=0)
         return max(asked - defaults.SUBNET_ASKED + 1, 0)
 
-    def _promising(self, each: Candidate) -> bool:
+    def _promising(self, each: LookupCandidate) -> bool:
         """Return whether fewer than `K` nearer nodes have answered."""
         return sum(other.distance < each.distance for other in self._answered) < defaults.K
 
@@ -358,7 +358,7 @@ class Lookup:
 
     # Replies.
 
-    def answered(self, contact: Contact, found: Found, now: float, wall: float) -> str:
+    def answered(self, contact: Contact, found: FindReply, now: float, wall: float) -> str:
         """Process the reply of a contact. Return "", or an error code if it has an invalid record.
 
         `now` is the host's monotonic time in seconds, and `wall` its wall clock in seconds since
@@ -401,7 +401,7 @@ class Lookup:
             one.lost = outcome not in _THERE
             self._elsewhere(one)
 
-    def _close(self, contact: Contact, now: float) -> Candidate | None:
+    def _close(self, contact: Contact, now: float) -> LookupCandidate | None:
         """Close the pending query to a contact.
 
         Return its candidate, or None if there is no such query.
@@ -415,7 +415,7 @@ class Lookup:
         path.sure = False
         return one
 
-    def _hear(self, contact: Contact, path: int, hop: int, by: Candidate | None) -> None:
+    def _hear(self, contact: Contact, path: int, hop: int, by: LookupCandidate | None) -> None:
         """Register a contact that was named on a path.
 
         If it is new, it becomes a candidate of this path. `by` is the referrer, or None for a
@@ -430,7 +430,7 @@ class Lookup:
         share = len(self._paths) if self.settings.shares else 1
         if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
             return
-        candidate = Candidate(
+        candidate = LookupCandidate(
             contact,
             path,
             hop,
@@ -445,7 +445,7 @@ class Lookup:
         self._paths[path].heard += 1
         self._paths[path].waiting.append(candidate)
 
-    def _hear_where(self, one: Candidate, contact: Contact, path: int) -> None:
+    def _hear_where(self, one: LookupCandidate, contact: Contact, path: int) -> None:
         """Record the addresses that another path names for a known candidate.
 
         Otherwise a liar could make all paths dial dead addresses of a contact by naming the contact
@@ -459,7 +459,7 @@ class Lookup:
         else:
             self._elsewhere(one)
 
-    def _elsewhere(self, one: Candidate) -> None:
+    def _elsewhere(self, one: LookupCandidate) -> None:
         """Queue an unreachable candidate again, with the addresses that another path has named."""
         tried = one.tried | set(one.contact.addresses)
         for path, account in one.accounts.items():

@@ -64,7 +64,7 @@ class Find(Message, frozen=True):
         return _read(cls, payload, defaults.FIND_BYTES)
 
 
-class Store(Message, frozen=True):
+class StoreRequest(Message, frozen=True):
     """Request to store records."""
 
     records: Annotated[tuple[Aged, ...], Meta(max_length=defaults.STORE_RECORDS)]
@@ -84,7 +84,7 @@ class Store(Message, frozen=True):
         return _packed(self)
 
     @classmethod
-    def decode(cls, payload: bytes) -> "Store":
+    def decode(cls, payload: bytes) -> "StoreRequest":
         """Decode a request. Raises BadMessage if it is malformed or exceeds a limit."""
         return _read(cls, payload, defaults.STORE_MESSAGE)
 
@@ -108,7 +108,7 @@ class _Found(Message, frozen=True):
 
 
 class _Codes(Message, frozen=True):
-    """Encoded reply to `Store`."""
+    """Encoded reply to `StoreRequest`."""
 
     codes: Annotated[
         tuple[Annotated[str, Meta(max_length=_CODE_BYTES)], ...],
@@ -121,7 +121,7 @@ class _Codes(Message, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FindReply:
     """Reply to `Find`.
 
     `records` has a list for each key, and `nearest` has the contacts for each key, and then for
@@ -153,7 +153,7 @@ class Found:
         return _packed(_Found(self.records, contacts, tuple(map(tuple, lists))))
 
     @classmethod
-    def decode(cls, payload: bytes, find: Find) -> "Found":
+    def decode(cls, payload: bytes, find: Find) -> "FindReply":
         """Decode the reply to `find`.
 
         Raises BadMessage if it is malformed or has more than requested.
@@ -172,7 +172,7 @@ class Found:
 
 
 def encode_codes(codes: Sequence[str]) -> bytes:
-    """Encode the reply to `Store`: one error code for each record, "" for a stored one."""
+    """Encode the reply to `StoreRequest`: one error code for each record, "" for a stored one."""
     return _packed(_Codes(tuple(codes)))
 
 

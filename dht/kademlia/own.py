@@ -29,7 +29,7 @@ Slot = tuple[Key, str]
 
 
 @dataclass(slots=True)
-class Own:
+class OwnRecord:
     """A record that this node publishes.
 
     A withdrawn record stays until every node has forgotten it.
@@ -88,25 +88,25 @@ class OwnRecords:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._own: dict[Key, dict[str, Own]] = {}
+        self._own: dict[Key, dict[str, OwnRecord]] = {}
         self.changed = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._own.values()))
 
-    def __iter__(self) -> Iterator[Own]:
+    def __iter__(self) -> Iterator[OwnRecord]:
         for slots in self._own.values():
             yield from slots.values()
 
-    def at(self, key: Key) -> list[Own]:
+    def at(self, key: Key) -> list[OwnRecord]:
         """Return the records under a key that are not withdrawn."""
         return [own for own in self._own.get(key, {}).values() if not own.record.gone]
 
-    def _get(self, key: Key, slot: str) -> Own | None:
+    def _get(self, key: Key, slot: str) -> OwnRecord | None:
         """Return the record in a slot, or None."""
         return self._own.get(key, {}).get(slot)
 
-    def _set(self, own: Own) -> None:
+    def _set(self, own: OwnRecord) -> None:
         """Store a record in its slot."""
         self._own.setdefault(own.record.key, {})[own.record.slot] = own
 
@@ -166,7 +166,7 @@ class OwnRecords:
             over = record.made / 1000 + defaults.LIVES * record.ttl - wall
             if (record.gone or not lasting) and over <= 0:
                 continue  # every node has forgotten it by now
-            own = Own(record, lasting, now, stale=not record.gone)
+            own = OwnRecord(record, lasting, now, stale=not record.gone)
             self._set(own)
             if record.gone:
                 own.ends = now + over
@@ -175,7 +175,7 @@ class OwnRecords:
 
     def _say(
         self, body: Body, ttl: int, *, lasting: bool, gone: bool, now: float, wall: float
-    ) -> Own:
+    ) -> OwnRecord:
         """Seal a record, put it into its slot, and return it. It is due now."""
         old = self._get(body.key, body.slot)
         made = int(wall * 1000)
@@ -183,7 +183,7 @@ class OwnRecords:
             made = max(made, old.record.made + 1)  # the wall clock may have been set back
         sealed = seal_record(self._identity, body, made=made, ttl=ttl, gone=gone)
         last = -inf if old is None else old.last
-        own = Own(open_record(sealed), lasting, now, last=last)
+        own = OwnRecord(open_record(sealed), lasting, now, last=last)
         self._set(own)
         self.changed += 1
         return own
@@ -196,7 +196,7 @@ class OwnRecords:
 
     # Announcing.
 
-    def due(self, now: float) -> list[Own]:
+    def due(self, now: float) -> list[OwnRecord]:
         """Return the records to announce now.
 
         If one of them is new, those that are nearly due are returned as well, to share its walk.
@@ -211,7 +211,7 @@ class OwnRecords:
         """Return the time at which the next record is due, or None if there are no records."""
         return min((own.due for own in self), default=None)
 
-    def sealed(self, own: Own, wall: float) -> bytes:
+    def sealed(self, own: OwnRecord, wall: float) -> bytes:
         """Return the bytes to announce.
 
         An old record is sealed again first, so that it does not expire.
@@ -231,7 +231,7 @@ class OwnRecords:
         if own is not None and own.record is record:
             own.kept = nodes
 
-    def announced(self, own: Own, kept: int, wanted: int, now: float, jitter: float) -> None:
+    def announced(self, own: OwnRecord, kept: int, wanted: int, now: float, jitter: float) -> None:
         """Record the result of an announcement, and schedule the next one.
 
         `kept` of `wanted` nodes acknowledged the record. `jitter`, a random number from 0 to 1,
@@ -283,12 +283,12 @@ class OwnRecords:
                 own.due, own.tries = now, 1
 
     @staticmethod
-    def _rested(own: Own) -> float:
+    def _rested(own: OwnRecord) -> float:
         """Return the earliest time at which a record may be announced again."""
         return own.last + defaults.SAY_PAUSE if own.patient else -inf
 
     @staticmethod
-    def _early(own: Own) -> float:
+    def _early(own: OwnRecord) -> float:
         """Return how many seconds early a record may be announced."""
         return own.record.ttl * defaults.AGAIN * defaults.AGAIN_SPREAD
 

@@ -17,7 +17,7 @@ from .. import defaults
 from ..records.record import Record
 from .asking import Asking, NoAnswer
 from .diallimiter import DialLimiter
-from .own import Own, OwnRecords
+from .own import OwnRecord, OwnRecords
 from .query import LookupSettings, Query
 from .table import Table
 from .walk import StoreQuery, Walk
@@ -110,7 +110,7 @@ class Publishing:
             with trio.move_on_after(self._pause(bool(due))):
                 await self._news.wait()
 
-    def _due(self) -> list[Own]:
+    def _due(self) -> list[OwnRecord]:
         """Return the records of the next walk: all that are not patient, or else all patient ones.
 
         Only one walk of patient records runs at a time, because it may take minutes.
@@ -156,7 +156,7 @@ class Publishing:
 
     # A single walk.
 
-    async def _walk(self, due: list[Own]) -> None:
+    async def _walk(self, due: list[OwnRecord]) -> None:
         """Announce the records in `due` in one walk, and schedule their next announcements."""
         began, before = self._host.now(), self._asking.messages
         known = len(self._table)
@@ -192,7 +192,7 @@ class Publishing:
         self.last = LastWalk(now, now - began, len(due), self._asking.messages - before)
         self._tell()
 
-    async def _sealed(self, own: Own) -> Record:
+    async def _sealed(self, own: OwnRecord) -> Record:
         """Seal a record, and then let other tasks run, because many signatures take long."""
         self._records.sealed(own, self._host.wall())
         self._keep(own.record)

@@ -19,7 +19,7 @@ from ..records.key import KEY_BYTES, SPACE, Key, point
 from ..records.record import Record
 from .diallimiter import DialLimiter
 from .lookup import Lookup
-from .messages import Aged, Found, Store, batches
+from .messages import Aged, FindReply, StoreRequest, batches
 from .query import LookupSettings, Query
 from .table import random_rank
 
@@ -32,7 +32,7 @@ class StoreQuery:
     """Request to store records at a contact."""
 
     contact: Contact
-    store: Store
+    store: StoreRequest
     records: tuple[Record, ...]
 
 
@@ -351,7 +351,7 @@ class Walk:
             for batch in batches([Aged(0, sealed) for sealed in items]):
                 chosen = [items[aged.sealed] for aged in batch]
                 several = tuple(record for _, record in chosen)
-                query = StoreQuery(contact, Store(batch, self._serves), several)
+                query = StoreQuery(contact, StoreRequest(batch, self._serves), several)
                 of = list({id(cell): cell for cell, _ in chosen}.values())
                 (self._parcels if at_hand else self._held).append(_Parcel(of, query))
                 for cell in of:
@@ -376,7 +376,7 @@ class Walk:
 
     # Replies.
 
-    def answered(self, query: Query, found: Found, now: float, wall: float) -> str:
+    def answered(self, query: Query, found: FindReply, now: float, wall: float) -> str:
         """Pass the reply to a query to its look-up. Returns what `Lookup.answered` returns."""
         cell = self._asked.pop(query, None)
         return "" if cell is None else cell.lookup.answered(query.contact, found, now, wall)
@@ -405,7 +405,7 @@ class Walk:
             elif code != "busy" or parcel.tries >= defaults.STORE_TRIES:
                 done.refused[query.contact.peer] = code
         if busy and parcel.tries < defaults.STORE_TRIES:
-            store = Store(tuple(Aged(0, record.sealed) for record in busy), self._serves)
+            store = StoreRequest(tuple(Aged(0, record.sealed) for record in busy), self._serves)
             parcel.query = StoreQuery(query.contact, store, tuple(busy))
             parcel.silent = False
             self._again(parcel, now)

@@ -25,7 +25,7 @@ from ...transport.link.link import Link
 from ...transport.message import Message
 from ...transport.rates import Rate, Rates
 from .. import defaults
-from ..finding import Found
+from ..finding import FindingResult
 from ..kademlia.foundrecords import FoundRecord
 from ..records.key import Key
 from ..records.record import Body, KvBody
@@ -46,7 +46,7 @@ class Switchboard(Protocol):
     def handle(self, method: str, handler: Handler) -> None: ...
 
 
-class Records(Protocol):
+class IndexRecords(Protocol):
     """The part of a `Dht` that the index uses."""
 
     async def find(
@@ -57,7 +57,7 @@ class Records(Protocol):
         enough: int = ...,
         timeout: float = ...,
         kinds: tuple[str, ...] = ...,
-    ) -> Found: ...
+    ) -> FindingResult: ...
     def publish(self, body: Body, *, ttl: int = ..., lasting: bool = ...) -> None: ...
     def withdraw(self, body: Body) -> None: ...
 
@@ -89,7 +89,7 @@ class KvFound:
     """
 
     providers: tuple[KvProvider, ...]
-    lookup: Found
+    lookup: FindingResult
     rounds: int
 
 
@@ -100,7 +100,7 @@ class KvIndex:
         self,
         host: Host,
         endpoint: Switchboard,
-        records: Records,
+        records: IndexRecords,
         *,
         connect: Callable[[PeerId], Awaitable[Link]],
         held: LocalChains | None = None,

@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from ...tasks.engine.budget import Budget
+from ...tasks.engine.budget import KvBudget
 from ...tasks.engine.core import Compute
 from ...tasks.engine.defaults import HEADER_BYTES
 from ...tasks.engine.errors import EngineError
@@ -31,7 +31,7 @@ from ...tasks.engine.families import (
     tensor_shapes,
 )
 from ...tasks.engine.interface import DType, LoadShard, Parts, Sampling, Span
-from ...tasks.engine.session import State
+from ...tasks.engine.session import KvState
 from ...tasks.engine.wire import Buffer
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
@@ -61,7 +61,13 @@ class NumberState:
     """
 
     def __init__(
-        self, root: str, arch: Architecture, parts: Parts, dtype: DType, tokens: int, budget: Budget
+        self,
+        root: str,
+        arch: Architecture,
+        parts: Parts,
+        dtype: DType,
+        tokens: int,
+        budget: KvBudget,
     ) -> None:
         self._token_bytes = kv_token_bytes(arch, parts.start, parts.stop, dtype)
         self._bytes = tokens * self._token_bytes
@@ -165,7 +171,7 @@ class NumberCompute:
         self._width = arch.hidden * self._step
         self._row = _ONE[shard.dtype] * _PIECES + bytes(self._width - _PIECES * self._step)
 
-    def state(self, root: str, tokens: int, budget: Budget) -> NumberState:
+    def state(self, root: str, tokens: int, budget: KvBudget) -> NumberState:
         return NumberState(root, self.arch, self.parts, self.dtype, tokens, budget)
 
     def source(self, span: Span) -> list[int]:
@@ -181,7 +187,7 @@ class NumberCompute:
         return [self._embedded(token)]
 
     def advance(
-        self, source: list[int], first: int, count: int, state: State, position: int
+        self, source: list[int], first: int, count: int, state: KvState, position: int
     ) -> list[int]:
         assert isinstance(state, NumberState)  # made by `state` above
         values = source[first : first + count]
@@ -310,7 +316,7 @@ class Timed:
         self.state, self.source = inner.state, inner.source
         self.fed_back, self.joined = inner.fed_back, inner.joined
 
-    def advance(self, source: Any, first: int, count: int, state: State, position: int) -> Any:
+    def advance(self, source: Any, first: int, count: int, state: KvState, position: int) -> Any:
         end = position + count
         flops = count * (2.0 * self._layers + self._attended * end)
         size = self._layers * DTYPE_BYTES[self.dtype] + end * self._token_bytes

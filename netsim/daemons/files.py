@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...transport.errors import AlreadyLocked, FileTooLarge
-from ...transport.host.seam import Entry, FileLock
+from ...transport.host.seam import FileLock, FolderEntry
 from ..disk.disk import Folder
 from ..disk.file import File
 from ..disk.mount import Mount
@@ -118,7 +118,7 @@ class DiskFiles:
             with suppress(FileNotFoundError):
                 self._mount.remove(str(path))
 
-    def list(self, path: Path) -> list[Entry]:
+    def list(self, path: Path) -> list[FolderEntry]:
         found = self._mount.find(str(path))
         if found is None:
             return []
@@ -165,7 +165,7 @@ class DiskFiles:
         return open_database(self._mount, path)
 
 
-def _entry(name: str, node: File | Folder) -> Entry:
+def _entry(name: str, node: File | Folder) -> FolderEntry:
     """Describe a file or folder with its name. The size of a folder is 0."""
     folder = isinstance(node, Folder)
-    return Entry(name, folder, 0 if isinstance(node, Folder) else node.size)
+    return FolderEntry(name, folder, 0 if isinstance(node, Folder) else node.size)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from ...state.membership.record import Rank
-from ...tasks.placement.coverage import Sizes, Span
+from ...tasks.placement.coverage import LayerSizes, Span
 from ...tasks.placement.placing import Placing
 from ...tasks.placement.plan import Place, has_chain
 from ...transport.identity import PeerId
@@ -31,7 +31,7 @@ LAYER: Final = 1000  # bytes of one layer
 
 
 @dataclass(slots=True)
-class Node:
+class PlacementNode:
     """A node. Each start begins a new life, and `life` is the number of starts."""
 
     peer: PeerId
@@ -49,7 +49,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlacementOutcome:
     """Outcome of one swarm.
 
     `hole_s` is the longest time, in seconds, for which some layers were not served although the
@@ -62,7 +62,7 @@ class Outcome:
     events: int
 
 
-def suffices(sizes: Sizes, memories: Sequence[int]) -> bool:
+def suffices(sizes: LayerSizes, memories: Sequence[int]) -> bool:
     """Return whether nodes with these memories (in bytes) can hold all layers in some assignment.
 
     Either one node holds everything, or one holds the embedding, another the head, and all nodes
@@ -84,7 +84,7 @@ def suffices(sizes: Sizes, memories: Sequence[int]) -> bool:
     )
 
 
-class Placements:
+class PlacementSwarm:
     """Simulation of one swarm, all of whose properties are drawn from `seed`.
 
     If `standing` is False, a node that serves layers never reconsiders its choice.
@@ -95,11 +95,11 @@ class Placements:
         self.luck = Random(seed)
         layers = self.luck.randint(2, 32)
         first, last = (self.luck.randrange(4 * LAYER) for _ in range(2))
-        self.sizes = Sizes(layers, LAYER, first, last, layers * LAYER + max(first, last))
+        self.sizes = LayerSizes(layers, LAYER, first, last, layers * LAYER + max(first, last))
         count = self.luck.randint(2, 12)
         most = layers * LAYER * self.luck.uniform(0.9, 2.5) / count
         self.nodes = [
-            Node(
+            PlacementNode(
                 PeerId(f"peer{self.luck.randrange(10**6):06}-{number}"),
                 int(self.luck.uniform(0.2, 1.8) * most) + LAYER,
                 self.luck.random(),
@@ -114,7 +114,7 @@ class Placements:
         self._count = 0
         self._enough: dict[tuple[int, ...], bool] = {}  # cached results of `suffices`
 
-    def run(self) -> Outcome:
+    def run(self) -> PlacementOutcome:
         """Start all nodes, then restart or kill some, then wait until the swarm has settled."""
         due = 0.0
         for node in self.nodes:
@@ -130,7 +130,7 @@ class Placements:
             self._look_for_hole()
         self.now = end
         self._look_for_hole()
-        return Outcome(self.worst, max(node.moves for node in self.nodes), self.events)
+        return PlacementOutcome(self.worst, max(node.moves for node in self.nodes), self.events)
 
     def _pause(self) -> float:
         """Draw a pause in seconds. Many are short, so that several events come at once."""
@@ -170,7 +170,7 @@ class Placements:
                 back = self.now + self.luck.choice((0.5, 1.0, 3.0, self.luck.uniform(*PAUSE)))
                 self._at(back, lambda node=node: self._start(node))  # type: ignore[misc]
 
-    def _start(self, node: Node) -> None:
+    def _start(self, node: PlacementNode) -> None:
         """Begin a new life of a node.
 
         It meets the others and chooses its layers after random delays.
@@ -185,7 +185,7 @@ class Placements:
         self._later(node, MEETING, lambda: self._say(node, None, Rank.SEEKS))
         self._later(node, (MEETING[1], MEETING[1] + 0.5), lambda: self._look(node))
 
-    def _stop(self, node: Node) -> None:
+    def _stop(self, node: PlacementNode) -> None:
         """End the life of a node.
 
         Each other node notices this, and forgets the node, after a delay.
@@ -196,7 +196,7 @@ class Placements:
         for other in self.nodes:
             if other is not node:
 
-                def forget(other: Node = other) -> None:
+                def forget(other: PlacementNode = other) -> None:
                     """Remove the dead node's record from `other`, unless the node has started
                     again.
                     """
@@ -205,7 +205,9 @@ class Placements:
 
                 self._later(other, DEATH, forget)
 
-    def _later(self, node: Node, span: tuple[float, float], action: Callable[[], None]) -> None:
+    def _later(
+        self, node: PlacementNode, span: tuple[float, float], action: Callable[[], None]
+    ) -> None:
         """Run `action` after a random delay in the range `span`, unless the life of `node` has
         ended.
         """
@@ -220,7 +222,7 @@ class Placements:
 
     # Records and decisions of nodes.
 
-    def _say(self, node: Node, span: Span | None, rank: Rank) -> None:
+    def _say(self, node: PlacementNode, span: Span | None, rank: Rank) -> None:
         """Publish a node's record if it has changed. It reaches each other node after a delay."""
         place = Place(node.peer, node.memory, span, rank)
         if place == node.said:
@@ -230,7 +232,7 @@ class Placements:
             if other is not node and other.up:
                 self._later(other, GOSSIP, lambda other=other: self._hear(other, node))  # type: ignore[misc]
 
-    def _hear(self, node: Node, other: Node) -> None:
+    def _hear(self, node: PlacementNode, other: PlacementNode) -> None:
         """Store the latest record of `other` at `node`.
 
         Older records cannot overwrite it, because only the latest record is ever delivered.
@@ -239,7 +241,7 @@ class Placements:
             node.known[other.peer] = other.said
             self._look(node)
 
-    def _look(self, node: Node) -> None:
+    def _look(self, node: PlacementNode) -> None:
         """Let a node decide what to do, publish its new record, and load layers if it decides so.
 
         Does nothing while the node is loading.
@@ -257,12 +259,12 @@ class Placements:
         elif step.wake < inf:
             self._wake(node, step.wake)
 
-    def _wake(self, node: Node, when: float) -> None:
+    def _wake(self, node: PlacementNode, when: float) -> None:
         """Let a node decide again at time `when`, unless its life has ended."""
         life = node.life
         self._at(when, lambda: self._look(node) if node.life == life else None)
 
-    def _load(self, node: Node, span: Span) -> None:
+    def _load(self, node: PlacementNode, span: Span) -> None:
         """Let a node drop its layers, if it has any, and load the layers of `span`."""
         node.moves += node.serves is not None
         node.loading, node.serves = True, None

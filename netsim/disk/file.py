@@ -105,7 +105,7 @@ class InstalledFile(File):
         return self._size
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """One write in place, with the data needed to undo it. If `new` is None, the change sets the
     length of the file instead.
     """
@@ -125,7 +125,7 @@ class BlockFile(File):
     __slots__ = ("_changes", "_data", "_gone")
 
     def __init__(self, content: bytes, mode: int) -> None:
-        self._changes: deque[Change] = deque()  # changes that no sync has covered
+        self._changes: deque[FileChange] = deque()  # changes that no sync has covered
         self._gone = 0  # number of earlier changes, which are durable
         super().__init__(content, mode)
 
@@ -153,7 +153,7 @@ class BlockFile(File):
     def overwrite(self, begun: float, offset: int, data: bytes) -> None:
         """Write `data` at `offset`. `begun` is the time at which the disk starts to write it."""
         old = bytes(self._data[offset : offset + len(data)])
-        self._changes.append(Change(begun, offset, data, old, len(self._data)))
+        self._changes.append(FileChange(begun, offset, data, old, len(self._data)))
         self._put(offset, data)
         self._age(begun)
 
@@ -161,7 +161,9 @@ class BlockFile(File):
         """Truncate the file to `size` bytes, or extend it with zeros. `begun` is the time at which
         the disk starts to do so.
         """
-        self._changes.append(Change(begun, size, None, bytes(self._data[size:]), len(self._data)))
+        self._changes.append(
+            FileChange(begun, size, None, bytes(self._data[size:]), len(self._data))
+        )
         self._set_size(size)
         self._age(begun)
 
@@ -190,14 +192,14 @@ class BlockFile(File):
             elif change.begun <= now and torn:
                 self._redo_partly(change, stream)
 
-    def _redo(self, change: Change) -> None:
+    def _redo(self, change: FileChange) -> None:
         """Apply a change that has survived a crash."""
         if change.new is None:
             self._set_size(change.offset)
         else:
             self._put(change.offset, change.new)
 
-    def _redo_partly(self, change: Change, stream: Random) -> None:
+    def _redo_partly(self, change: FileChange, stream: Random) -> None:
         """Apply all, some sectors or nothing of a change that was not synced before a crash."""
         draw = stream.random()
         if draw < 0.4:

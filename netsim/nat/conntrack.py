@@ -11,10 +11,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
+from ..network.gateway import GatewayPlace, GatewaySettings, Router, check, readdressed
 from ..network.packet import ICMP, TCP, UDP, Addr, Packet
 from .segments import RST, flags
-from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
+from .tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, TcpState
 
 STREAM_AFTER_S: Final = 2.0
 OVERLAY_S: Final = 300.0
@@ -24,7 +24,7 @@ Tuple = tuple[int, Addr, Addr]
 """(protocol, source, destination) of one direction of a flow."""
 
 
-class Entry:
+class TrackedConnection:
     """One tracked connection. `reply` is the tuple of its replies when they arrive at the
     gateway.
     """
@@ -38,7 +38,7 @@ class Entry:
         self.expires = now
         self.seen_reply = False
         self.stream_at = now + STREAM_AFTER_S
-        self.state = State.NONE
+        self.state = TcpState.NONE
 
 
 class Tracker:
@@ -49,10 +49,12 @@ class Tracker:
     ) -> None:
         self._udp_new = udp_new
         self._udp_stream = udp_stream
-        self._tcp_seconds = SECONDS | {State.ESTABLISHED: tcp_established}
+        self._tcp_seconds = SECONDS | {TcpState.ESTABLISHED: tcp_established}
         self._limit = limit
-        self._tuples: dict[Tuple, Entry] = {}
-        self._sources: dict[tuple[int, Addr], dict[Tuple, Entry]] = {}  # nf_nat's "bysource"
+        self._tuples: dict[Tuple, TrackedConnection] = {}
+        self._sources: dict[
+            tuple[int, Addr], dict[Tuple, TrackedConnection]
+        ] = {}  # nf_nat's "bysource"
         self._sweep_size = 64
         self._swept = -1.0
 
@@ -64,7 +66,7 @@ class Tracker:
         self._tuples.clear()
         self._sources.clear()
 
-    def find(self, key: Tuple, now: float) -> Entry | None:
+    def find(self, key: Tuple, now: float) -> TrackedConnection | None:
         """Return the connection to which a packet with this tuple belongs, or None."""
         entry = self._tuples.get(key)
         if entry is not None and entry.expires <= now:
@@ -72,7 +74,7 @@ class Tracker:
             return None
         return entry
 
-    def confirm(self, entry: Entry, now: float) -> bool:
+    def confirm(self, entry: TrackedConnection, now: float) -> bool:
         """Add a connection whose first packet passed. Return False if the table is full."""
         if len(self._tuples) >= self._sweep_size:
             self._sweep(now)
@@ -86,7 +88,7 @@ class Tracker:
         self._sources.setdefault((proto, source), {})[entry.original] = entry
         return True
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: TrackedConnection) -> None:
         for key in entry.original, entry.reply:
             if self._tuples.get(key) is entry:
                 del self._tuples[key]
@@ -111,7 +113,7 @@ class Tracker:
                 return entry.reply[2]
         return None
 
-    def renew(self, entry: Entry, packet: Packet, reply: bool, now: float) -> bool:
+    def renew(self, entry: TrackedConnection, packet: Packet, reply: bool, now: float) -> bool:
         """Update the state and the timer of a connection for a packet. Return False if the packet
         does not belong to the connection.
         """
@@ -128,11 +130,11 @@ class Tracker:
             entry.seen_reply = True
         return True
 
-    def _tcp(self, entry: Entry, bits: int, reply: bool, now: float) -> bool:
+    def _tcp(self, entry: TrackedConnection, bits: int, reply: bool, now: float) -> bool:
         state = (FROM_REPLY if reply else FROM_ORIGINAL)[bits][entry.state]
-        if state is State.INVALID:
+        if state is TcpState.INVALID:
             return False
-        if state is State.IGNORE:
+        if state is TcpState.IGNORE:
             return True
         if bits & RST and not entry.seen_reply:
             entry.expires = now  # refused or aborted: nothing was ever established
@@ -141,14 +143,14 @@ class Tracker:
         entry.expires = now + self._tcp_seconds[state]
         return True
 
-    def reopens(self, entry: Entry, packet: Packet, reply: bool) -> bool:
+    def reopens(self, entry: TrackedConnection, packet: Packet, reply: bool) -> bool:
         """Return whether a packet is the SYN of a new connection between the endpoints of one that
         has ended.
         """
-        if packet.proto != TCP or entry.state not in (State.TIME_WAIT, State.CLOSE):
+        if packet.proto != TCP or entry.state not in (TcpState.TIME_WAIT, TcpState.CLOSE):
             return False
         table = FROM_REPLY if reply else FROM_ORIGINAL
-        return table[flags(packet)][entry.state] is State.SYN_SENT
+        return table[flags(packet)][entry.state] is TcpState.SYN_SENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +175,11 @@ class LinuxSettings(GatewaySettings):
     hairpin: str = "off"
     udp_new: float = 30.0
     udp_stream: float = 120.0
-    tcp_established: float = SECONDS[State.ESTABLISHED]
+    tcp_established: float = SECONDS[TcpState.ESTABLISHED]
     max_mappings: int = 65536
 
 
-class LinuxNat(Gateway):
+class LinuxNat(Router):
     """NAT that behaves as Linux's."""
 
     routed = False
@@ -254,12 +256,12 @@ class LinuxNat(Gateway):
 
     def _first(
         self, packet: Packet, original: Tuple, reply: Tuple, *, local: bool = False
-    ) -> Entry | None:
+    ) -> TrackedConnection | None:
         """Track a new connection, given its first packet. Drop the packet and return None if a
         connection cannot begin with it, or if the table is full.
         """
         now = self.network.events.now
-        entry = Entry(original, reply, now)
+        entry = TrackedConnection(original, reply, now)
         entry.local = local
         if not self.tracker.renew(entry, packet, False, now):
             self.network.drop("nat", self.name, packet)
@@ -386,7 +388,7 @@ class LinuxNat(Gateway):
         if entry is not None:
             self._answer(packet, entry, now)
 
-    def _answer(self, packet: Packet, entry: Entry, now: float) -> None:
+    def _answer(self, packet: Packet, entry: TrackedConnection, now: float) -> None:
         self.network.drop("closed", self.name, packet)
         inside = packet.src[0] in self.inside.members
         self.refuse(packet, self.lan if inside else self.wan)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
 from typing import Final
 
-from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check
+from ..network.gateway import GatewayPlace, GatewaySettings, Router, check
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .segments import HeldSyns
 from .sessions import BEHAVIOURS, FlowState, Timers
@@ -18,7 +18,7 @@ Flow = tuple[int, Addr, Addr]
 """(protocol, inner endpoint, outer endpoint)."""
 
 
-class Sessions:
+class OpenFlows:
     """Flows that were opened from inside, and the decision which packets may enter because of them.
     Depending on `filtering`, packets may enter from the flow's outer endpoint ("apd"), from any
     port of its address ("ad"), or from every sender ("ei").
@@ -101,7 +101,7 @@ class Firewall:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: Router,
         *,
         filtering: str = "apd",
         timers: Timers = SIX,
@@ -110,7 +110,7 @@ class Firewall:
     ) -> None:
         check("unsolicited", unsolicited, ("drop", "admin"))
         self._gateway = gateway
-        self.sessions = Sessions(filtering, timers, max_sessions)
+        self.sessions = OpenFlows(filtering, timers, max_sessions)
         self._tells = unsolicited == "admin"
         self._syns = HeldSyns(gateway.network.events, self._prohibit)
 
@@ -164,7 +164,7 @@ class FirewallSettings(GatewaySettings):
     max_sessions: int = 65536
 
 
-class PublicFirewall(Gateway):
+class PublicFirewall(Router):
     """Gateway whose inside has public IPv4 addresses, behind a stateful firewall without
     translation.
 

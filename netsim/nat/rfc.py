@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from ..network.gateway import Gateway, GatewayPlace, GatewaySettings, check, readdressed
+from ..network.gateway import GatewayPlace, GatewaySettings, Router, check, readdressed
 from ..network.packet import ICMP, TCP, Addr, Icmp, Packet
 from .ports import PortAllocator
 from .segments import HeldSyns, reset_for
@@ -21,7 +21,7 @@ _TableKey = tuple[int, Addr] | tuple[int, Addr, str] | tuple[int, Addr, Addr]
 _Outer = tuple[int, str, int]  # protocol, address, port
 
 
-class Mapping:
+class NatMapping:
     """Outer endpoint of an inner endpoint, with the sessions to remotes that use it."""
 
     __slots__ = ("expires", "inner", "key", "outer", "proto", "remotes", "sessions")
@@ -66,7 +66,7 @@ class RfcSettings(GatewaySettings):
     tcp_unsolicited: str = "icmp"
 
 
-class RfcNat(Gateway):
+class RfcNat(Router):
     """NAT that behaves as the RFCs describe."""
 
     routed = False
@@ -89,8 +89,8 @@ class RfcNat(Gateway):
         self._per_host = 65536 if settings.per_host is None else settings.per_host
         self._tcp_unsolicited = settings.tcp_unsolicited
         self._ports = PortAllocator(settings.ports, settings.block_size, self._luck)
-        self._mappings: dict[_TableKey, Mapping] = {}
-        self._outer: dict[_Outer, Mapping] = {}
+        self._mappings: dict[_TableKey, NatMapping] = {}
+        self._outer: dict[_Outer, NatMapping] = {}
         self._count: dict[str, int] = {}  # mappings by inside address
         self._pairs: dict[str, str] = {}  # outer address by inside address
         self._syns = HeldSyns(self.network.events, self._refuse_syn)
@@ -164,7 +164,7 @@ class RfcNat(Gateway):
         packet.dst = target
         self.deliver_inside(packet)
 
-    def _map(self, proto: int, inner: Addr, to: Addr, now: float) -> Mapping | None:
+    def _map(self, proto: int, inner: Addr, to: Addr, now: float) -> NatMapping | None:
         """Return the mapping for a packet from inside. Create it if there is none. Return None if
         there is no space.
         """
@@ -180,13 +180,13 @@ class RfcNat(Gateway):
             self._remove(mapping)
         return self._make(proto, key, inner, now)
 
-    def _make(self, proto: int, key: _TableKey, inner: Addr, now: float) -> Mapping | None:
+    def _make(self, proto: int, key: _TableKey, inner: Addr, now: float) -> NatMapping | None:
         if not self._has_room(inner[0], now):
             return None
         ip = self._outer_address(inner[0])
         for port in self._ports.candidates(inner, ip):
             if self._is_free(proto, ip, port, inner, now):
-                mapping = Mapping(proto, key, inner, (ip, port))
+                mapping = NatMapping(proto, key, inner, (ip, port))
                 self._mappings[key] = self._outer[proto, ip, port] = mapping
                 self._count[inner[0]] = self._count.get(inner[0], 0) + 1
                 return mapping
@@ -211,7 +211,7 @@ class RfcNat(Gateway):
         for mapping in [m for m in self._mappings.values() if m.expires <= now]:
             self._remove(mapping)
 
-    def _remove(self, mapping: Mapping) -> None:
+    def _remove(self, mapping: NatMapping) -> None:
         del self._mappings[mapping.key]
         del self._outer[mapping.proto, *mapping.outer]
         ip = mapping.inner[0]
@@ -242,7 +242,7 @@ class RfcNat(Gateway):
         return True
 
     def _pass(
-        self, mapping: Mapping, packet: Packet, remote: Addr, outbound: bool, now: float
+        self, mapping: NatMapping, packet: Packet, remote: Addr, outbound: bool, now: float
     ) -> bool:
         """Renew the timers for a packet that passes. Return False if the mapping has too many
         sessions.
@@ -260,7 +260,7 @@ class RfcNat(Gateway):
             self._extend(mapping, remote[0], session, before)
         return True
 
-    def _extend(self, mapping: Mapping, ip: str, session: FlowState, before: float) -> None:
+    def _extend(self, mapping: NatMapping, ip: str, session: FlowState, before: float) -> None:
         end = session.expires
         if end >= before:
             mapping.expires = max(mapping.expires, end)
@@ -297,7 +297,7 @@ class RfcNat(Gateway):
             return None
         return mapping.inner if self._pass(mapping, packet, remote, False, now) else None
 
-    def _admits(self, mapping: Mapping, remote: Addr, now: float) -> bool:
+    def _admits(self, mapping: NatMapping, remote: Addr, now: float) -> bool:
         if self._filtering == "ei":
             return True
         if self._filtering == "ad":

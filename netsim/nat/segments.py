@@ -9,7 +9,7 @@ from typing import Final
 
 from ..clock import Events
 from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Packet
-from ..sockets.tcp.segment import Segment, refusal
+from ..sockets.tcp.segment import TcpSegment, refusal
 
 FIN: Final = 1
 SYN: Final = 2
@@ -23,9 +23,9 @@ HELD: Final = 1024  # maximum number of held SYNs; further ones get no reply
 def flags(packet: Packet) -> int:
     """Return the flags of a TCP packet, as the bits of the header."""
     segment = packet.data
-    if type(segment) is Segment:
+    if type(segment) is TcpSegment:
         return ACK
-    assert isinstance(segment, Segment)
+    assert isinstance(segment, TcpSegment)
     return FIN * segment.fin | SYN * segment.syn | RST * segment.rst | ACK * segment.ack
 
 

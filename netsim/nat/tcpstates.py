@@ -10,7 +10,7 @@ from typing import Final
 from .segments import ACK, FIN, RST, SYN
 
 
-class State(IntEnum):
+class TcpState(IntEnum):
     """State of a TCP connection in Linux's connection tracking, or the result of a transition."""
 
     NONE = 0
@@ -28,29 +28,29 @@ class State(IntEnum):
 
 
 SECONDS: Final = {
-    State.SYN_SENT: 120.0,
-    State.SYN_RECV: 60.0,
-    State.ESTABLISHED: 432000.0,
-    State.FIN_WAIT: 120.0,
-    State.CLOSE_WAIT: 60.0,
-    State.LAST_ACK: 30.0,
-    State.TIME_WAIT: 120.0,
-    State.CLOSE: 10.0,
-    State.SYN_SENT2: 120.0,
+    TcpState.SYN_SENT: 120.0,
+    TcpState.SYN_RECV: 60.0,
+    TcpState.ESTABLISHED: 432000.0,
+    TcpState.FIN_WAIT: 120.0,
+    TcpState.CLOSE_WAIT: 60.0,
+    TcpState.LAST_ACK: 30.0,
+    TcpState.TIME_WAIT: 120.0,
+    TcpState.CLOSE: 10.0,
+    TcpState.SYN_SENT2: 120.0,
 }
 
 _LETTERS: Final = {
-    "-": State.INVALID,
-    "i": State.IGNORE,
-    "s": State.SYN_SENT,
-    "r": State.SYN_RECV,
-    "e": State.ESTABLISHED,
-    "f": State.FIN_WAIT,
-    "c": State.CLOSE_WAIT,
-    "l": State.LAST_ACK,
-    "t": State.TIME_WAIT,
-    "x": State.CLOSE,
-    "2": State.SYN_SENT2,
+    "-": TcpState.INVALID,
+    "i": TcpState.IGNORE,
+    "s": TcpState.SYN_SENT,
+    "r": TcpState.SYN_RECV,
+    "e": TcpState.ESTABLISHED,
+    "f": TcpState.FIN_WAIT,
+    "c": TcpState.CLOSE_WAIT,
+    "l": TcpState.LAST_ACK,
+    "t": TcpState.TIME_WAIT,
+    "x": TcpState.CLOSE,
+    "2": TcpState.SYN_SENT2,
 }
 # The state after each kind of segment, for the states NONE to SYN_SENT2 in that order.
 _ORIGINAL: Final = {
@@ -80,7 +80,7 @@ def _kind(bits: int) -> str:
     return "ack" if bits & ACK else ""
 
 
-def _table(rows: dict[str, str]) -> tuple[tuple[State, ...], ...]:
+def _table(rows: dict[str, str]) -> tuple[tuple[TcpState, ...], ...]:
     """Return the new state, indexed by the flags of the segment and then by the old state."""
     nothing = "-" * 10
     return tuple(

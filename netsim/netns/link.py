@@ -19,7 +19,7 @@ from random import Random
 from typing import Final
 
 from ..network.link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
-from ..streams import Streams
+from ..streams import RandomStreams
 
 TURN: Final = 32
 """Maximum number of packets that are read from one port before other ports get their turn."""
@@ -41,7 +41,7 @@ class Port:
 
     __slots__ = ("descriptor", "down", "dropped", "name", "size", "up")
 
-    def __init__(self, name: str, descriptor: int, link: LinkSpec, streams: Streams) -> None:
+    def __init__(self, name: str, descriptor: int, link: LinkSpec, streams: RandomStreams) -> None:
         self.name = name
         self.descriptor = descriptor
         self.up = Pipe(link.up, luck(link.up, streams, name, "up"))
@@ -49,7 +49,7 @@ class Port:
         self.size = max(link.up.mtu, link.down.mtu, 1500) + HEADROOM
         self.dropped: dict[str, int] = {}  # number of dropped packets, by reason
 
-    def change(self, link: LinkSpec, streams: Streams) -> None:
+    def change(self, link: LinkSpec, streams: RandomStreams) -> None:
         """Replace the link from now on."""
         self.up.change(link.up, luck(link.up, streams, self.name, "up"))
         self.down.change(link.down, luck(link.down, streams, self.name, "down"))
@@ -59,7 +59,7 @@ class Port:
         self.dropped[why] = self.dropped.get(why, 0) + 1
 
 
-def luck(spec: PipeSpec, streams: Streams, name: str, way: str) -> Random | None:
+def luck(spec: PipeSpec, streams: RandomStreams, name: str, way: str) -> Random | None:
     """Return the random generator of a pipe, named as in the simulator.
 
     Returns None if nothing about the pipe is random. `way` is "up" or "down".
@@ -73,7 +73,7 @@ class Switch:
     def __init__(self, *, latency: float = 0.0, seed: int = 0) -> None:
         self.ports: dict[str, Port] = {}
         self.forwarded = 0
-        self.streams = Streams(seed)
+        self.streams = RandomStreams(seed)
         self._latency = latency
         self._routes: dict[bytes, Port] = {}  # by destination address
         self._readers: dict[int, Port] = {}  # by descriptor

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Self, TypedDict
 
-from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from ..network.link import Burst, Cycle, CyclePhase, LinkSpec, PipeSpec
 from .link import Switch, hurry, quantile
 from .namespaces import KernelRefused, Namespace
 
@@ -25,7 +25,7 @@ Request = Mapping[str, Any]
 """A JSON object, made by `SwitchProcess`."""
 
 
-class Counts(TypedDict):
+class SwitchCounts(TypedDict):
     """Counters of the switch.
 
     `forwarded` is the number of packets sent. `late_ms` has quantiles of the time, in milliseconds,
@@ -44,7 +44,7 @@ def pipe_spec(fields: Request) -> PipeSpec:
     if known["burst"] is not None:
         known["burst"] = Burst(**known["burst"])
     if known["cycle"] is not None:
-        phases = tuple(Phase(**phase) for phase in known["cycle"]["phases"])
+        phases = tuple(CyclePhase(**phase) for phase in known["cycle"]["phases"])
         known["cycle"] = Cycle(known["cycle"]["period"], phases)
     return PipeSpec(**known)
 
@@ -90,7 +90,7 @@ class RequestServer:
                 return {"error": f"not understood: {request['op']}"}
         return {}
 
-    def _counts(self) -> Counts:
+    def _counts(self) -> SwitchCounts:
         """Return the counters so far."""
         late = self._switch.lateness()
         return {
@@ -153,9 +153,9 @@ class SwitchProcess:
         """Cut the directions of a port that are True, and restore those that are False."""
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
-    def counts(self) -> Counts:
+    def counts(self) -> SwitchCounts:
         """Return the counters so far."""
-        counts: Counts = self._ask({"op": "counts"})
+        counts: SwitchCounts = self._ask({"op": "counts"})
         return counts
 
     def _ask(self, request: Mapping[str, object], descriptors: list[int] | None = None) -> Any:

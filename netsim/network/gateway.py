@@ -33,7 +33,7 @@ class Filter(Protocol):
     def clear(self) -> None: ...
 
 
-class Service(Protocol):
+class RouterService(Protocol):
     """Program that a gateway runs on its inner address (see `nat/portmap/igd.py`)."""
 
     async def run(self, host: Host, *, task_status: trio.TaskStatus[None]) -> None: ...
@@ -74,7 +74,7 @@ class GatewaySettings:
     prefix: str | None = None
 
 
-class Gateway:
+class Router:
     """Router between the subnets `inside` and `outside`. Subclasses translate and filter packets.
 
     `wan` is the gateway's attachment outside, behind its access link. `lan` is its attachment
@@ -102,7 +102,7 @@ class Gateway:
         self.inside.gateway = self.lan
         self.six: Filter | None = None
         self.box: Host | None = None  # host that runs the gateway's service, if it has one
-        self.service: Service | None = None
+        self.service: RouterService | None = None
         self.forwards: dict[tuple[int, int], Addr] = {}  # (protocol, outer port): inner address
         self.forwarded: dict[tuple[int, Addr], int] = {}  # (protocol, inner address): outer port
         prefix = self.prefix = settings.prefix
@@ -144,16 +144,16 @@ class Gateway:
         """Route an inner address to this gateway from outside, and through all gateways that it is
         behind. Stop where the address is translated: IPv4 passes only gateways that are `routed`.
         """
-        gateway: Gateway | None = self
+        gateway: Router | None = self
         while gateway is not None and (":" in address or gateway.routed):
             gateway.outside.members[address] = gateway.wan
             gateway = gateway.outer
 
     @property
-    def outer(self) -> "Gateway | None":
+    def outer(self) -> "Router | None":
         """The gateway that this one is behind, or None."""
         owner = self.outside.gateway.owner if self.outside.gateway is not None else None
-        return owner if isinstance(owner, Gateway) else None
+        return owner if isinstance(owner, Router) else None
 
     def _dial(self, address: str) -> None:
         """Assign an outer address to this gateway."""
@@ -328,7 +328,7 @@ class Gateway:
         """Remove the route to an inner address from this gateway and all gateways that it is
         behind.
         """
-        gateway: Gateway | None = self
+        gateway: Router | None = self
         while gateway is not None:
             gateway.outside.members.pop(address, None)
             gateway = gateway.outer

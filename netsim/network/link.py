@@ -43,7 +43,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class CyclePhase:
     """Part of a cycle, from `start` seconds after the beginning of the cycle for `length` seconds.
 
     During the phase, `delay` seconds are added to the delay of each packet, and a packet is lost
@@ -65,7 +65,7 @@ class Cycle:
     """
 
     period: float
-    phases: tuple[Phase, ...]
+    phases: tuple[CyclePhase, ...]
 
     def at(self, now: float) -> tuple[float, float]:
         """Return (additional delay in seconds, probability of loss) at `now`."""

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final, Protocol
 
 from ..clock import Events
-from ..streams import Streams
+from ..streams import RandomStreams
 from ..trace.trace import Trace
 from .link import REASONS, TOO_BIG, LinkSpec, Pipe, PipeSpec
 from .packet import ICMP, Icmp, Packet
@@ -51,7 +51,7 @@ matrix. A number is the latency between any two sites.
 class Network:
     """State that all subnets of a simulation share."""
 
-    def __init__(self, events: Events, streams: Streams, trace: Trace | None) -> None:
+    def __init__(self, events: Events, streams: RandomStreams, trace: Trace | None) -> None:
         self.events = events
         self.streams = streams
         self.trace = trace

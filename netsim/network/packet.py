@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ..sockets.tcp.segment import Segment
+from ..sockets.tcp.segment import TcpSegment
 
 Addr = tuple[str, int]
 """IP address (text in the canonical form of `ipaddress`) and port. The port of an ICMP packet is
@@ -33,7 +33,7 @@ class Packet:
     src: Addr
     dst: Addr
     size: int
-    data: "bytes | Segment | Icmp"
+    data: "bytes | TcpSegment | Icmp"
     origin: str  # name of the host that created it
     cause: str  # name of the task that sent it; empty for a timer of the protocol stack
     ttl: int = 64
@@ -49,9 +49,9 @@ class Packet:
         return self.data
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> TcpSegment:
         """The TCP segment in a TCP packet."""
-        assert isinstance(self.data, Segment)
+        assert isinstance(self.data, TcpSegment)
         return self.data
 
     def copy(self) -> "Packet":

@@ -45,7 +45,7 @@ class Habit:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ChurnModel:
     """A model of churn. Its time passes `speed` times as fast as in real life.
 
     `departures` maps each kind of departure to its share. `redial_share` is the share of gateways
@@ -61,7 +61,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OnlineTime:
     """One session of a volunteer, in virtual seconds.
 
     `departure` says how it ends: "clean", "crash" or "sleep".
@@ -104,7 +104,7 @@ def names() -> list[str]:
 
 
 @cache
-def load(name: str = "volunteer-mix") -> Model:
+def load(name: str = "volunteer-mix") -> ChurnModel:
     """Return a built-in model by its name.
 
     Raises BadScenario, with a hint at the nearest name, if there is none.
@@ -122,7 +122,7 @@ def load(name: str = "volunteer-mix") -> Model:
         if abs(whole - 1) > 1e-6:
             raise BadScenario(f"the shares of the {what} of {name} sum up to {100 * whole:g} %")
     redial = base["redial"]
-    return Model(
+    return ChurnModel(
         name, habits, shares, redial["percent"] / 100, redial["every_h"], entry.get("speed", 1.0)
     )
 
@@ -143,14 +143,14 @@ def _habit(name: str, item: HabitEntry) -> Habit:
     return Habit(name, share, stay, weibull, absence=away)
 
 
-def habit_of(model: Model, random: Random) -> Habit:
+def habit_of(model: ChurnModel, random: Random) -> Habit:
     """Draw the class of a volunteer."""
     return random.choices(model.habits, [habit.share for habit in model.habits])[0]
 
 
 def sessions(
-    model: Model, habit: Habit, random: Random, utc_hours: float = 0.0
-) -> Iterator[Session]:
+    model: ChurnModel, habit: Habit, random: Random, utc_hours: float = 0.0
+) -> Iterator[OnlineTime]:
     """Yield the sessions of one volunteer, without end.
 
     Times are in seconds since the start of the simulation, which is at midnight UTC. `utc_hours` is
@@ -161,7 +161,7 @@ def sessions(
     for start, end in stays:
         how = random.choices(list(model.departures), list(model.departures.values()))[0]
         begin = start * 3600 / model.speed
-        yield Session(begin, max(end * 3600 / model.speed, begin + LEAST_S), how)
+        yield OnlineTime(begin, max(end * 3600 / model.speed, begin + LEAST_S), how)
 
 
 def _stay(habit: Habit, random: Random) -> float:
@@ -222,7 +222,7 @@ async def churn(
     volunteers: Sequence[Volunteer],
     program: Callable[[Volunteer], Program[object] | None],
     *,
-    model: str | Model = "volunteer-mix",
+    model: str | ChurnModel = "volunteer-mix",
     stop: Stop = power_off,
 ) -> None:
     """Start, stop, crash and suspend the programs of volunteers by a model, until cancelled.
@@ -238,7 +238,7 @@ async def churn(
                 nursery.start_soon(_redial, faults, one, chosen)
 
 
-async def _redial(faults: Faults, one: Volunteer, model: Model) -> None:
+async def _redial(faults: Faults, one: Volunteer, model: ChurnModel) -> None:
     """Give a volunteer's gateway a new public address from time to time, if the model says so."""
     random = faults.world.streams.get(one.name, "redial")
     every = model.redial_every * 3600 / model.speed
@@ -259,7 +259,7 @@ class _Life:
         faults: Faults,
         one: Volunteer,
         program: Callable[[Volunteer], Program[object] | None],
-        model: Model,
+        model: ChurnModel,
         stop: Stop,
     ) -> None:
         self._faults = faults

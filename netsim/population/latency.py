@@ -41,7 +41,7 @@ _WONDER: Final = ["from", "to", "avg_ms", "pct_sol", "min_ms", "max_ms", "mdev_m
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class GeoSite:
     """A site, with the name of its region, which is empty if the data has no regions."""
 
     name: str
@@ -54,7 +54,7 @@ class Matrix:
     The latency between two sites is half of the mean of the two measured round trips.
     """
 
-    def __init__(self, sites: Sequence[Site], round_trips_ms: Sequence[Sequence[float]]) -> None:
+    def __init__(self, sites: Sequence[GeoSite], round_trips_ms: Sequence[Sequence[float]]) -> None:
         """Create the matrix. `round_trips_ms` has a row of milliseconds for each site."""
         self.sites = tuple(sites)
         self._rows = [
@@ -140,7 +140,7 @@ def planetlab(lines: Iterable[str], unit: str = "") -> Matrix:
             f"the longest round trip is {longest:g}, which can be seconds or milliseconds",
             hint='set the unit in [world]: `latency_unit = "s"` or `latency_unit = "ms"`',
         )
-    return Matrix([Site(f"planetlab-{row}") for row in range(len(rows))], rows)
+    return Matrix([GeoSite(f"planetlab-{row}") for row in range(len(rows))], rows)
 
 
 def _rows_of(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -200,7 +200,7 @@ def _from_pings(pings: dict[str, dict[str, float]], places: Iterable[str]) -> Ma
         [pings[a].get(full[b], pings[b].get(full[a], median)) if a != b else 0.0 for b in names]
         for a in names
     ]
-    return Matrix([Site(city, full[city].rsplit(",", 1)[-1].strip()) for city in names], matrix)
+    return Matrix([GeoSite(city, full[city].rsplit(",", 1)[-1].strip()) for city in names], matrix)
 
 
 def cities(lines: Iterable[str]) -> Matrix:
@@ -209,13 +209,13 @@ def cities(lines: Iterable[str]) -> Matrix:
     Latitude and longitude are in degrees. Lines that begin with `#` are comments. Raises
     BadScenario, with the line, if the file is malformed.
     """
-    sites: list[Site] = []
+    sites: list[GeoSite] = []
     places: list[tuple[float, float]] = []
     for line, row in _rows_of(item for item in lines if not item.startswith("#")):
         if len(row) != 4:
             raise BadScenario(f"{len(row)} values, expected 4", line=line)
         _bounded(len(sites) + 1, line)
-        sites.append(Site(row[0], row[1]))
+        sites.append(GeoSite(row[0], row[1]))
         places.append((_degrees(row[2], 90, line), _degrees(row[3], 180, line)))
     return Matrix(sites, [[round_trip_ms(a, b) for b in places] for a in places])
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 from ..errors import BadScenario
 from ..host import Host
-from ..light import Core, LightHost
-from ..network.gateway import Gateway
+from ..light import LightCore, LightHost
+from ..network.gateway import Router
 from ..network.link import LinkSpec
 from ..world import World
 from . import latency, profiles
@@ -35,7 +35,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class VolunteerKind:
     """A class of volunteers.
 
     `nat` is the kind of gateway at home, and `carrier` that of the carrier's gateway in front of
@@ -79,7 +79,7 @@ class Population:
 
     name: str
     regions: tuple[Region, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[VolunteerKind, ...]
     ipv6: float
     bad_wifi: float
 
@@ -88,7 +88,7 @@ class Population:
 class Draw:
     """Properties that were drawn for one volunteer. `site` is a row of the latency matrix."""
 
-    kind: Kind
+    kind: VolunteerKind
     region: Region
     site: int
     link: str
@@ -102,7 +102,7 @@ class Volunteer:
 
     drawn: Draw
     host: Host | LightHost
-    gateways: list[Gateway]
+    gateways: list[Router]
 
     @property
     def name(self) -> str:
@@ -160,7 +160,7 @@ def read(entry: Mapping[str, Any]) -> Population:
     )
 
 
-def _kind(item: ClassEntry) -> Kind:
+def _kind(item: ClassEntry) -> VolunteerKind:
     """Build a class from its entry. Raises BadScenario if shares or names are wrong."""
     name = item["name"]
     if item["punch"] not in PUNCH:
@@ -169,7 +169,7 @@ def _kind(item: ClassEntry) -> Kind:
         raise BadScenario(f"the links of class {name} do not sum up to 100 %")
     for link in item["links"]:
         profiles.link(link)
-    return Kind(
+    return VolunteerKind(
         name,
         item["percent"] / 100,
         item["nat"],
@@ -211,7 +211,7 @@ def populate(
     population: str | Population = DEFAULT,
     places: latency.Matrix | None = None,
     prefix: str = "v",
-    core: Callable[[str], Core] | None = None,
+    core: Callable[[str], LightCore] | None = None,
 ) -> list[Volunteer]:
     """Draw `count` volunteers and build them in a world.
 
@@ -246,7 +246,11 @@ def draws(
 
 
 def build(
-    world: World, name: str, drawn: Draw, core: Core | None = None, link: LinkSpec | None = None
+    world: World,
+    name: str,
+    drawn: Draw,
+    core: LightCore | None = None,
+    link: LinkSpec | None = None,
 ) -> Volunteer:
     """Build one volunteer: its gateways and its host.
 
@@ -254,7 +258,7 @@ def build(
     the access link that was drawn. If `core` is given, the host is a light host with this core.
     """
     kind, access = drawn.kind, link or profiles.link(drawn.link)
-    gateways: list[Gateway] = []
+    gateways: list[Router] = []
     if kind.carrier:
         gateways.append(
             world.gateway(

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal, NotRequired, TypedDict
 
 from ..errors import BadScenario
-from ..network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from ..network.link import Burst, Cycle, CyclePhase, LinkSpec, PipeSpec
 from .data import table, unknown
 
 _FILE = "links.toml"
@@ -109,7 +109,7 @@ def _cycle(entry: CycleEntry | None) -> Cycle | None:
     if entry is None:
         return None
     phases = tuple(
-        Phase(
+        CyclePhase(
             phase["start_s"],
             phase["length_s"],
             phase["latency_ms"] / 1000,

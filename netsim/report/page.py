@@ -7,7 +7,7 @@ from typing import Final
 import jinja2
 
 from ..scenario.format.metrics import STATISTICS, Metrics, meaning, shown, value_of
-from ..scenario.result import HostFigures, Result
+from ..scenario.result import HostFigures, RunResult
 from . import plots
 from .template import PAGE
 
@@ -39,7 +39,7 @@ PAIRS: Final = {
 }
 
 
-def page(run: Result, scenario: str = "") -> str:
+def page(run: RunResult, scenario: str = "") -> str:
     """Return the whole HTML file. `scenario` is the text of the scenario's file.
 
     All texts from the run and the scenario are escaped. If `run` comes from a damaged file, raises
@@ -51,7 +51,7 @@ def page(run: Result, scenario: str = "") -> str:
         raise ValueError(str(error)) from None
 
 
-def _page(run: Result, scenario: str) -> str:
+def _page(run: RunResult, scenario: str) -> str:
     """Render the template. Raises UndefinedError if a field is missing."""
     metrics = run.metrics
     return _ENVIRONMENT.from_string(PAGE).render(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from markupsafe import Markup
 
 from ..scenario.format.metrics import quantile
-from ..scenario.result import Happening, HostFigures, PairMatrix, Result
+from ..scenario.result import Happening, HostFigures, PairMatrix, RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def available() -> bool:
     return True
 
 
-def of(run: Result) -> Plots:
+def of(run: RunResult) -> Plots:
     """Make every plot of a run. Without matplotlib, the plots are empty."""
     if not available():
         return {
@@ -179,7 +179,7 @@ def matrix(pairs: PairMatrix) -> Markup | str:
     return _svg(figure)
 
 
-def timeline(run: Result) -> Markup | str:
+def timeline(run: RunResult) -> Markup | str:
     """Plot three rows over virtual time: the steps, packets per second, and the number of hosts up.
 
     Returns an empty text if there are no samples.

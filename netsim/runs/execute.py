@@ -14,11 +14,11 @@ from ... import __version__
 from ..determinism.reexec import reexec
 from ..errors import BadScenario, CannotSimulate, RunFailed, SimError
 from ..scenario.format.tables import Scenario
-from ..scenario.result import Result
-from ..scenario.run import Progress, Run
+from ..scenario.result import RunResult
+from ..scenario.run import Progress, ScenarioRun
 from .folder import Inputs, unwritable
 
-After = Callable[[Result], None]
+After = Callable[[RunResult], None]
 """Called with the result of a run, even if the run was interrupted or has failed."""
 
 
@@ -70,7 +70,7 @@ def execute(
     trace: Path | None = None,
     until: float | None = None,
     after: After = lambda result: None,
-) -> Result:
+) -> RunResult:
     """Run a scenario in this process. However the run ends, pass the result so far to `after`.
 
     If `trace` is given, every packet is written to this file. If `until` (virtual seconds) is
@@ -79,10 +79,10 @@ def execute(
     """
     scenario = inputs.scenario
     file = None if trace is None else TraceFile(trace)
-    run: Run | None = None
+    run: ScenarioRun | None = None
     try:
         with display.progress(scenario.sim.duration if until is None else until, "virtual") as show:
-            run = Run(
+            run = ScenarioRun(
                 scenario, inputs.seed, trace_file=file, clock=time.perf_counter, until=until,
                 progress=show if file is None else file.checking(show),
             )  # fmt: skip
@@ -168,7 +168,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _finish(run: Run, ended: str, after: After) -> Result:
+def _finish(run: ScenarioRun, ended: str, after: After) -> RunResult:
     """Complete the result of a run, pass it to `after` and return it.
 
     `ended` is the reason if the run ended early, otherwise empty.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ..scenario.format.metrics import unit_of
-from ..scenario.result import Result
+from ..scenario.result import RunResult
 from .folder import HOSTS, METRICS, RESULT, SAMPLES, SERIES, RunFolder, write_text
 from .summary import flat, reasons_of
 from .sweepfile import LINES, SeedLine, lines_of
@@ -26,7 +26,7 @@ def export(folder: Path) -> list[Path]:
     return export_run(RunFolder(folder).read()[0], folder)
 
 
-def export_run(result: Result, folder: Path) -> list[Path]:
+def export_run(result: RunResult, folder: Path) -> list[Path]:
     """Write the CSV files of a run: metrics, series, samples and hosts. Return their paths.
 
     Raises RunFailed if a file cannot be written.
@@ -47,7 +47,7 @@ def _write(path: Path, rows: Iterable[Row]) -> Path:
     return path
 
 
-def _metrics(result: Result) -> Iterator[Row]:
+def _metrics(result: RunResult) -> Iterator[Row]:
     """Yield a header, then a row for each metric, or for each statistic of a distribution."""
     yield "metric", "unit", "value"
     for name, value in result.metrics.items():
@@ -58,14 +58,14 @@ def _metrics(result: Result) -> Iterator[Row]:
             yield name, unit_of(name), value
 
 
-def _series(result: Result) -> Iterator[Row]:
+def _series(result: RunResult) -> Iterator[Row]:
     """Yield a header, then a row for each sample."""
     names = list(result.series)
     yield ["at_s" if name == "at" else name for name in names]
     yield from zip(*(result.series[name] for name in names), strict=True)
 
 
-def _samples(result: Result) -> Iterator[Row]:
+def _samples(result: RunResult) -> Iterator[Row]:
     """Yield a header, then a row for each single measurement behind the distributions."""
     yield "metric", "unit", "value"
     for name, values in result.samples.items():
@@ -73,7 +73,7 @@ def _samples(result: Result) -> Iterator[Row]:
         yield from ((name, unit, value) for value in values)
 
 
-def _hosts(result: Result) -> Iterator[Row]:
+def _hosts(result: RunResult) -> Iterator[Row]:
     """Yield a header, then a row for each host."""
     counters = list(result.hosts[0].counters) if result.hosts else []
     yield "host", "gateway", "program", "site", "up", *counters

@@ -16,7 +16,7 @@ from typing import Final
 
 from ..errors import RunFailed
 from ..scenario.format.tables import Scenario
-from ..scenario.result import Result
+from ..scenario.result import RunResult
 
 SCENARIO, RESULT, TRACE, REPORT = "scenario.toml", "run.json", "trace.msgpack", "report.html"
 METRICS, SERIES, SAMPLES, HOSTS = "metrics.csv", "series.csv", "samples.csv", "hosts.csv"
@@ -59,7 +59,7 @@ class RunFolder:
         """
 
         self.kept = True  # False if this run was discarded, because an earlier one got further
-        self._same: Result | None = None  # result of an earlier run with the same inputs
+        self._same: RunResult | None = None  # result of an earlier run with the same inputs
 
     @property
     def trace(self) -> Path:
@@ -131,7 +131,7 @@ class RunFolder:
             write_text(self.place / name, text)
         write_text(self.place / SCENARIO, scenario.text)
 
-    def settle(self, result: Result) -> str:
+    def settle(self, result: RunResult) -> str:
         """Move the run to its final folder, `path`. Return a note for the user, or an empty text.
 
         If an earlier run had the same inputs but got further, this run is discarded instead. If it
@@ -182,12 +182,12 @@ class RunFolder:
                 shutil.rmtree(self.place)
             self.place = self.path
 
-    def write(self, result: Result, origin: Origin) -> None:
+    def write(self, result: RunResult, origin: Origin) -> None:
         """Write run.json atomically. Raises RunFailed if it cannot be written."""
         fields = asdict(result) | asdict(origin)
         write_text(self.place / RESULT, json.dumps(fields, indent=1) + "\n")
 
-    def report(self, result: Result, *, kept: bool = False) -> Path:
+    def report(self, result: RunResult, *, kept: bool = False) -> Path:
         """Write report.html and return its path.
 
         Set `kept` if the result was loaded from this folder. If it then turns out to be damaged,
@@ -204,7 +204,7 @@ class RunFolder:
         write_text(self.place / REPORT, text)
         return self.place / REPORT
 
-    def read(self) -> tuple[Result, Origin]:
+    def read(self) -> tuple[RunResult, Origin]:
         """Load the result and the options with which the run was started.
 
         Raises RunFailed if the folder has no result or a damaged one.
@@ -215,7 +215,7 @@ class RunFolder:
             origin = Origin(data.pop("hosts_given", None), data.pop("backend", None))
             if not isinstance(origin.hosts_given, int | None):
                 raise TypeError
-            return Result.from_json(data), origin
+            return RunResult.from_json(data), origin
         except FileNotFoundError:
             if (self.path / SCENARIO).is_file():
                 raise RunFailed(

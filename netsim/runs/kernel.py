@@ -18,7 +18,7 @@ from ..scenario.format.metrics import Metrics, summary
 from ..scenario.format.parse import moments_after
 from ..scenario.format.tables import Expect, HostTable, Scenario
 from ..scenario.programs.daemon import DaemonSettings
-from ..scenario.result import HostFigures, Result, Verdict
+from ..scenario.result import ExpectationVerdict, HostFigures, RunResult
 from ..scenario.run import Progress
 from .execute import Display, versions
 from .kernelfaults import KernelFaults, why_not
@@ -30,7 +30,7 @@ KEPT: Final = ("name", "count", "nat", "behind", "link", "start", "program", "se
 LOOKS_EVERY: Final = 0.5  # seconds between two samples
 
 
-def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> Result:
+def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> RunResult:
     """Run a scenario in real time, with real daemons in network namespaces.
 
     `path` is the scenario's file, for messages. Raises BadScenario if this backend does not support
@@ -147,7 +147,7 @@ class _KernelRun:
         """The seconds since the run began."""
         return time.monotonic() - self.began
 
-    def go(self, show: Progress) -> Result:
+    def go(self, show: Progress) -> RunResult:
         """Run to the end: start each daemon and each step at its time, and sample the links."""
         while self.now < self.scenario.sim.duration:
             for name, start in self.starts.items():
@@ -205,7 +205,7 @@ class _KernelRun:
             if due and holds[wait.expect.invariant]:
                 wait.reached = self.now - wait.since
 
-    def _result(self) -> Result:
+    def _result(self) -> RunResult:
         """Return the result of the run.
 
         It has no digest, records or packet counters, because the kernel backend does not see
@@ -221,7 +221,7 @@ class _KernelRun:
             "links.pairs": ends / pairs if pairs else None,
         }
         nothing = {"sent": 0, "received": 0, "dropped": 0, "bytes_sent": 0, "bytes_received": 0}
-        return Result(
+        return RunResult(
             name=self.scenario.sim.name, seed=0, duration=self.scenario.sim.duration,
             virtual=self.now, real=self.now, digest="", records=0, ended="done",
             metrics=metrics, samples={"boot": sorted(self.boots.values())},
@@ -233,13 +233,13 @@ class _KernelRun:
             versions=versions(),
         )  # fmt: skip
 
-    def _verdict(self, expect: Expect, metrics: Metrics) -> Verdict:
+    def _verdict(self, expect: Expect, metrics: Metrics) -> ExpectationVerdict:
         """Return the verdict on one expectation."""
         if expect.metric:
             return compare(expect, metrics)
         mine = [wait.reached for wait in self.waits if wait.expect is expect]
         times = [reached for reached in mine if reached is not None]
         slowest = max(times) if len(times) == len(mine) else None
-        return Verdict(
+        return ExpectationVerdict(
             str(expect), slowest is not None, slowest, expect.line, expect.found(slowest)
         )

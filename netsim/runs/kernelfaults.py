@@ -9,7 +9,7 @@ from ..netns.backend import KernelHost, KernelWorld
 from ..netns.gateway import KernelGateway
 from ..netns.namespaces import Namespace
 from ..scenario.format.actions import Cut, Partition, targets_of
-from ..scenario.format.tables import Scenario, Step
+from ..scenario.format.tables import Scenario, StepTable
 from ..scenario.result import Happening
 
 # Actions that the kernel backend supports.
@@ -24,7 +24,7 @@ ip saddr {{ {addresses} }} drop
 """
 
 
-def why_not(step: Step, scenario: Scenario) -> str:
+def why_not(step: StepTable, scenario: Scenario) -> str:
     """Return why the kernel backend cannot execute a step; an empty text if it can."""
     if step.name not in STEPS:
         return f"the kernel backend has no step `{step.name}`"
@@ -109,7 +109,7 @@ class KernelFaults:
         while self._due and self._due[0][0] <= now:
             self._due.pop(0)[1](now)
 
-    def _do(self, step: Step, done: _Done, now: float) -> None:
+    def _do(self, step: StepTable, done: _Done, now: float) -> None:
         """Execute a step and record it. Store in `done` what is needed to undo the step."""
         words = targets_of(step.action)
         names = members(words, self._scenario)
@@ -128,7 +128,7 @@ class KernelFaults:
         done.happening = Happening(now, None, step.name, " ".join(words))
         self.happenings.append(done.happening)
 
-    def _undo(self, step: Step, done: _Done, now: float) -> None:
+    def _undo(self, step: StepTable, done: _Done, now: float) -> None:
         """End a step that had a `for`."""
         names = members(targets_of(step.action), self._scenario)
         if step.name == "crash":
@@ -154,7 +154,7 @@ class KernelFaults:
                 self._start(name)
                 self.off.discard(name)
 
-    def _cut(self, step: Step, names: list[str], cut: bool) -> None:
+    def _cut(self, step: StepTable, names: list[str], cut: bool) -> None:
         """Cut the links of hosts or gateways, or repair them if `cut` is False.
 
         A `cut` step affects one direction, and the other steps both.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import BadTrace, RunFailed
 from ..scenario.format.metrics import Metrics
-from ..scenario.result import Result
+from ..scenario.result import RunResult
 from ..trace.file import first_difference
 from .execute import Display, execute, make_strict, versions
 from .folder import SCENARIO, TRACE, Inputs, RunFolder
@@ -27,7 +27,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PacketComparison:
     """Outcome of a comparison. `same` is whether two runs had the same packets; None if unknown."""
 
     same: bool | None
@@ -56,7 +56,7 @@ class Replay:
     digest: str
     before: str
     seed: int
-    comparison: Comparison
+    comparison: PacketComparison
     # Versions that have changed, by name: (at the original run, now).
     other_versions: dict[str, tuple[str, str]] = field(default_factory=dict)
     metrics: Metrics | None = None  # those of the repetition, if it stopped earlier
@@ -86,7 +86,7 @@ def trace_of(path: Path) -> Path:
     return path
 
 
-def difference(a: Path, b: Path) -> Comparison:
+def difference(a: Path, b: Path) -> PacketComparison:
     """Find the first record that differs between two traces.
 
     Raises RunFailed if a file is not a trace or is truncated.
@@ -98,9 +98,9 @@ def difference(a: Path, b: Path) -> Comparison:
         message, _, hint = str(error).partition("\nhint: ")
         raise RunFailed(message, hint=hint or "`--trace` keeps a trace") from None
     if found is None:
-        return Comparison(True, "the traces are the same, record by record")
+        return PacketComparison(True, "the traces are the same, record by record")
     at = Divergence(found.index, list(found.causes), "\n".join(found.lines(str(a), str(b))))
-    return Comparison(False, "the traces differ", at)
+    return PacketComparison(False, "the traces differ", at)
 
 
 def replay(folder: Path, until: float | None, display: Display) -> Replay:
@@ -143,14 +143,16 @@ def replay(folder: Path, until: float | None, display: Display) -> Replay:
     )  # fmt: skip
 
 
-def _verdict(before: Result, again: Result, until: float | None, traced: bool) -> Comparison:
+def _verdict(
+    before: RunResult, again: RunResult, until: float | None, traced: bool
+) -> PacketComparison:
     """Compare two runs by their digests, if the repetition was complete."""
     if until is not None:
         message = f"ran to {again.virtual:g} s of {before.duration:g} s without a comparison"
-        return Comparison(None, message)
+        return PacketComparison(None, message)
     if again.digest == before.digest:
-        return Comparison(True, f"the same {again.records} records")
+        return PacketComparison(True, f"the same {again.records} records")
     message = "the digests differ"
     if not traced:
         message += "; after a run with `--trace`, replay shows where"
-    return Comparison(False, message)
+    return PacketComparison(False, message)

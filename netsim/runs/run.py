@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..scenario.result import Result
+from ..scenario.result import RunResult
 from .execute import Display, execute, make_strict
 from .export import export_run
 from .folder import Inputs, Origin, RunFolder
@@ -31,7 +31,7 @@ class Ran:
     """A run that has ended, with the folder in which it is stored."""
 
     folder: Path
-    result: Result
+    result: RunResult
 
 
 def run(options: RunOptions, display: Display) -> Ran:
@@ -45,7 +45,7 @@ def run(options: RunOptions, display: Display) -> Ran:
     folder = RunFolder(options.out or Path("runs") / f"{file_name(scenario.sim.name)}-{seed}")
     folder.claim(inputs, force=options.force)
 
-    def keep(result: Result) -> None:
+    def keep(result: RunResult) -> None:
         """Store the result."""
         _keep(folder, result, options, display)
 
@@ -64,7 +64,7 @@ def run(options: RunOptions, display: Display) -> Ran:
     return Ran(folder.path, result)
 
 
-def _keep(folder: RunFolder, result: Result, options: RunOptions, display: Display) -> None:
+def _keep(folder: RunFolder, result: RunResult, options: RunOptions, display: Display) -> None:
     """Write the result to the folder, with a report and CSV files if wanted.
 
     Move the run into place. Shows notes about a replaced run, or about a run that ended early.

@@ -34,7 +34,7 @@ class EndedEarly:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SweepSummary:
     """Figures over all seeds of a sweep, and its failures. These are the fields of sweep.json."""
 
     seeds: int
@@ -44,7 +44,7 @@ class Summary:
     metrics: dict[str, dict[str, float]]  # statistics over the seeds, by figure
 
 
-def summarise(lines: Sequence[SeedLine]) -> Summary:
+def summarise(lines: Sequence[SeedLine]) -> SweepSummary:
     """Compute statistics of each figure over the seeds, and list the seeds that failed."""
     lines = sorted(lines, key=lambda line: line["seed"])
     reasons = reasons_of(lines)
@@ -53,7 +53,7 @@ def summarise(lines: Sequence[SeedLine]) -> Summary:
         for name, value in flat(line.get("metrics", {}), reasons):
             values.setdefault(name, []).append(value)
     statistics = {name: summary(items) for name, items in values.items()}
-    return Summary(
+    return SweepSummary(
         seeds=len(lines),
         failed=[line["seed"] for line in lines if not line["met"]],
         unmet=_unmet(lines),

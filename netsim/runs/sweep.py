@@ -16,7 +16,7 @@ from .folder import write_text
 from .processes import on_this_machine
 from .read import read_scenario
 from .run import file_name
-from .summary import Summary, summarise
+from .summary import SweepSummary, summarise
 from .sweepfile import SeedLine, SweepFile
 
 SUMMARY: Final = "sweep.json"
@@ -36,7 +36,7 @@ class SweepOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SweepProgress:
     """Progress of a sweep: the seeds done, their total number, and the latest result line."""
 
     done: int
@@ -44,7 +44,7 @@ class Progress:
     line: SeedLine | None  # None at the start, if earlier calls have run some of the seeds
 
 
-def sweep(options: SweepOptions, show: Callable[[Progress], None]) -> Summary:
+def sweep(options: SweepOptions, show: Callable[[SweepProgress], None]) -> SweepSummary:
     """Run the seeds that are missing. Return a summary of all seeds that the options ask for.
 
     `show` is called when each run ends, and once at the start if earlier calls have run some of the
@@ -62,7 +62,7 @@ def sweep(options: SweepOptions, show: Callable[[Progress], None]) -> Summary:
     missing = [seed for seed in wanted if seed not in kept.lines]
     done = len(wanted) - len(missing)
     if done:
-        show(Progress(done, len(wanted), None))
+        show(SweepProgress(done, len(wanted), None))
     if missing:
         lines = (
             on_this_machine(scenario, options.hosts, missing, options.jobs or os.cpu_count() or 1)
@@ -72,7 +72,7 @@ def sweep(options: SweepOptions, show: Callable[[Progress], None]) -> Summary:
         for line in lines:
             done += 1
             kept.add(line)
-            show(Progress(done, len(wanted), line))
+            show(SweepProgress(done, len(wanted), line))
     found = summarise([kept.lines[seed] for seed in wanted])
     write_text(folder / SUMMARY, json.dumps(asdict(found), indent=1) + "\n")
     return found

@@ -19,7 +19,7 @@ from .folder import free, unwritable, write_text
 LINES: Final = "sweep.jsonl"
 
 
-class Head(TypedDict):
+class SweepHead(TypedDict):
     """First line of the file. Result lines belong to one sweep only if all its fields agree."""
 
     scenario: str  # hash of the scenario's text and of the files that it names
@@ -72,7 +72,7 @@ class SweepFile:
         digest = hashlib.sha256(scenario.text.encode())
         for name, text in sorted(scenario.files.items()):
             digest.update(f"\0{name}\0{text}".encode())
-        self._head = Head(scenario=digest.hexdigest(), hosts=hosts, versions=versions())
+        self._head = SweepHead(scenario=digest.hexdigest(), hosts=hosts, versions=versions())
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -110,7 +110,7 @@ class SweepFile:
         except (ValueError, TypeError, KeyError, AttributeError):
             raise RunFailed(f"`{self.path}` is damaged", hint="`--force` replaces it") from None
 
-    def _other(self, head: Head) -> str:
+    def _other(self, head: SweepHead) -> str:
         """Describe how the sweep on disk differs. Return an empty text if it is the same sweep."""
         if head["scenario"] != self._head["scenario"]:
             return "its scenario, or a file of that scenario, differs"

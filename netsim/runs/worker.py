@@ -15,7 +15,7 @@ from ..determinism.reexec import reexec
 from ..errors import SimError
 from ..scenario.format.parse import parse
 from ..scenario.format.tables import Scenario
-from ..scenario.run import Progress, Run
+from ..scenario.run import Progress, ScenarioRun
 from .execute import versions
 from .sweepfile import SeedLine, VerdictLine
 
@@ -43,7 +43,7 @@ def run_seed(task: Task, seed: int, progress: Progress | None = None) -> SeedLin
     began = time.perf_counter()
     try:
         scenario = parse(task["text"], hosts=task["hosts"], beside=task["files"].__getitem__)
-        result = Run(scenario, seed, clock=time.perf_counter, progress=progress).go()
+        result = ScenarioRun(scenario, seed, clock=time.perf_counter, progress=progress).go()
     except (SimError, OSError, ExceptionGroup) as error:
         real = time.perf_counter() - began
         return {"seed": seed, "met": False, "ended": f"failed: {error!r}", "real": real}

@@ -11,7 +11,7 @@ from .format.metrics import OPERATORS, Metrics, value_of
 from .format.parse import moments_after
 from .format.tables import Expect, Scenario
 from .programs import Echo, daemon
-from .result import Verdict
+from .result import ExpectationVerdict
 from .topology import Topology
 
 Invariant = Callable[[Topology, float], bool]
@@ -38,7 +38,7 @@ class Wait:
         return self.since + self.expect.within
 
 
-class Watch:
+class InvariantWatch:
     """Checker of a scenario's invariants. The run calls `look` at every sample."""
 
     def __init__(self, scenario: Scenario, topology: Topology) -> None:
@@ -61,7 +61,7 @@ class Watch:
             if due and INVARIANTS[wait.expect.invariant](self._topology, wait.since):
                 wait.reached = now - wait.since
 
-    def verdict(self, expect: Expect) -> Verdict:
+    def verdict(self, expect: Expect) -> ExpectationVerdict:
         """Return the verdict on an invariant, which has to hold after each of several moments.
 
         The value found is the longest time, in seconds, that the invariant took to hold. It is
@@ -71,10 +71,10 @@ class Watch:
         times = [reached for reached in mine if reached is not None]
         met = len(times) == len(mine)
         slowest = max(times) if met else None
-        return Verdict(str(expect), met, slowest, expect.line, expect.found(slowest))
+        return ExpectationVerdict(str(expect), met, slowest, expect.line, expect.found(slowest))
 
 
-def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
+def judge(scenario: Scenario, metrics: Metrics, watch: InvariantWatch) -> list[ExpectationVerdict]:
     """Return a verdict for each expectation, in the order in which the file lists them."""
     return [
         watch.verdict(expect) if expect.invariant else compare(expect, metrics)
@@ -82,14 +82,14 @@ def judge(scenario: Scenario, metrics: Metrics, watch: Watch) -> list[Verdict]:
     ]
 
 
-def compare(expect: Expect, metrics: Metrics) -> Verdict:
+def compare(expect: Expect, metrics: Metrics) -> ExpectationVerdict:
     """Compare a metric with its expected value, and return the verdict.
 
     The expectation fails if the run has no measurement for the metric.
     """
     found = value_of(expect.metric, metrics)
     met = found is not None and OPERATORS[expect.op](found, expect.value)
-    return Verdict(str(expect), met, found, expect.line, expect.found(found))
+    return ExpectationVerdict(str(expect), met, found, expect.line, expect.found(found))
 
 
 # The invariants.

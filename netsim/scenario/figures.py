@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .format.metrics import Metrics, summary
-from .programs import Echo, Transfer, daemon
+from .programs import Echo, TransferProgram, daemon
 from .programs.punch import Punch
 from .topology import Topology
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .run import ScenarioRun
 
 Samples = dict[str, list[float]]  # the single measurements of each distribution, by metric
 Pair = tuple[str, str, bool]  # the kinds of gateway of two hosts, and whether the hosts met
 
 
-def figures(run: "Run") -> tuple[Metrics, Samples]:
+def figures(run: "ScenarioRun") -> tuple[Metrics, Samples]:
     """Compute the metrics of a run from the present state of its hosts.
 
     Return (metrics, samples). `samples` has the single measurements behind each distribution.
@@ -64,7 +64,9 @@ def _echoes(topology: Topology, metrics: Metrics, samples: Samples) -> None:
 def _transfers(topology: Topology, metrics: Metrics, samples: Samples) -> None:
     """Add the metrics of the tcp-transfer hosts, if there are any."""
     found = topology.of("tcp-transfer")
-    results = [member.program.result for member in found if isinstance(member.program, Transfer)]
+    results = [
+        member.program.result for member in found if isinstance(member.program, TransferProgram)
+    ]
     if results:
         samples["throughput"] = _joined([result.throughputs for result in results])
         metrics["transfers.finished"] = len(samples["throughput"])
@@ -81,7 +83,7 @@ def _punches(topology: Topology, metrics: Metrics, samples: Samples) -> None:
         metrics["punch.success_rate"] = _share(len(samples["punch.time"]), len(times))
 
 
-def _daemons(run: "Run", metrics: Metrics, samples: Samples) -> None:
+def _daemons(run: "ScenarioRun", metrics: Metrics, samples: Samples) -> None:
     """Add the metrics of the daemons, if there are any.
 
     Counts of links include running daemons only.

@@ -16,7 +16,7 @@ from .format import units, vocabulary
 from .format.actions import ACTIONS, NEEDS_FOR, UNDO
 from .format.metrics import INVARIANTS, MEASURES, OPERATORS, REASONS, STATISTICS
 from .format.source import knobs
-from .format.tables import Churn, Direction, Group, HostTable, Nat, Sim, WorldTable
+from .format.tables import Churn, DirectionTable, GroupTable, HostTable, NatTable, Sim, WorldTable
 from .programs import SETTINGS, daemon
 
 
@@ -95,13 +95,13 @@ def _places() -> Iterator[str]:
         "`down` are tables with the same keys, for one direction. `queue` needs a `rate`, "
         "`reorder_delay` a `reorder`."
     )
-    yield _section("[[link]]", Direction, link, BURST.rstrip())
+    yield _section("[[link]]", DirectionTable, link, BURST.rstrip())
     more = f"Further keys, by kind: {_listed(vocabulary.KNOBS)}."
-    yield _section("[[nat]]", Nat, f"Kinds: {_listed(KINDS)}.", more)
+    yield _section("[[nat]]", NatTable, f"Kinds: {_listed(KINDS)}.", more)
     yield _section("[[host]]", HostTable)
     classes = _listed(kind.name for kind in mix.load(populations[0]).kinds)
     groups = GROUPS.format(name=populations[0], classes=classes)
-    yield _section("[[group]]", Group, groups.rstrip())
+    yield _section("[[group]]", GroupTable, groups.rstrip())
     yield _section("[churn]", Churn, f"Models: {_listed(vocabulary.churns())}.")
 
 

@@ -15,7 +15,7 @@ _KINDS: Final[dict[str, type | tuple[type, ...]]] = {
 
 
 @dataclass(slots=True)
-class Verdict:
+class ExpectationVerdict:
     """Outcome of one expectation.
 
     `text` states the expectation, and `line` is its line in the file.
@@ -67,7 +67,7 @@ class PairMatrix(TypedDict, total=False):
 
 
 @dataclass(slots=True)
-class Result:
+class RunResult:
     """Result of one run of a scenario, in plain values that can be written as JSON."""
 
     name: str
@@ -87,7 +87,7 @@ class Result:
     happenings: list[Happening] = field(default_factory=list)
     # The timeline of faults: (virtual seconds, action, names of hosts, detail).
     deeds: list[tuple[float, str, str, str]] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[ExpectationVerdict] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class Result:
         return {name: value for name, value in asdict(self).items() if name not in _BULKY}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Result":
+    def from_json(cls, data: dict[str, Any]) -> "RunResult":
         """Build a result from the output of `dataclasses.asdict`.
 
         Raises TypeError if a field has the wrong type, and KeyError if a field is missing.
@@ -111,7 +111,7 @@ class Result:
                 raise TypeError(f"`{item.name}` is not of type {item.type}")
         data["hosts"] = [HostFigures(**item) for item in data["hosts"]]
         data["happenings"] = [Happening(**item) for item in data["happenings"]]
-        data["verdicts"] = [Verdict(**item) for item in data["verdicts"]]
+        data["verdicts"] = [ExpectationVerdict(**item) for item in data["verdicts"]]
         return cls(**data)
 
 

@@ -16,15 +16,15 @@ from ..population.churn import churn, power_off
 from ..population.mix import Volunteer
 from ..trace.trace import Ledger, Writable
 from ..world import World
-from .expect import Watch, judge
+from .expect import InvariantWatch, judge
 from .figures import figures, pairs
 from .format import actions
 from .format.metrics import Metrics
 from .format.tables import Scenario
 from .programs import daemon
-from .result import MOST_DEEDS, HostFigures, PairMatrix, Result, pair_matrix, thinned
-from .steps import Steps
-from .topology import Member, Topology, latency, relay_program
+from .result import MOST_DEEDS, HostFigures, PairMatrix, RunResult, pair_matrix, thinned
+from .steps import StepRunner
+from .topology import RunHost, Topology, latency, relay_program
 
 Measured = tuple[Metrics, dict[str, list[float]], PairMatrix, list[HostFigures]]
 """The state at one time: metrics, samples of the distributions, matrix of pairs, and hosts."""
@@ -38,7 +38,7 @@ def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
     return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-class Run:
+class ScenarioRun:
     """One run of a scenario with one seed.
 
     `trace_file` receives the records of the trace. `progress` is called at every sample. `clock`
@@ -63,8 +63,8 @@ class Run:
         self.faults = Faults(self.world)
         self.topology = Topology(scenario, self.world)
         self.generations: list[tuple[str, float | None]] = []  # host, seconds (None: failed)
-        self.steps = Steps(self.topology, self.faults, self._generate)
-        self.watch = Watch(scenario, self.topology)
+        self.steps = StepRunner(self.topology, self.faults, self._generate)
+        self.watch = InvariantWatch(scenario, self.topology)
         self.series: dict[str, list[float]] = {
             "at": [], "sent": [], "delivered": [], "dropped": [], "up": [],
         }  # fmt: skip
@@ -75,7 +75,7 @@ class Run:
         self._ended = "interrupted"
         self._final: Measured | None = None
 
-    def go(self) -> Result:
+    def go(self) -> RunResult:
         """Run to the end, and return the result.
 
         An exception of a program ends the run and is raised here. After that, `result` returns the
@@ -127,14 +127,14 @@ class Run:
         """Return the program of a volunteer's host."""
         return self.topology.members[one.name].program
 
-    async def _start(self, member: Member) -> None:
+    async def _start(self, member: RunHost) -> None:
         """Start a host's program at its time, unless the host is off at that time."""
         await trio.sleep_until(member.start)
         if not member.host.up:
             return
         await member.host.start(member.program)
 
-    async def _generate(self, member: Member, action: actions.Generate) -> None:
+    async def _generate(self, member: RunHost, action: actions.Generate) -> None:
         """Generate text with a host's daemon, and record the time that it took."""
         took = await daemon.generate(member.host, action)
         self.generations.append((member.host.name, took))
@@ -178,13 +178,13 @@ class Run:
 
     # The result.
 
-    def result(self) -> Result:
+    def result(self) -> RunResult:
         """Return the result of the run, or the result so far if the run has not ended.
 
         Expectations get verdicts only after a complete run.
         """
         metrics, samples, matrix, hosts = self._final or self._measure()
-        return Result(
+        return RunResult(
             name=self.scenario.sim.name,
             seed=self.seed,
             duration=self.scenario.sim.duration,
@@ -206,7 +206,7 @@ class Run:
             verdicts=judge(self.scenario, metrics, self.watch) if self._ended == "done" else [],
         )
 
-    def _host(self, member: Member) -> HostFigures:
+    def _host(self, member: RunHost) -> HostFigures:
         """Return the figures of one host."""
         return HostFigures(
             name=member.host.name,

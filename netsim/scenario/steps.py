@@ -7,18 +7,18 @@ import trio
 
 from ..errors import SimError
 from ..faults import Faults, Rule
-from ..network.gateway import Gateway
+from ..network.gateway import Router
 from .format import actions
 from .format.actions import targets_of
-from .format.tables import Step
+from .format.tables import StepTable
 from .result import Happening
-from .topology import Member, Topology
+from .topology import RunHost, Topology
 
 DiskFault = actions.DiskFull | actions.DiskReadOnly | actions.DiskLostSyncs
-Generate = Callable[[Member, actions.Generate], Awaitable[None]]  # generates text with a daemon
+Generate = Callable[[RunHost, actions.Generate], Awaitable[None]]  # generates text with a daemon
 
 
-class Steps:
+class StepRunner:
     """Executor of a scenario's steps. `happenings` records the steps that have been executed.
 
     A word is a text by which a step refers to hosts or gateways: the name of one of them, of a
@@ -32,7 +32,7 @@ class Steps:
         self._generate = generate
         self._capacities: dict[str, int] = {}  # original capacity of each filled disk, by host
 
-    async def run(self, steps: tuple[Step, ...]) -> None:
+    async def run(self, steps: tuple[StepTable, ...]) -> None:
         """Execute each step at its time. Steps of the same time begin in the order of the file."""
         async with trio.open_nursery() as nursery:
             for step in sorted(steps, key=lambda step: step.at):
@@ -43,7 +43,7 @@ class Steps:
                     nursery.start_soon(self._do_for, step, step.lasts)
                 await trio.lowlevel.checkpoint()
 
-    async def _do(self, step: Step) -> tuple[Happening, list[Rule]]:
+    async def _do(self, step: StepTable) -> tuple[Happening, list[Rule]]:
         """Carry out a step's action and record it.
 
         Return the record and the rules that the action has added to the network.
@@ -55,7 +55,7 @@ class Steps:
         self.happenings.append(happening)
         return happening, await self._act(action, step.lasts or 0.0)
 
-    async def _do_for(self, step: Step, lasts: float) -> None:
+    async def _do_for(self, step: StepTable, lasts: float) -> None:
         """Carry out a step's action, and end the action after `lasts` seconds."""
         happening, rules = await self._do(step)
         await trio.sleep_until(step.at + lasts)
@@ -66,13 +66,13 @@ class Steps:
         """Return the names of the hosts to which the words refer."""
         return [member.host.name for member in self.topology.hosts_of(words)]
 
-    def _plugs(self, words: tuple[str, ...]) -> list[str | Gateway]:
+    def _plugs(self, words: tuple[str, ...]) -> list[str | Router]:
         """Return the hosts and gateways to which the words refer, as targets for faults of links.
 
         If a host has its own gateway, its name is returned and also stands for that gateway.
         """
         groups = self.topology.groups
-        found: list[str | Gateway] = []
+        found: list[str | Router] = []
         for word in words:
             if word in self.topology.gateways and word not in self.topology.members:
                 found.append(self.topology.gateways[word])
@@ -80,14 +80,14 @@ class Steps:
                 found += groups.get(word, [word])
         return found
 
-    def _gateways(self, words: tuple[str, ...]) -> list[Gateway]:
+    def _gateways(self, words: tuple[str, ...]) -> list[Router]:
         """Return the gateways to which the words refer.
 
         A host's name refers to the host's own gateway. In groups, hosts without a gateway of their
         own are ignored. Raises SimError if a word refers to no gateway at all.
         """
         gateways, groups = self.topology.gateways, self.topology.groups
-        found: dict[str, Gateway] = {}
+        found: dict[str, Router] = {}
         for word in words:
             named = [name for name in groups.get(word, [word]) if name in gateways]
             if not named:

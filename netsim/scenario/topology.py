@@ -6,7 +6,7 @@ from typing import Any
 
 from ..errors import BadScenario
 from ..host import Host, Program
-from ..network.gateway import Gateway
+from ..network.gateway import Router
 from ..network.link import LinkSpec
 from ..network.network import Latency
 from ..population.mix import Draw, Volunteer, build, draws
@@ -15,20 +15,20 @@ from .format import vocabulary
 from .format.groups import PUBLIC, check_partitions, draw
 from .format.links import link_spec
 from .format.tables import HostTable, Scenario
-from .programs import Echo, Idle, ProgramSettings, Transfer
+from .programs import Echo, Idle, ProgramSettings, TransferProgram
 from .programs.daemon import DaemonProgram, DaemonSettings
 from .programs.echo import EchoSettings
-from .programs.punch import Meeting, Punch, PunchSettings, Relay, draw_pairs
+from .programs.punch import HostDirectory, Introducer, Punch, PunchSettings, draw_pairs
 from .programs.transfer import TransferSettings
 
 
 @dataclass(slots=True)
-class Member:
+class RunHost:
     """One host of a run, with its program."""
 
     host: Host
     kind: str  # the kind of its gateway, by which the report groups hosts
-    gateway: Gateway | None  # the gateway directly in front of the host
+    gateway: Router | None  # the gateway directly in front of the host
     program_name: str
     settings: ProgramSettings
     start: float  # when its program starts, in virtual seconds
@@ -46,8 +46,8 @@ class Topology:
     def __init__(self, scenario: Scenario, world: World) -> None:
         self.scenario = scenario
         self.world = world
-        self.members: dict[str, Member] = {}
-        self.gateways: dict[str, Gateway] = {}
+        self.members: dict[str, RunHost] = {}
+        self.gateways: dict[str, Router] = {}
         self.groups: dict[str, list[str]] = {}
         self.relays: list[Host] = []
         self.volunteers: list[Volunteer] = []
@@ -55,17 +55,17 @@ class Topology:
         self._links = {link.id: link_spec(link) for link in scenario.links}
         self._build()
 
-    def running(self, program: str) -> Iterator[Member]:
+    def running(self, program: str) -> Iterator[RunHost]:
         """Yield the hosts on which the program named `program` is running now."""
         for member in self.members.values():
             if member.program_name == program and member.host.up and member.host.running:
                 yield member
 
-    def of(self, program: str) -> list[Member]:
+    def of(self, program: str) -> list[RunHost]:
         """Return every host whose program is named `program`, running or not."""
         return [item for item in self.members.values() if item.program_name == program]
 
-    def hosts_of(self, words: tuple[str, ...]) -> list[Member]:
+    def hosts_of(self, words: tuple[str, ...]) -> list[RunHost]:
         """Return the hosts to which the words of a step refer, each host once."""
         names = {name: None for word in words for name in self.groups.get(word, [word])}
         return [self.members[name] for name in names]
@@ -135,7 +135,7 @@ class Topology:
             return None
         return self._links[name] if name in self._links else vocabulary.profile(name)
 
-    def _host(self, table: HostTable, name: str) -> Member:
+    def _host(self, table: HostTable, name: str) -> RunHost:
         """Build the host `name` of a [[host]], with its own gateway if it has one."""
         link = self._replaced_links.get(name) or self._link(table.link)
         gateway, kind = self._gateway(table, name, link)
@@ -147,7 +147,7 @@ class Topology:
         host.wall_offset, host.wall_drift = table.clock, table.drift
         start = table.start or self._spread(name)
         assert table.settings is not None
-        return Member(host, kind, gateway, table.program, table.settings, start, table.site)
+        return RunHost(host, kind, gateway, table.program, table.settings, start, table.site)
 
     def _spread(self, name: str) -> float:
         """Draw the time, in seconds, at which a host without a fixed start begins."""
@@ -156,7 +156,7 @@ class Topology:
 
     def _gateway(
         self, table: HostTable, name: str, link: LinkSpec | None
-    ) -> tuple[Gateway | None, str]:
+    ) -> tuple[Router | None, str]:
         """Return the gateway directly in front of a host, and its kind.
 
         Builds the gateway if it is the host's own. The gateway is None for a public host.
@@ -187,7 +187,7 @@ class Topology:
             if gateway is not None:
                 self.gateways[one.name] = one.gateways[0]
             assert settings is not None
-            self.members[one.name] = Member(
+            self.members[one.name] = RunHost(
                 host, one.kind, gateway, table.program, settings,
                 self._spread(one.name), one.drawn.site,
             )  # fmt: skip
@@ -203,7 +203,7 @@ class Topology:
             # A step can restart a host before its program has started for the first time.
             member.host.program = member.program
 
-    def _program(self, member: Member) -> Program[object]:
+    def _program(self, member: RunHost) -> Program[object]:
         """Create a host's program.
 
         The programs of hosts that punch are created by `_pair_up` instead.
@@ -213,7 +213,7 @@ class Topology:
             case EchoSettings():
                 return Echo(settings, self._targets(member, settings.to), self._where)
             case TransferSettings():
-                return Transfer(settings, self._targets(member, settings.to), self._where)
+                return TransferProgram(settings, self._targets(member, settings.to), self._where)
             case DaemonSettings():
                 names = self._first_public() if settings.to is None else settings.to
                 others = [name for name in names if name != member.host.name]
@@ -231,7 +231,7 @@ class Topology:
         assert isinstance(settings, DaemonSettings)
         return f"{self._where(name)}:{settings.port}"
 
-    def _targets(self, member: Member, given: Sequence[str] | None) -> list[str]:
+    def _targets(self, member: RunHost, given: Sequence[str] | None) -> list[str]:
         """Return the names of the hosts to which a measuring program sends.
 
         They are those in `given`; by default, the next host with the same program.
@@ -266,7 +266,7 @@ class Topology:
         rounds = max((settings.rounds for _, settings in members), default=0)
         luck = self.world.streams.get("scenario", "punch-pairs")
         partners = draw_pairs(natted, rounds, luck)
-        meeting = Meeting(
+        meeting = HostDirectory(
             [item.host.name for item, _ in members],
             [host.name for host in self.relays],
             self._where,
@@ -279,7 +279,7 @@ class Topology:
 
 def relay_program() -> Program[object]:
     """Return the program of the relays, which introduce hosts that punch."""
-    return Relay()
+    return Introducer()
 
 
 def latency(scenario: Scenario) -> Latency:

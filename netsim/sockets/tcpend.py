@@ -15,7 +15,7 @@ from .tcp.connection import (
     SYN_RECEIVED,
     SYN_SENT,
     TIME_WAIT,
-    Connection,
+    TcpConnection,
 )
 from .tcp.defaults import (
     INFINITY,
@@ -25,8 +25,8 @@ from .tcp.defaults import (
     RECEIVE_BUFFER_BYTES,
     SEND_BUFFER_BYTES,
 )
-from .tcp.ports import Binding
-from .tcp.segment import Segment
+from .tcp.ports import PortClaim
+from .tcp.segment import TcpSegment
 from .tcp.timewait import TimeWait
 from .tcpstack import Key, TcpStack
 
@@ -83,8 +83,8 @@ class TcpEnd(StreamSocket):
     def __init__(self, stack: TcpStack, family: int) -> None:
         super().__init__(stack.host, family, stdlib.SOCK_STREAM, stdlib.IPPROTO_TCP)
         self.stack = stack
-        self.binding = Binding("::" if family == stdlib.AF_INET6 else "0.0.0.0")
-        self.connection: Connection | None = None
+        self.binding = PortClaim("::" if family == stdlib.AF_INET6 else "0.0.0.0")
+        self.connection: TcpConnection | None = None
         self.local: Addr = (self.binding.address, 0)
         self.remote: Addr | None = None
         self.backlog: Backlog | None = None
@@ -116,14 +116,14 @@ class TcpEnd(StreamSocket):
         self._via = self.host.source(ip)[0]
         limit = self._options.get((stdlib.SOL_SOCKET, stdlib.SO_RCVBUF), 0) // 2
         now = self.stack.events.now
-        self.connection = Connection(stack.isn(), stack.offer(ip), now, limit)
+        self.connection = TcpConnection(stack.isn(), stack.offer(ip), now, limit)
         for (level, option), value in self._options.items():
             self._apply(level, option, value)
         stack.connections[key] = self
 
     # Called by the stack.
 
-    def take(self, segment: Segment) -> None:
+    def take(self, segment: TcpSegment) -> None:
         """Process a segment that has arrived."""
         connection = self.connection
         assert connection is not None
@@ -292,7 +292,7 @@ class TcpEnd(StreamSocket):
         elif option == stdlib.SO_KEEPALIVE:
             self._apply_keepalive(connection)
 
-    def _apply_keepalive(self, connection: Connection) -> None:
+    def _apply_keepalive(self, connection: TcpConnection) -> None:
         """Apply the keepalive options to the connection."""
         on = self._get(stdlib.SOL_SOCKET, stdlib.SO_KEEPALIVE)
         idle, interval, probes = (

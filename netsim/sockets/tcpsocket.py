@@ -12,7 +12,7 @@ from ..network.packet import Addr
 from .base import SocketName
 from .tcp.connection import CLOSED, SYN_SENT
 from .tcp.defaults import WRITE_PIECE_BYTES
-from .tcp.segment import Segment
+from .tcp.segment import TcpSegment
 from .tcpend import CONNECTED, DIALLED, DIALLING, FAILED, MAPPED, NEW, Backlog, TcpEnd
 from .tcpstack import Key
 
@@ -97,7 +97,7 @@ class TcpSocket(TcpEnd):
     def _listens(self) -> bool:
         return self.backlog is not None
 
-    def knock(self, syn: Segment, key: Key) -> None:
+    def knock(self, syn: TcpSegment, key: Key) -> None:
         """Process a SYN for this listener: create a socket for the connection and reply. If the
         backlog is full, ignore the SYN, which the peer will send again.
         """

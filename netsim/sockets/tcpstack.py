@@ -10,8 +10,8 @@ from ..network.network import Attachment
 from ..network.packet import IP4_HEADER, IP6_HEADER, TCP, TCP_HEADER, Addr, Icmp, Packet
 from .base import SimSocket
 from .tcp.defaults import ISN_TICK_S, LOOPBACK_MTU
-from .tcp.ports import WILDCARDS, Binding, Ports
-from .tcp.segment import BLOCK_BYTES, SACK_BYTES, Segment, refusal
+from .tcp.ports import WILDCARDS, PortClaim, PortClaims
+from .tcp.segment import BLOCK_BYTES, SACK_BYTES, TcpSegment, refusal
 from .tcp.timewait import TimeWait
 
 Key = tuple[Addr, Addr]
@@ -26,17 +26,17 @@ class Party(Protocol):
     in TIME-WAIT.
     """
 
-    def take(self, segment: Segment) -> None: ...
+    def take(self, segment: TcpSegment) -> None: ...
 
     def failed(self, message: Icmp) -> None: ...
 
 
-class Listener(Protocol):
+class SynListener(Protocol):
     """Socket that accepts or ignores incoming SYNs."""
 
-    binding: Binding
+    binding: PortClaim
 
-    def knock(self, syn: Segment, key: Key) -> None: ...
+    def knock(self, syn: TcpSegment, key: Key) -> None: ...
 
 
 class _Remnant:
@@ -44,14 +44,14 @@ class _Remnant:
 
     __slots__ = ("binding", "key", "rest", "stack")
 
-    def __init__(self, stack: "TcpStack", key: Key, binding: Binding, rest: TimeWait) -> None:
+    def __init__(self, stack: "TcpStack", key: Key, binding: PortClaim, rest: TimeWait) -> None:
         self.stack = stack
         self.key = key
         self.binding = binding
         self.rest = rest
         stack.events.at(rest.until, self._expire)
 
-    def take(self, segment: Segment) -> None:
+    def take(self, segment: TcpSegment) -> None:
         """Reply to a late segment. If it is the SYN of a new connection, end TIME-WAIT and pass the
         SYN to the listener.
         """
@@ -91,9 +91,9 @@ class TcpStack:
         self.host = host
         self.events = host.events
         random = host.streams.get(host.name, "tcp")
-        self.ports = Ports(random, *defaults.EPHEMERAL)
+        self.ports = PortClaims(random, *defaults.EPHEMERAL)
         self.connections: dict[Key, Party] = {}
-        self._listeners: dict[int, list[Listener]] = {}
+        self._listeners: dict[int, list[SynListener]] = {}
         self._isn = random.getrandbits(31)
 
     @property
@@ -119,14 +119,14 @@ class TcpStack:
         """Pass a segment to its connection, or to `knock` if there is none."""
         key = packet.dst, packet.src
         segment = packet.data
-        assert isinstance(segment, Segment)
+        assert isinstance(segment, TcpSegment)
         party = self.connections.get(key)
         if party is not None:
             party.take(segment)
         else:
             self.knock(segment, key)
 
-    def knock(self, segment: Segment, key: Key) -> None:
+    def knock(self, segment: TcpSegment, key: Key) -> None:
         """Pass a segment without a connection to a listener if it is a SYN. If there is no
         listener, or it is another segment, reply with a reset.
         """
@@ -139,12 +139,12 @@ class TcpStack:
         if answer is not None:
             self.send(answer, key)
 
-    def send(self, segment: Segment, key: Key) -> None:
+    def send(self, segment: TcpSegment, key: Key) -> None:
         """Send one segment."""
         via = self.host.source(key[1][0])[0]
         self.transmit([segment], key, via)
 
-    def transmit(self, segments: list[Segment], key: Key, via: Attachment | None) -> None:
+    def transmit(self, segments: list[TcpSegment], key: Key, via: Attachment | None) -> None:
         """Send segments of a connection. Send none if the host is off."""
         host = self.host
         if not host.up or host.protocols.get(TCP) is not self:
@@ -176,22 +176,22 @@ class TcpStack:
 
     # Listeners.
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: SynListener) -> None:
         """Register a listener for SYNs to the address and port of its binding."""
         self._listeners.setdefault(listener.binding.port, []).append(listener)
 
-    def deafen(self, listener: Listener) -> None:
+    def deafen(self, listener: SynListener) -> None:
         """Unregister a listener, if it is registered."""
         there = self._listeners.get(listener.binding.port, [])
         if listener in there:
             there.remove(listener)
 
-    def _listener(self, key: Key) -> Listener | None:
+    def _listener(self, key: Key) -> SynListener | None:
         """Return the most specific listener for a SYN, or None. Of listeners that share the port
         with SO_REUSEPORT, a hash of the addresses chooses one.
         """
         (address, port), peer = key
-        best: list[Listener] = []
+        best: list[SynListener] = []
         best_score = 0
         for listener in self._listeners.get(port, ()):
             score = _fit(listener.binding, address)
@@ -205,7 +205,7 @@ class TcpStack:
 
     # TIME-WAIT.
 
-    def remember(self, key: Key, binding: Binding, rest: TimeWait) -> None:
+    def remember(self, key: Key, binding: PortClaim, rest: TimeWait) -> None:
         """Keep an ended connection in TIME-WAIT, to reply to late segments."""
         self.connections[key] = _Remnant(self, key, binding, rest)
 
@@ -216,7 +216,7 @@ class TcpStack:
         return lambda port: ((local, port), remote) in self.connections
 
 
-def _fit(binding: Binding, address: str) -> int:
+def _fit(binding: PortClaim, address: str) -> int:
     """Return how specifically a binding matches an address; 0 means not at all."""
     if binding.address == address:
         return 3

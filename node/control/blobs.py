@@ -6,12 +6,12 @@ from pathlib import Path
 import trio
 
 from ...dht.content.manifest import is_digest
-from ...dht.errors import DiskFull, FetchFailed, ModelError
+from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk
 from ...dht.exchange.fetch import FetchReport
 from ...transport.host.seam import Host
 from ...transport.shortid import meant
 from .. import defaults
-from ..daemon.content import Content
+from ..daemon.content import ContentParts
 from ..models.providers import ALONE, WHO_HAD
 from .messages import models as messages
 from .server import Emit, Operation, operation, progress_to
@@ -20,7 +20,7 @@ from .server import Emit, Operation, operation, progress_to
 class BlobOperations:
     """Control socket operations that list, add and fetch the blobs of one node."""
 
-    def __init__(self, host: Host, content: Content) -> None:
+    def __init__(self, host: Host, content: ContentParts) -> None:
         self._host = host
         self._content = content
         self._library = content.library
@@ -34,7 +34,7 @@ class BlobOperations:
             )
         )
 
-    async def blobs(self, _ask: messages.ListBlobs, _emit: Emit) -> messages.Blobs:
+    async def blobs(self, _ask: messages.ListBlobs, _emit: Emit) -> messages.BlobsView:
         library = self._library
         found = []
         for root in sorted(library.blobs.roots()):
@@ -53,7 +53,7 @@ class BlobOperations:
                     own=root not in library.usage.fetched,
                 )
             )
-        return messages.Blobs(tuple(found))
+        return messages.BlobsView(tuple(found))
 
     async def add(self, ask: messages.AddBlob, emit: Emit) -> messages.AddedBlob:
         library, path = self._library, Path(ask.path)
@@ -111,8 +111,8 @@ class BlobOperations:
         content = self._content
         async with progress_to(emit) as note, trio.open_nursery() as nursery:
 
-            def on_full(error: DiskFull) -> None:
-                nursery.start_soon(emit, messages.Waiting(error.message))
+            def on_full(error: NotEnoughDisk) -> None:
+                nursery.start_soon(emit, messages.DiskFullWait(error.message))
 
             return await content.exchange.fetch_blob(
                 root,

@@ -10,10 +10,10 @@ from ...dht.content.manifest import is_digest
 from ...dht.defaults import PREFIX_MIN
 from ...dht.errors import ModelError
 from ...dht.figures import DhtFigures
-from ...dht.finding import Found
-from ...dht.kademlia.candidate import Step
+from ...dht.finding import FindingResult
+from ...dht.kademlia.candidate import LookupStep
 from ...dht.kademlia.foundrecords import FoundRecord
-from ...dht.names import Asked, Meaning, Names, read, spelled
+from ...dht.names import Asked, NameMeaning, Names, read, spelled
 from ...dht.records.key import Key, distance, key_text, node_key, parse_key, record_key
 from ...dht.records.record import BlobBody, NameBody, PeerBody, ShardBody
 from ...dht.service import Dht
@@ -53,12 +53,12 @@ class Lookups:
         self._endpoint = endpoint
 
     def table(self) -> Mapping[str, Operation]:
-        return dict((operation(messages.GetDht, self.dht), operation(messages.Find, self.find)))
+        return dict((operation(messages.GetDht, self.dht), operation(messages.LookUp, self.find)))
 
     async def dht(self, _ask: messages.GetDht, _emit: Emit) -> DhtFigures:
         return self._dht.view()
 
-    async def find(self, ask: messages.Find, _emit: Emit) -> messages.Searches:
+    async def find(self, ask: messages.LookUp, _emit: Emit) -> messages.Searches:
         """Look up a peer, a root or a name.
 
         For a name, this also finds the providers of each model that the name may mean. If only the
@@ -102,7 +102,7 @@ class Lookups:
                 raise
             return text
 
-    async def _search(self, questions: list[Question]) -> list[messages.Search]:
+    async def _search(self, questions: list[Question]) -> list[messages.SearchView]:
         found = await self._dht.find_many(
             [question.key for question in questions],
             most=defaults.FIND_MOST,
@@ -111,8 +111,8 @@ class Lookups:
         )
         return [self._view(question, found[question.key]) for question in questions]
 
-    def _view(self, question: Question, found: Found) -> messages.Search:
-        return messages.Search(
+    def _view(self, question: Question, found: FindingResult) -> messages.SearchView:
+        return messages.SearchView(
             about=question.about,
             key=key_text(question.key),
             took_ms=(found.ended - found.began) * 1000,
@@ -129,7 +129,7 @@ def _read(text: str) -> Asked:
         raise ControlError(error.code, error.message, hint=messages.KEYS) from None
 
 
-def _about(text: str, meant: list[Meaning]) -> list[Question]:
+def _about(text: str, meant: list[NameMeaning]) -> list[Question]:
     """Return two questions for each model: which nodes serve its layers, and which provide its
     chunks.
 
@@ -146,7 +146,7 @@ def _about(text: str, meant: list[Meaning]) -> list[Question]:
     return found
 
 
-def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
+def _others(text: str, asked: Asked, near: list[NameMeaning]) -> list[Question]:
     """Return the question about any other meaning of `text`.
 
     64 hex digits may also be a DHT key. A text that matches the root of a known model gives no
@@ -160,7 +160,7 @@ def _others(text: str, asked: Asked, near: list[Meaning]) -> list[Question]:
     return [Question(record_key(NameBody.kind, name), f"what {name} means")]
 
 
-def _told(searches: list[messages.Search], asked: Asked) -> list[Meaning]:
+def _told(searches: list[messages.SearchView], asked: Asked) -> list[NameMeaning]:
     """Return the models that the found name records give for `asked`, those with the most records
     first."""
     said = Counter(
@@ -170,7 +170,7 @@ def _told(searches: list[messages.Search], asked: Asked) -> list[Meaning]:
         if each.kind == NameBody.kind
     )
     return [
-        Meaning(name, root)
+        NameMeaning(name, root)
         for (name, root), _ in sorted(said.items(), key=lambda item: (-item[1], item[0]))
         if asked.name and asked.fits(name, root)
     ]
@@ -195,7 +195,7 @@ def record_view(found: FoundRecord, own: str) -> messages.RecordView:
     )
 
 
-def step_view(step: Step, key: Key, began: float) -> messages.StepView:
+def step_view(step: LookupStep, key: Key, began: float) -> messages.StepView:
     """Describe one request of a look-up. `began` is the time at which the look-up began, in
     seconds."""
     return messages.StepView(
@@ -211,7 +211,7 @@ def step_view(step: Step, key: Key, began: float) -> messages.StepView:
     )
 
 
-def _answer(step: Step, key: Key) -> str:
+def _answer(step: LookupStep, key: Key) -> str:
     """Describe the part of a peer's reply that concerns one key."""
     if step.answered is None:
         return "not yet"

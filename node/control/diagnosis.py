@@ -17,9 +17,9 @@ from ...transport.link.link import Link
 from ...transport.nat.portmap.mapper import PROTOCOLS
 from ...transport.nat.portmap.mapping import SILENT
 from ...transport.nat.portmap.outcome import TITLES
-from ...transport.nat.punch.outcome import Result
-from ...transport.nat.reach.findings import Finding, PortMap, Situation, Strategy, findings
-from ...transport.nat.reach.reachability import Answer
+from ...transport.nat.punch.outcome import StrategyResult
+from ...transport.nat.reach.findings import PortMap, ReachFinding, Situation, Strategy, findings
+from ...transport.nat.reach.reachability import DialBackResult
 from ...transport.networks import path_kind_to
 from ...transport.strategies.dialer import Dialer
 from ..health import Condition
@@ -91,9 +91,9 @@ class Diagnosis:
         worked, failed, came = set(self._taken), set[Strategy](), set[Strategy]()
         for outcome in self._dialer.puncher.outcomes.values():
             for name, strategy in outcome.strategies.items():
-                if strategy.result is Result.WORKED:
+                if strategy.result is StrategyResult.WORKED:
                     came.add(_PUNCHED[name])  # or the dialled address was public
-                elif strategy.result is Result.NO_ANSWER or strategy.reason in _LOST:
+                elif strategy.result is StrategyResult.NO_ANSWER or strategy.reason in _LOST:
                     failed.add(_PUNCHED[name])
         if Strategy.PREDICTION in came:
             worked.add(Strategy.PREDICTION)
@@ -129,7 +129,7 @@ class Diagnosis:
 
     # Conclusions.
 
-    def verdict(self) -> Finding:
+    def verdict(self) -> ReachFinding:
         """Return a one-line answer to the question from where this node can be reached.
 
         The command prints "reachable:" before its sentence.
@@ -137,30 +137,34 @@ class Diagnosis:
         reach, held = self._dialer.reach.reachability, len(self._dialer.relays.relays)
         through = f"through {_count(held, 'relay')}" if held else ""
         if self.local:
-            return Finding("loopback", f"only by this computer: it listens on {self._listen} only")
+            return ReachFinding(
+                "loopback", f"only by this computer: it listens on {self._listen} only"
+            )
         if self._offline():
-            return Finding("offline", "by no peer: this computer is on no network")
+            return ReachFinding("offline", "by no peer: this computer is on no network")
         if self._cut_off():
-            return Finding("cut-off", "unknown: no linked node answers at the moment")
+            return ReachFinding("cut-off", "unknown: no linked node answers at the moment")
         if reach.public:
-            ways = {item.transport for item in reach.dialled if item.answer is Answer.REACHED}
+            ways = {
+                item.transport for item in reach.dialled if item.answer is DialBackResult.REACHED
+            }
             named = " and ".join(name.upper() for name in sorted(ways))
-            return Finding("public", f"from everywhere, over {named}")
+            return ReachFinding("public", f"from everywhere, over {named}")
         if reach.public is False:
             if held:
-                return Finding("relayed", f"{through}, and then by hole punching")
+                return ReachFinding("relayed", f"{through}, and then by hole punching")
             words = "only by peers that it dials itself: no relay has accepted it"
-            return Finding("unreachable", words)
+            return ReachFinding("unreachable", words)
         if not self._endpoint.links():
-            return Finding("alone", "unknown: no connections yet")
+            return ReachFinding("alone", "unknown: no connections yet")
         if reach.measured_at is None:
-            return Finding("measuring", "not known yet: measuring now")
+            return ReachFinding("measuring", "not known yet: measuring now")
         if held:
-            return Finding("relayed", f"{through}; no linked node could test other paths")
+            return ReachFinding("relayed", f"{through}; no linked node could test other paths")
         if self._among_neighbours():
             words = "by the nodes on its own network; not tested from outside"
-            return Finding("lan-only", words)
-        return Finding("unknown", "unknown: no linked node could test it from outside")
+            return ReachFinding("lan-only", words)
+        return ReachFinding("unknown", "unknown: no linked node could test it from outside")
 
     def _offline(self) -> bool:
         """Whether this computer has only addresses that no other computer can reach."""
@@ -180,15 +184,15 @@ class Diagnosis:
         near = (PathKind.LAN, PathKind.LOOPBACK, None)
         return any(link.path_kind not in near for link in self._endpoint.links())
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[ReachFinding]:
         """Return all findings, the most important first."""
         if self.local:
             words = f"this node listens on {self._listen}, which other computers cannot reach"
             hint = "start it with `--listen default` to listen on all addresses"
-            return [Finding("loopback", words, hint)]
+            return [ReachFinding("loopback", words, hint)]
         if self._offline():
             words = "no network interface of this computer is up and has an address"
-            return [Finding("offline", words, "connect it; the node continues by itself")]
+            return [ReachFinding("offline", words, "connect it; the node continues by itself")]
         general = findings(self.situation())
         strategies = [each for each in general if each.code.startswith("strategy-")]
         return [
@@ -205,30 +209,30 @@ class Diagnosis:
             Condition(each.code, each.sentence, each.hint or None) for each in self._own_parts()
         ]
 
-    def _own_parts(self) -> Iterator[Finding]:
+    def _own_parts(self) -> Iterator[ReachFinding]:
         """Yield findings about this machine itself: its UDP port, multicast, and TCP port 443."""
         dialer = self._dialer
         if dialer.ports.without_udp:
-            yield Finding(
+            yield ReachFinding(
                 "no-udp-port",
                 f"this node has no UDP port, so it uses TCP only: {dialer.ports.without_udp}",
                 "end the other program, or choose another port with `--listen IP:PORT`",
             )
         lan = dialer.neighbourhood.lan
         if lan is not None and lan.condition:
-            yield Finding("lan-silent", lan.condition)
+            yield ReachFinding("lan-silent", lan.condition)
         if self._port_443 and (self._listen, HTTPS_PORT) not in self._endpoint.listening:
             yield self._no_443()
 
     @staticmethod
-    def _no_443() -> Finding:
-        return Finding(
+    def _no_443() -> ReachFinding:
+        return ReachFinding(
             "no-443",
             "cannot listen on TCP port 443: another program uses it, or this user may not",
             "on Linux `sudo sysctl net.ipv4.ip_unprivileged_port_start=443` permits every user",
         )
 
-    def _as_the_mapper_says(self, general: list[Finding]) -> Iterator[Finding]:
+    def _as_the_mapper_says(self, general: list[ReachFinding]) -> Iterator[ReachFinding]:
         """Yield the findings, with the port mapper's more detailed sentences about the router in
         place of the general ones."""
         said = self._dialer.mapper.outcome.sentences()
@@ -239,25 +243,25 @@ class Diagnosis:
                 continue
             yield replace(each, sentence=said[0])
             if each.code == "mapped" and "double-nat" not in codes:
-                yield from (Finding("double-nat", words) for words in said[1:])
+                yield from (ReachFinding("double-nat", words) for words in said[1:])
         silent = not codes & set(_SAID_BY_THE_MAPPER)
         if (
             silent
             and self._dialer.strategies.mapping
             and not self._dialer.reach.reachability.public
         ):
-            yield Finding("port-mapping", said[0])
+            yield ReachFinding("port-mapping", said[0])
 
-    def _company(self) -> Iterator[Finding]:
+    def _company(self) -> Iterator[ReachFinding]:
         """Yield findings about missing or silent links."""
         if self._cut_off():
-            yield Finding(
+            yield ReachFinding(
                 "cut-off",
                 "all linked nodes fell silent at once; this node is looking for other paths",
                 "check that this computer still has internet access",
             )
         if not self._endpoint.links():
-            yield Finding(
+            yield ReachFinding(
                 "alone",
                 "no other node is linked",
                 "`shoal node --bootstrap ADDR` or `shoal join CODE` names a first one; from a "
@@ -265,18 +269,18 @@ class Diagnosis:
                 "can be reached",
             )
 
-    def _relays(self) -> Iterator[Finding]:
+    def _relays(self) -> Iterator[ReachFinding]:
         """Yield findings about the relays that serve this node, and about its own relaying."""
         dialer = self._dialer
         held = len(dialer.relays.relays)
         if held:
-            yield Finding(
+            yield ReachFinding(
                 "relays",
                 f"{_count(held, 'relay')} will introduce peers that look for this node, and carry "
                 "traffic that has no direct path, slowly",
             )
         elif dialer.strategies.relay and not dialer.relays.reachable and self._has_company():
-            yield Finding(
+            yield ReachFinding(
                 "no-relay",
                 "no relay has accepted this node: hole punching starts over a relay, so peers that "
                 "this node does not dial itself may not reach it. A swarm has no relays if none of "
@@ -285,12 +289,12 @@ class Diagnosis:
             )
         yield from self._lends()
 
-    def _lends(self) -> Iterator[Finding]:
+    def _lends(self) -> Iterator[ReachFinding]:
         """Yield a finding if this node relays for others, or could do so if its owner allowed
         it."""
         book, web = self._dialer.relaying.book, self._dialer.web_port
         if book.lends:
-            yield Finding(
+            yield ReachFinding(
                 "lends",
                 f"this node relays for others, {book.limits.rate / 1000:g} kB a second in all: it "
                 "introduces peers to each other and carries traffic that has no direct path",
@@ -299,13 +303,13 @@ class Diagnosis:
             if web is not None and web.failure:
                 yield self._no_443()
         elif self._dialer.reach.reachability.public and not book.limits.rate:
-            yield Finding(
+            yield ReachFinding(
                 "could-relay",
                 "this node could relay for peers behind strict routers, but its owner forbids it",
                 "`shoal config unset relay`, then start it again",
             )
 
-    def _switched_off(self, strategies: list[Finding]) -> Iterator[Finding]:
+    def _switched_off(self, strategies: list[ReachFinding]) -> Iterator[ReachFinding]:
         """Yield the findings about strategies. For a strategy that the owner has switched off, the
         sentence says so instead of a result."""
         allowed, udp = self._dialer.strategies, self._dialer.udp is not None
@@ -328,10 +332,10 @@ class Diagnosis:
             yield replace(each, sentence=f"{name}: switched off by its owner{by}")
 
 
-def finding_view(finding: Finding) -> messages.Finding:
+def finding_view(finding: ReachFinding) -> messages.DiagnosisView:
     """Describe a finding as a control message. Its `hint` is None if the owner has nothing to
     do."""
-    return messages.Finding(finding.code, finding.sentence, finding.hint or None)
+    return messages.DiagnosisView(finding.code, finding.sentence, finding.hint or None)
 
 
 def _count(number: int, word: str) -> str:

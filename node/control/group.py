@@ -40,7 +40,7 @@ class GroupOperations:
     def _upkeep(self) -> Upkeep:
         return upkeep_of(self._state.upkeep)
 
-    async def show(self, _ask: messages.GetGroup, _emit: Emit) -> messages.Group:
+    async def show(self, _ask: messages.GetGroup, _emit: Emit) -> messages.GroupView:
         """Return the members, the revoked peers, this node's invitations and the number of the
         newest secret."""
         group = self._upkeep.group
@@ -64,7 +64,7 @@ class GroupOperations:
             messages.OpenInvitation(ident.hex(), item.role.word, item.uses, item.expires)
             for ident, item in self._credentials.book.outstanding().items()
         )
-        return messages.Group(
+        return messages.GroupView(
             group=group.charter.ident.hex(),
             founder=group.charter.founder,
             own=self._directory.own().peer,

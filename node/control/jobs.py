@@ -11,7 +11,7 @@ from ...dht.names import Names
 from ...state.directory import Directory
 from ...state.service import State
 from ...state.views.jobs import KNOWN
-from ...state.views.usage import Count
+from ...state.views.usage import UsageCount
 from ...tasks.jobs import defaults as jobs_defaults
 from ...tasks.jobs.desk import Desk
 from ...tasks.jobs.prompt import PromptSpec
@@ -39,7 +39,7 @@ from .messages.encoding import extended
 from .sampling import sampling_of
 from .server import Emit, Operation, operation
 
-_Row = tuple[Count, PeerId, PeerId, str]
+_Row = tuple[UsageCount, PeerId, PeerId, str]
 """One row of usage: (counts, client, provider, root of the model)."""
 _STATES = (*(state.value for state in KNOWN), FAILED)
 
@@ -94,7 +94,7 @@ class JobOperations:
             stop=ask.stop,
         )
 
-    async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.Jobs:
+    async def list(self, ask: messages.ListJobs, _emit: Emit) -> messages.JobsPage:
         """List the known jobs and stored results of the swarm, or only those of this node.
 
         This node's own jobs come first, the newest at the top. The jobs of other nodes follow,
@@ -118,7 +118,7 @@ class JobOperations:
             if number % defaults.JOBS_COUNTED == 0:
                 await trio.lowlevel.checkpoint()
         of_state = totals[state] if state else totals.total()
-        return messages.Jobs(
+        return messages.JobsPage(
             jobs=tuple(shown),
             more=max(0, of_state - ask.offset - len(shown)),
             totals={name: totals[name] for name in _STATES},
@@ -254,7 +254,7 @@ class JobOperations:
         every = (job for state in KNOWN for job in jobs.all_in(state))
         return meant(start, every, "job", hint="`shoal job list` shows them")
 
-    async def usage(self, _ask: messages.GetUsage, _emit: Emit) -> messages.Usage:
+    async def usage(self, _ask: messages.GetUsage, _emit: Emit) -> messages.UsagePage:
         """Return how much each client used of each provider, as reported by the providers. Rows
         with the most tokens come first."""
         names = views.known_models(self._directory.members())
@@ -281,7 +281,7 @@ class JobOperations:
             for count, client, provider, root in rows
         )
         kept = self._state.interest(("usage", 0))
-        return messages.Usage(tuple(shown), every - len(rows), self._own, kept)
+        return messages.UsagePage(tuple(shown), every - len(rows), self._own, kept)
 
     def _counts(self) -> Iterator[_Row]:
         """Yield all rows of usage. The rows may change during the iteration."""

@@ -1,21 +1,21 @@
 """Describes jobs and their results in messages of the control socket."""
 
 from ...state.claims.rule import Claim
-from ...state.views.jobs import Job, Standing, State
+from ...state.views.jobs import Job, JobStanding, JobState
 from ...tasks.jobs.errors import BadOutcome, BadSpec
 from ...tasks.jobs.outcome import read_outcome
 from ...tasks.jobs.prompt import KIND, read_spec
-from ...tasks.jobs.results import Result
+from ...tasks.jobs.results import StoredResult
 from .messages.encoding import extended
 from .messages.jobs import ChatMessage, ClaimView, JobRecord, JobView, LackingRecord, SpecView
 
 FAILED = "failed"  # shown as the state of a job whose result is an error
 
 
-def state_of(standing: Standing) -> tuple[str, str | None]:
+def state_of(standing: JobStanding) -> tuple[str, str | None]:
     """Return (state of a job, error code). The error code is None unless the job failed."""
     error = None
-    if standing.state is State.DONE and standing.claim is not None:
+    if standing.state is JobState.DONE and standing.claim is not None:
         try:
             error = read_outcome(standing.claim.result).error or None
         except BadOutcome as bad:
@@ -23,7 +23,7 @@ def state_of(standing: Standing) -> tuple[str, str | None]:
     return FAILED if error else standing.state.value, error
 
 
-def standing_view(standing: Standing, job: Job, made: int = 0) -> JobView:
+def standing_view(standing: JobStanding, job: Job, made: int = 0) -> JobView:
     """Describe a job from the entries in its author's feed.
 
     `made` is the time of submission in microseconds since 1970, or 0 if this node did not submit
@@ -89,12 +89,12 @@ def claim_view(claim: Claim, job: Job) -> ClaimView:
     )
 
 
-def result_state(result: Result) -> str:
+def result_state(result: StoredResult) -> str:
     """Return `done` or `failed`."""
-    return FAILED if result.outcome.error else State.DONE.value
+    return FAILED if result.outcome.error else JobState.DONE.value
 
 
-def result_view(result: Result, author: str) -> JobView:
+def result_view(result: StoredResult, author: str) -> JobView:
     """Describe a result that is stored on this node, without its text."""
     came = result.outcome
     return JobView(
@@ -117,7 +117,7 @@ def result_view(result: Result, author: str) -> JobView:
     )
 
 
-def record_of(result: Result, author: str) -> JobRecord:
+def record_of(result: StoredResult, author: str) -> JobRecord:
     """Describe a result that is stored on this node, with its text and its prompt (or the beginning
     of the prompt, if only that is stored)."""
     return extended(
@@ -129,7 +129,7 @@ def record_of(result: Result, author: str) -> JobRecord:
     )
 
 
-def lacking_record(job: str, standing: Standing | None, error: str, why: str) -> LackingRecord:
+def lacking_record(job: str, standing: JobStanding | None, error: str, why: str) -> LackingRecord:
     """Describe a job that has no result. `error` is the code of the reason, and `why` the reason as
     a sentence."""
     spec = None if standing is None or standing.job is None else spec_view(standing.job)

@@ -8,7 +8,7 @@ from ...transport.bytestream import PathKind
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from ...transport.link.status import PathStatus
-from ...transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
+from ...transport.nat.punch.outcome import PunchOutcome, StrategyOutcome, StrategyResult
 from ...transport.strategies.dialer import Dialer, Strategies
 from .messages.node import HeldRelay, LinkView, PathView, Relaying
 
@@ -93,7 +93,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def why_relayed(
-    path_kind: PathKind | None, outcome: Outcome | None, strategies: Strategies
+    path_kind: PathKind | None, outcome: PunchOutcome | None, strategies: Strategies
 ) -> str | None:
     """Return a sentence that explains why a link goes through a relay. Returns None if the link is
     not relayed."""
@@ -106,7 +106,7 @@ def why_relayed(
     if outcome.worked:
         return "the direct path was lost; another one is being tried"
     tcp, udp, prediction = (
-        outcome.strategies.get(name, StrategyOutcome(Result.NOT_NEEDED))
+        outcome.strategies.get(name, StrategyOutcome(StrategyResult.NOT_NEEDED))
         for name in ("tcp", "udp", "prediction")
     )
     if tcp == udp == prediction and tcp.reason:

@@ -9,14 +9,14 @@ import trio
 
 from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
-from ...dht.errors import DiskFull, FetchFailed, ModelError, QuotaFull
+from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk, QuotaFull
 from ...dht.exchange.fetch import FetchReport
-from ...dht.names import Meaning, Voucher, spelled
+from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
-from ..daemon.content import Content
+from ..daemon.content import ContentParts
 from ..models.providers import ALONE, WHO_HAD
 from . import views
 from .messages import models as messages
@@ -27,7 +27,7 @@ from .server import Emit, Operation, operation, progress_to
 class ModelOperations:
     """Control socket operations on the models that one node and its swarm know."""
 
-    def __init__(self, host: Host, content: Content, directory: Directory) -> None:
+    def __init__(self, host: Host, content: ContentParts, directory: Directory) -> None:
         self._host = host
         self._content = content
         self._library = content.library
@@ -43,11 +43,11 @@ class ModelOperations:
             )
         )
 
-    async def models(self, _ask: messages.ListModels, _emit: Emit) -> messages.Models:
+    async def models(self, _ask: messages.ListModels, _emit: Emit) -> messages.ModelsView:
         found = views.swarm_models(self._directory, self._library)
         found += await unnamed(self._library, {each.root for each in found})
         lacking = {each.root: await self._missing(each.root) for each in found if each.local}
-        return messages.Models(
+        return messages.ModelsView(
             tuple(
                 extended(messages.ListedModel, each, lacks=lacking.get(each.root)) for each in found
             )
@@ -96,7 +96,7 @@ class ModelOperations:
             others=tuple(others),
         )
 
-    async def _meant(self, asked: str) -> Meaning:
+    async def _meant(self, asked: str) -> NameMeaning:
         """Return the model that the name `asked` means.
 
         Raises ModelError if the name is unknown or ambiguous. If no node is linked, its hint says
@@ -124,7 +124,7 @@ class ModelOperations:
         try:
             manifest = await self._manifest(root)
             report = await self._fetch(manifest, emit)
-        except (DiskFull, QuotaFull) as error:
+        except (NotEnoughDisk, QuotaFull) as error:
             hint = "free some space and repeat the command: it continues where it stopped"
             raise ModelError(error.code, error.message, hint=hint) from None
         name = await self._keep_name(meaning)
@@ -157,7 +157,7 @@ class ModelOperations:
                 asked=True,
             )
 
-    async def _find_holders(self, meaning: Meaning) -> None:
+    async def _find_holders(self, meaning: NameMeaning) -> None:
         """Return if this node has the whole model, or some node claims to hold it. Raises
         FetchFailed if neither is the case after several look-ups."""
         content, root = self._content, meaning.root
@@ -182,7 +182,7 @@ class ModelOperations:
         except ModelError:  # the manifest is damaged and is fetched again
             return False
 
-    async def _keep_name(self, meaning: Meaning) -> str:
+    async def _keep_name(self, meaning: NameMeaning) -> str:
         """Give the pulled model its name on this node as well, unless the name means another model
         here. Return the name under which the model is known here."""
         library, root = self._library, meaning.root

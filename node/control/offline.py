@@ -11,7 +11,7 @@ from ..folder import open_folder
 from ..settings.config import DataFolder
 from ..settings.settings import set_key, view
 from .messages.encoding import extended
-from .messages.models import AddedModel, ListedModel, Models, Removed, ShownModel
+from .messages.models import AddedModel, ListedModel, ModelsView, Removed, ShownModel
 from .messages.settings import ChangedSetting, SettingsView
 from .models import unnamed
 from .removal import loss_view, model_meant
@@ -40,7 +40,7 @@ async def add_model(
         lock.release()
 
 
-async def list_models(host: Host, data: Path) -> Models:
+async def list_models(host: Host, data: Path) -> ModelsView:
     """List the models of the library. Without a daemon, it is unknown which nodes serve them."""
     library = await _library(host, data)
     entries = []
@@ -51,7 +51,7 @@ async def list_models(host: Host, data: Path) -> Models:
     for entry in entries:
         held = await library.holdings(entry.root)
         listed.append(extended(ListedModel, entry, lacks=held.chunks_total - held.chunks))
-    return Models(tuple(listed))
+    return ModelsView(tuple(listed))
 
 
 async def show_model(host: Host, data: Path, name: str) -> ShownModel:

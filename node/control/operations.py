@@ -15,10 +15,10 @@ from ...transport.errors import TransportError
 from ...transport.networks import nearness_at
 from .. import defaults
 from ..daemon.base import Base
-from ..daemon.compute import Compute
-from ..daemon.content import Content
+from ..daemon.compute import ComputeParts
+from ..daemon.content import ContentParts
 from ..daemon.memory import memory_view
-from ..daemon.network import Network
+from ..daemon.network import NetworkParts
 from ..errors import ControlError
 from . import links as linkviews
 from . import views
@@ -32,7 +32,9 @@ from .server import Emit, Operation, operation
 class Operations:
     """Control socket operations on one node as a whole."""
 
-    def __init__(self, base: Base, network: Network, content: Content, compute: Compute) -> None:
+    def __init__(
+        self, base: Base, network: NetworkParts, content: ContentParts, compute: ComputeParts
+    ) -> None:
         self._base = base
         self._host = base.host
         self._network = network
@@ -86,7 +88,7 @@ class Operations:
             capacity=views.capacity_view(own.capacity),
             memory=memory_view(base, compute.models, compute.serving.loaded_bytes),
             disk=views.disk_view(quota.allowance, library.store.used_bytes),
-            sessions=node.Sessions(compute.stage.sessions, compute.gateway.sessions),
+            sessions=node.SessionsView(compute.stage.sessions, compute.gateway.sessions),
             stalls=views.stall_view(base.stalls),
             health=tuple(map(views.condition_view, conditions)),
         )
@@ -104,7 +106,7 @@ class Operations:
                 await trio.lowlevel.checkpoint()
         return node.Peers(tuple(shown), may_invite(network.state.upkeep))
 
-    async def links(self, _ask: node.GetLinks, _emit: Emit) -> node.Links:
+    async def links(self, _ask: node.GetLinks, _emit: Emit) -> node.LinksView:
         """Describe every link. Its rates come from two samples of the byte counts, RATE_SPAN
         seconds apart."""
         network, began = self._network, self._host.now()
@@ -115,9 +117,9 @@ class Operations:
             linkviews.link_view(link, network.dialer, before, now - began, now)
             for link in sorted(network.endpoint.links(), key=lambda link: link.peer)
         )
-        return node.Links(shown, now - began)
+        return node.LinksView(shown, now - began)
 
-    async def doctor(self, ask: node.Diagnose, emit: Emit) -> node.Reachability:
+    async def doctor(self, ask: node.Diagnose, emit: Emit) -> node.ReachabilityView:
         """Return how peers reach this node.
 
         A measurement is made first if there is none yet, or if the request asks for a new one.
@@ -126,7 +128,7 @@ class Operations:
         if ask.again or reach.reachability.measured_at is None:
             await self._measure(emit, again=ask.again)
         measured = reach.reachability.measured_at
-        return node.Reachability(
+        return node.ReachabilityView(
             peer=self._base.identity.peer,
             port=network.endpoint.port,
             verdict=finding_view(network.diagnosis.verdict()),
@@ -157,7 +159,7 @@ class Operations:
                 with trio.move_on_after(defaults.WATCH):
                     await reach.changed(reach.version)
 
-    async def run(self, ask: generation.Run, emit: Emit) -> generation.Answer:
+    async def run(self, ask: generation.Run, emit: Emit) -> generation.GeneratedText:
         self._base.refuse_when_stopping()
         sampling = sampling_of(ask, self._host)
         asked = GenerateRequest(
@@ -168,20 +170,20 @@ class Operations:
             sampling=sampling,
             stop=ask.stop,
         )
-        stages: tuple[generation.Hop, ...] = ()
+        stages: tuple[generation.ChainStage, ...] = ()
 
         async def pass_on(event: GatewayEvent) -> None:
             nonlocal stages
             if isinstance(event, Routed):
                 stages = tuple(map(_hop_view, event.stages))
-                await emit(generation.Routed(stages))
+                await emit(generation.ChainChosen(stages))
             elif event.text:
                 await emit(generation.Piece(event.text))
 
         summary = await self._compute.gateway.generate(asked, pass_on)
         return _answer(summary, sampling.seed, stages)
 
-    async def invite(self, ask: node.Invite, _emit: Emit) -> node.Invitation:
+    async def invite(self, ask: node.Invite, _emit: Emit) -> node.InvitationView:
         base = self._base
         address = _parse_address(ask.address) if ask.address else self._best_address()
         role = invited_role(self._network.state.upkeep, ask.role, private=base.credentials.private)
@@ -195,7 +197,7 @@ class Operations:
                 f"`{address.host}` is not an IP address, and a code cannot hold a name",
                 hint="`shoal invite --address 192.0.2.7:4001`",
             ) from None
-        return node.Invitation(
+        return node.InvitationView(
             code=code,
             expires=expires,
             uses=ask.uses,
@@ -221,12 +223,14 @@ def _parse_address(text: str) -> Address:
         raise ControlError("bad-request", error.message, hint=error.hint) from None
 
 
-def _hop_view(hop: Hop) -> generation.Hop:
-    return generation.Hop(hop.peer, f"{hop.parts.start}:{hop.parts.stop}")
+def _hop_view(hop: Hop) -> generation.ChainStage:
+    return generation.ChainStage(hop.peer, f"{hop.parts.start}:{hop.parts.stop}")
 
 
-def _answer(summary: Summary, seed: int, nodes: tuple[generation.Hop, ...]) -> generation.Answer:
-    return generation.Answer(
+def _answer(
+    summary: Summary, seed: int, nodes: tuple[generation.ChainStage, ...]
+) -> generation.GeneratedText:
+    return generation.GeneratedText(
         text=summary.text,
         reason=summary.reason,
         prompt_tokens=summary.prompt_tokens,

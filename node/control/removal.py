@@ -16,7 +16,7 @@ from ...tasks.inference.sources import holders
 from ...tasks.serving.serving import Serving
 from ...transport.identity import PeerId
 from .. import defaults
-from ..daemon.content import Content
+from ..daemon.content import ContentParts
 from .messages.models import RemoveBlob, Removed, RemoveModel
 from .server import Emit, Operation, operation
 
@@ -29,7 +29,7 @@ END_SERVING = (
 class Removal:
     """Control socket operations that remove models and blobs from one node's library."""
 
-    def __init__(self, content: Content, directory: Directory, serving: Serving) -> None:
+    def __init__(self, content: ContentParts, directory: Directory, serving: Serving) -> None:
         self._content = content
         self._library = content.library
         self._directory = directory

@@ -21,7 +21,7 @@ from ..errors import ControlError
 from ..folder import disk_errors
 from ..settings.config import DataFolder
 from .messages.encoding import Ask, Failure, Object, View, decode, encode, entries, plain
-from .messages.models import Progress
+from .messages.models import BytesDone
 
 Emit = Callable[[View], Awaitable[None]]
 Operation = Callable[[Object, Emit], Awaitable[View]]
@@ -255,7 +255,7 @@ async def progress_to(emit: Emit) -> AsyncIterator[Callable[[int, int], None]]:
 
     async def pass_on() -> None:
         async for done, total in receive:
-            await emit(Progress(done, total))
+            await emit(BytesDone(done, total))
 
     try:
         async with trio.open_nursery() as nursery:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ...state.feeds.entry import FeedName
 from ...state.feeds.kinds import KINDS
-from ...state.inspection import FeedView, Said
+from ...state.inspection import FeedView, InspectedEntry
 from ...state.replication.interest import Keeps
 from ...state.service import State
 from ...transport.identity import PeerId
@@ -34,7 +34,7 @@ class StateOperations:
             )
         )
 
-    async def show(self, ask: messages.ShowState, emit: Emit) -> messages.State:
+    async def show(self, ask: messages.ShowState, emit: Emit) -> messages.StateView:
         """Emit one event for each feed. If the request names an author, the events have the facts
         as well."""
         count = 0
@@ -42,7 +42,7 @@ class StateOperations:
             await emit(await self._feed(view, facts=ask.author is not None))
             count += 1
         views, exchange = self._state.views, self._state.replication.exchange
-        return messages.State(
+        return messages.StateView(
             feeds=count,
             own=self._own,
             members=len(views.members),
@@ -74,7 +74,7 @@ class StateOperations:
         """Verify all signatures and hash chains in the store."""
         found = await self._state.inspection.verified()
         damaged = tuple(
-            messages.FeedName(name.author, name.kind, name.part) for name in found.damaged
+            messages.FeedNameView(name.author, name.kind, name.part) for name in found.damaged
         )
         return messages.CheckedState(found.feeds, found.entries, found.bytes, damaged)
 
@@ -115,11 +115,11 @@ class StateOperations:
         )
         return meant(asked, known, "peer", hint=hint)
 
-    async def _feed(self, view: FeedView, *, facts: bool) -> messages.Feed:
+    async def _feed(self, view: FeedView, *, facts: bool) -> messages.FeedState:
         found = None
         if facts:
             found = object_of(await self._state.inspection.facts(view.name), "facts")
-        return messages.Feed(
+        return messages.FeedState(
             author=view.name.author,
             kind=view.name.kind,
             part=view.name.part,
@@ -142,8 +142,8 @@ def _kept(keeps: Keeps) -> messages.Parts | None:
     return parts
 
 
-def _change(name: FeedName, said: Said, key: str, value: Json) -> messages.Change:
-    return messages.Change(
+def _change(name: FeedName, said: InspectedEntry, key: str, value: Json) -> messages.FactChange:
+    return messages.FactChange(
         author=name.author,
         kind=name.kind,
         part=name.part,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
-from ...dht.content.quota import Allowance
+from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
 from ...state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
 from ...tasks.errors import NoRoute
@@ -21,11 +21,11 @@ from ..daemon.stall import StallGuard
 from ..defaults import VOUCHERS_SHOWN
 from ..health import Condition
 from .messages.encoding import extended
-from .messages.models import AddedModel, Holder, ModelEntry, ShownModel, VoucherView
+from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, VoucherView
 from .messages.node import (
     CapacityView,
     ConditionView,
-    Disk,
+    DiskView,
     PeerView,
     ServingView,
     ShardView,
@@ -137,7 +137,7 @@ def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool)
     """
     missing = why_not_served(members, manifest.root, manifest.layers) if members else None
     holders = [
-        Holder(peer, layers_text(shard), shard.dtype)
+        ServingNode(peer, layers_text(shard), shard.dtype)
         for peer, record in members.items()
         for shard in record.shards
         if shard.root == manifest.root
@@ -189,9 +189,9 @@ def serving_view(
     )
 
 
-def disk_view(allowance: Allowance, used: int) -> Disk:
+def disk_view(allowance: LibraryLimit, used: int) -> DiskView:
     """Describe the disk use of models and blobs (`used`, in bytes) and its limit."""
-    return Disk(used, allowance.limit, allowance.firm)
+    return DiskView(used, allowance.limit, allowance.firm)
 
 
 def capacity_view(capacity: Capacity) -> CapacityView:

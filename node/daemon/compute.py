@@ -5,21 +5,21 @@ from functools import partial
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
-from ...tasks.serving.serving import Device, Serving, ServingSettings
+from ...tasks.serving.serving import Serving, ServingDevice, ServingSettings
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
 from .base import Base
-from .content import Content
+from .content import ContentParts
 from .interest import Keeping
 from .jobs import Working
-from .network import Network
+from .network import NetworkParts
 
 
-class Compute:
+class ComputeParts:
     """The parts of one daemon that compute, and the parts that depend on what it computes."""
 
-    def __init__(self, base: Base, network: Network, content: Content) -> None:
+    def __init__(self, base: Base, network: NetworkParts, content: ContentParts) -> None:
         host, directory, endpoint = base.host, network.directory, network.endpoint
         self._base, self._network, self._content = base, network, content
         self.stage = network.stage
@@ -65,7 +65,7 @@ class Compute:
         )
         return Serving(
             base.host,
-            Device(self.stage, base.engine, base.no_engine),
+            ServingDevice(self.stage, base.engine, base.no_engine),
             self._content.sources,
             ServingSettings(base.capacity.memory_bytes, config.model, config.layers, config.dtype),
             backing=partial(backing_of, witnesses),

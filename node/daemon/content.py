@@ -1,33 +1,33 @@
 """The parts of a daemon that store and fetch content: providers, chunk exchange, and disk limit."""
 
 from ...dht.content.quota import Quota
-from ...dht.exchange.exchange import Exchange
+from ...dht.exchange.exchange import ChunkExchange
 from ...dht.exchange.proving import Proving
 from ...dht.kv.index import KvIndex
-from ...tasks.inference.sources import Sources
-from ..models.inventory import Holdings
+from ...tasks.inference.sources import ModelSources
+from ..models.inventory import NodeHoldings
 from ..models.names import names_of
 from ..models.providers import Providers
 from ..settings.applying import disk_of
 from .base import Base
 from .embedded import EmbeddedModel
-from .network import Network
+from .network import NetworkParts
 
 
-class Content:
+class ContentParts:
     """The parts of one daemon that store models, blobs and KV blocks, and fetch more of them."""
 
-    def __init__(self, base: Base, network: Network) -> None:
+    def __init__(self, base: Base, network: NetworkParts) -> None:
         host, endpoint, directory = base.host, network.endpoint, network.directory
         dht, guard = network.discovery.dht, endpoint.guard
         self.library = base.library
         self.providers = Providers(host, dht, network.dialer)
         self.names = names_of(dht, base.library, directory, network.state.views.models)
         self.kv = KvIndex(host, endpoint, dht, connect=self.providers.connect, guard=guard)
-        self.exchange = Exchange(
+        self.exchange = ChunkExchange(
             host, endpoint, base.library, swarm=self.providers.swarm, guard=guard
         )
-        self.holdings = Holdings(
+        self.holdings = NodeHoldings(
             base.library, self.exchange, directory, endpoint, self.providers, base.health, base.say
         )
         proof = Proving(
@@ -44,7 +44,7 @@ class Content:
         )
         self.exchange.quota = self.quota
         self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)
-        self.sources = Sources(
+        self.sources = ModelSources(
             base.library,
             self.exchange,
             directory,

@@ -33,14 +33,14 @@ from ..settings.settings import Settings, remember
 from ..swarm.bootstrap import Bootstrap, join
 from ..swarm.browsers import serve_browsers
 from .base import Base, EngineFactory, ManagedEngine, Say, prepare
-from .compute import Compute
-from .content import Content
+from .compute import ComputeParts
+from .content import ContentParts
 from .fetchprogress import FetchProgress
 from .giving import giving_lines
 from .holes import watch_holes
 from .journal import keep_journal
 from .memory import check_memory
-from .network import Network
+from .network import NetworkParts
 
 __all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
 
@@ -92,9 +92,9 @@ class Node:
         """`bar` receives the progress of fetches, which is otherwise printed. `logs` says whether
         to log peers and answers."""
         self.base = base
-        self.network = network = Network(base)
-        self.content = content = Content(base, network)
-        self.compute = compute = Compute(base, network, content)
+        self.network = network = NetworkParts(base)
+        self.content = content = ContentParts(base, network)
+        self.compute = compute = ComputeParts(base, network, content)
         # Parts that are used by programs which embed the daemon, such as the simulator.
         self.host, self.identity, self.library = base.host, base.identity, base.library
         self.engine, self.health, self.inviter = base.engine, base.health, base.inviter

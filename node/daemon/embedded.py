@@ -15,7 +15,7 @@ from ...tasks.inference.sources import holders
 from ...transport.host.seam import Host
 from .. import defaults
 from ..health import Health
-from ..models.inventory import Holdings
+from ..models.inventory import NodeHoldings
 
 CONFIG_LIMIT = 1 << 20  # bytes of config.json
 
@@ -42,7 +42,12 @@ class EmbeddedModel:
     """Imports the embedded model into a node's library, and repairs it there."""
 
     def __init__(
-        self, host: Host, library: Library, directory: Directory, holdings: Holdings, health: Health
+        self,
+        host: Host,
+        library: Library,
+        directory: Directory,
+        holdings: NodeHoldings,
+        health: Health,
     ) -> None:
         self._host = host
         self._library = library

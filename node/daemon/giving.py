@@ -1,7 +1,7 @@
 """Formats the list that a node prints at its start: what it offers to others, and the option that
 changes it."""
 
-from ...dht.content.quota import Allowance
+from ...dht.content.quota import LibraryLimit
 from ...transport.relay.defaults import RelayLimits
 from ..defaults import PROGRAMS_MEMORY
 from ..settings.config import NodeConfig
@@ -20,7 +20,7 @@ def shown_rate(count: int) -> str:
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 
-def giving_lines(base: Base, allowance: Allowance, relaying: RelayLimits, *, works: bool
+def giving_lines(base: Base, allowance: LibraryLimit, relaying: RelayLimits, *, works: bool
                  ) -> list[str]:  # fmt: skip
     """Return one line for each resource that the node offers, and one line for the stored settings,
     if any.
@@ -56,7 +56,7 @@ def _cores(base: Base) -> str:
     return f"{base.config.threads or cores} of {cores} (--threads)"
 
 
-def _disk(allowance: Allowance) -> str:
+def _disk(allowance: LibraryLimit) -> str:
     limit = allowance.limit
     most = "no limit" if limit is None else f"at most {shown_size(limit)}"
     return f"{most} for models and blobs (--disk)"

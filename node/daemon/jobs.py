@@ -12,7 +12,7 @@ from ...state.group.facts import Role
 from ...state.views.members import JOBS
 from ...tasks.inference.gateway import Gateway
 from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.local import IdleTime, LocalNode, Terms
+from ...tasks.jobs.local import IdleTime, JobNode, WorkTerms
 from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.shelf import Shelf, Storage
@@ -23,15 +23,20 @@ from ...tasks.usage.metering import Use
 from ...transport.identity import PeerId
 from ..folder import disk_errors
 from .base import Base
-from .content import Content
-from .network import Network
+from .content import ContentParts
+from .network import NetworkParts
 
 
 class Working:
     """Job service of one node. It is created after the parts that compute."""
 
     def __init__(
-        self, base: Base, network: Network, content: Content, gateway: Gateway, serving: Serving
+        self,
+        base: Base,
+        network: NetworkParts,
+        content: ContentParts,
+        gateway: Gateway,
+        serving: Serving,
     ) -> None:
         host, state, own = base.host, network.state, base.identity.peer
         self._state = state
@@ -39,7 +44,7 @@ class Working:
         self._own = own
         self._folder = base.config.folder
         shelf = _shelf(base, content)
-        local, stage = LocalNode(host, state, own, network.endpoint.guard), network.stage
+        local, stage = JobNode(host, state, own, network.endpoint.guard), network.stage
         self.desk = Desk(local, Results(host, self._folder.results), shelf)
         self._accounting = Accounting(state, own, stage.meter, self._payer)
         turn = IdleTime(lambda: gateway.waited_for + stage.waited_for)
@@ -53,7 +58,7 @@ class Working:
         self._wanted = base.config.jobs
         self.worker = Worker(
             local,
-            Terms(turn, self._is_ready, self._is_member),
+            WorkTerms(turn, self._is_ready, self._is_member),
             {prompts.kind: prompts},
             shelf,
             live=network.directory.members,
@@ -130,7 +135,7 @@ class Working:
                 self._state.set(KIND, job, None)
 
 
-def _shelf(base: Base, content: Content) -> Shelf:
+def _shelf(base: Base, content: ContentParts) -> Shelf:
     return Shelf(
         base.host,
         Storage(base.library, content.quota.evict_for, content.holdings.evicted),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ...state.directory import Directory
-from ...state.views.usage import Count
+from ...state.views.usage import UsageCount
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.stage import Stage
 from ...transport.identity import PeerId
@@ -17,7 +17,7 @@ LETTERS = 12  # letters shown from the end of a peer id, because all ids begin a
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JournalFigures:
     """The figures of a node at one moment, from which the log lines follow."""
 
     peers: frozenset[PeerId] = frozenset()
@@ -25,7 +25,7 @@ class Standing:
     answers: int = 0
     """Prompts that this node as a gateway has answered since its start, with `tokens` tokens."""
     tokens: int = 0
-    served: Count = field(default_factory=Count)
+    served: UsageCount = field(default_factory=UsageCount)
     """Work done for other nodes since the start."""
 
 
@@ -36,9 +36,9 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._before = Standing()
+        self._before = JournalFigures()
 
-    def lines(self, now: Standing) -> list[str]:
+    def lines(self, now: JournalFigures) -> list[str]:
         """Return lines about what has changed since the last call."""
         before, self._before = self._before, now
         found = []
@@ -77,7 +77,7 @@ async def keep_journal(say: Say, directory: Directory, gateway: Gateway, stage: 
     journal = Journal()
     while True:
         peers = frozenset(directory.members()) - {directory.own().peer}
-        now = Standing(peers, gateway.answers, gateway.answer_tokens, stage.meter.total)
+        now = JournalFigures(peers, gateway.answers, gateway.answer_tokens, stage.meter.total)
         for line in journal.lines(now):
             say(line)
         await trio.sleep(JOURNAL_PAUSE)

@@ -29,7 +29,7 @@ from .listening import Listening
 from .mishaps import Mishaps
 
 
-class Network:
+class NetworkParts:
     """The parts of one daemon that communicate with peers. The stage is one of them, because its
     speed is published in the DHT."""
 

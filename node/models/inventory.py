@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from ...dht.content.library import Library
 from ...dht.errors import ModelError
-from ...dht.exchange.exchange import Exchange
+from ...dht.exchange.exchange import ChunkExchange
 from ...state.defaults import MODELS
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
@@ -17,13 +17,13 @@ from ..health import Health
 from .providers import Providers
 
 
-class Holdings:
+class NodeHoldings:
     """Contents of one node's library, as announced to the swarm."""
 
     def __init__(
         self,
         library: Library,
-        exchange: Exchange,
+        exchange: ChunkExchange,
         directory: Directory,
         endpoint: Endpoint,
         providers: Providers,

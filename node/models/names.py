@@ -8,12 +8,12 @@ from ...dht.records.record import NameBody
 from ...dht.service import Dht
 from ...state.directory import Directory
 from ...state.membership.record import ModelName
-from ...state.views.models import Models
+from ...state.views.models import ModelNames
 from ...transport.identity import PeerId
 from ..defaults import NAMED_LAYERS
 
 
-def names_of(dht: Dht, library: Library, directory: Directory, told_of: Models) -> Names:
+def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNames) -> Names:
     """Return the name look-up of one node. `told_of` has the names that members use, whether or not
     they are live."""
 

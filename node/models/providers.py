@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from ...dht.errors import BadRecord
 from ...dht.exchange.switchboard import Swarm
-from ...dht.finding import Found
+from ...dht.finding import FindingResult
 from ...dht.kademlia.foundrecords import FoundRecord
 from ...dht.records.key import record_key
 from ...dht.records.record import BlobBody, PeerBody, longest_runs
@@ -95,7 +95,7 @@ class Providers:
         found = await self._dht.find(key, timeout=defaults.FIND_TIME, kinds=(PeerBody.kind,))
         return list(dict.fromkeys(self._dialable(peer, found)))
 
-    def _dialable(self, peer: PeerId, found: Found) -> list[Address]:
+    def _dialable(self, peer: PeerId, found: FindingResult) -> list[Address]:
         return [
             address
             for each in found.records

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...dht.content.library import Library
-from ...dht.content.quota import Allowance, Quota, allowance_of
+from ...dht.content.quota import LibraryLimit, Quota, allowance_of
 from ...state.membership.membership import Membership
 from ...transport.host.seam import Host
 from ...transport.lane.shaper import Cap, Caps, Shaper
@@ -26,11 +26,11 @@ def caps_of(config: NodeConfig) -> Caps:
     return Caps(up=Cap(node=config.up), down=Cap(node=config.down))
 
 
-def disk_of(host: Host, config: NodeConfig, library: Library) -> Allowance:
+def disk_of(host: Host, config: NodeConfig, library: Library) -> LibraryLimit:
     """Return the disk limit of the library: the configured one or, for "auto", one that depends on
     the free space."""
     if config.disk != "auto":
-        return Allowance(config.disk)
+        return LibraryLimit(config.disk)
     free = host.files.free_space(config.data)
     return allowance_of(free, library.store.used_bytes, DISK_LEAST)
 

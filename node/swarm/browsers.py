@@ -7,7 +7,7 @@ import trio
 from trio import TaskStatus
 
 from ...transport.browser.clear import BrowserSession
-from ...transport.browser.gate import Gate
+from ...transport.browser.gate import BrowserGate
 from ...transport.bytestream import PathKind
 from ...transport.dial.endpoint import Endpoint
 from ...transport.errors import AddressInUse, DialFailed
@@ -39,7 +39,7 @@ async def serve_browsers(
         def deliver(session: BrowserSession) -> None:
             endpoint.guard.start(nursery, f"browser {session.peer}", join, session)
 
-        gate = Gate(host, endpoint.identity, deliver, guard=endpoint.guard)
+        gate = BrowserGate(host, endpoint.identity, deliver, guard=endpoint.guard)
         try:
             bound: int = await nursery.start(gate.run, listen, port)
             task_status.started(f"http://{_in_url(listen)}:{bound}/")

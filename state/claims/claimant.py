@@ -5,9 +5,10 @@ never what a view shows. The caller writes the claims that the `Claimant` return
 feed, does the work, and reports every job whose state has changed.
 
 Nodes that learn of each other's claims too late do the same work twice. Therefore each node first
-takes the jobs that other nodes are unlikely to take: jobs in its own share (`Shares`), then jobs in
-the shares of live peers, then jobs of peers that have been silent for long, and last jobs that
-another node has begun. A job in a live peer's share is left to that peer for some seconds first.
+takes the jobs that other nodes are unlikely to take: jobs in its own share (`WorkerRing`), then
+jobs in the shares of live peers, then jobs of peers that have been silent for long, and last jobs
+that another node has begun. A job in a live peer's share is left to that peer for some seconds
+first.
 
 An author with thousands of jobs does not block other authors. Among equally urgent jobs, the node
 takes one of the author whose jobs it has begun least often. If no node works for an author, and one
@@ -22,9 +23,9 @@ from itertools import islice
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import FeedFull
-from ..views.jobs import Job, Jobs, Standing, State
+from ..views.jobs import Job, Jobs, JobStanding, JobState
 from .rule import Claim, claim_hash, new_claim
-from .shares import Shares
+from .shares import WorkerRing
 
 Urgency = tuple[int, int, bytes]
 """Sort key of a job: its place (one of the constants below), its author's turn, and a hash. The
@@ -104,7 +105,7 @@ class Claimant:
         self,
         own: PeerId,
         jobs: Jobs,
-        shares: Shares,
+        shares: WorkerRing,
         *,
         willing: Callable[[Job], bool],
         silent: Callable[[PeerId], float],
@@ -134,7 +135,7 @@ class Claimant:
 
         Return the claim to write for it, or None if there is none now.
         """
-        best: tuple[Urgency, Standing] | None = None
+        best: tuple[Urgency, JobStanding] | None = None
         for job in self._some_jobs():
             standing = self._jobs.get(job)
             if standing is None:
@@ -202,7 +203,7 @@ class Claimant:
 
         Call `noticed` for each of them if it is unknown which jobs have changed.
         """
-        held = self._jobs.all_in(State.CLAIMED)
+        held = self._jobs.all_in(JobState.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
     def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
@@ -247,7 +248,7 @@ class Claimant:
                 yield job
                 authors.append((author, jobs))
 
-    def _urgency(self, standing: Standing, now: float) -> Urgency | None:
+    def _urgency(self, standing: JobStanding, now: float) -> Urgency | None:
         """Return how urgently this node should take a job, or None if it should not take the job
         now."""
         job = standing.job
@@ -264,7 +265,7 @@ class Claimant:
         pause = self._paused.get(job)
         return pause is not None and now < pause.until
 
-    def _place(self, standing: Standing, job: Job, now: float) -> int | None:
+    def _place(self, standing: JobStanding, job: Job, now: float) -> int | None:
         claim = standing.claim
         if claim is not None:
             if claim.done:
@@ -303,7 +304,7 @@ class Claimant:
         return 1 + claim_hash(job.id, self._own)[0] / 256
 
     def _ready(self, job: Job) -> bool:
-        done = self._jobs.all_in(State.DONE)
+        done = self._jobs.all_in(JobState.DONE)
         return all(need in done for need in job.needs)
 
     def _is_stuck(self, job: Job, claim: Claim, now: float) -> bool:
@@ -324,7 +325,7 @@ class Claimant:
         most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
 
-    def _begin(self, standing: Standing, place: int, now: float) -> Claim:
+    def _begin(self, standing: JobStanding, place: int, now: float) -> Claim:
         assert standing.job is not None
         attempt = standing.attempt + (place != _RESUMED)
         claim = new_claim(self._own, standing.id, attempt)
@@ -340,7 +341,7 @@ class Claimant:
         run.claim = new_claim(self._own, job, attempt, done=done, step=step, result=result)
         return run.claim
 
-    def _gives_way(self, run: _Run, standing: Standing) -> bool:
+    def _gives_way(self, run: _Run, standing: JobStanding) -> bool:
         """Return whether this node must stop working on a job.
 
         The node must stop if another node has done the job, if another claim is ahead and this
@@ -363,16 +364,16 @@ class Claimant:
         ahead = standing.claim if standing else None
         return ahead is not None and ahead.claimant != self._own
 
-    def _look(self, job: str, standing: Standing | None, now: float) -> None:
+    def _look(self, job: str, standing: JobStanding | None, now: float) -> None:
         """Update the records of since when a job has been unclaimed or its winning claim has not
         changed."""
-        if standing is None or standing.state is not State.OPEN:
+        if standing is None or standing.state is not JobState.OPEN:
             self._open.pop(job, None)
         else:
             self._open.setdefault(job, now)
-        if standing is None or standing.state is not State.CLAIMED or standing.claim is None:
+        if standing is None or standing.state is not JobState.CLAIMED or standing.claim is None:
             self._seen.pop(job, None)
-            if standing is None or standing.state in (State.DONE, State.UNKNOWN):
+            if standing is None or standing.state in (JobState.DONE, JobState.UNKNOWN):
                 self._paused.pop(job, None)
             return
         seen = self._seen.get(job)

@@ -17,7 +17,7 @@ _DOMAIN = b"shoal/share/1 "
 _BYTES = 8  # of a point
 
 
-class Shares:
+class WorkerRing:
     """The ring of workers. Each worker has SHARE_POINTS points on the ring."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from ...transport.identity import PeerId
 from .entry import FORKED, Entry, FeedName, Head, Proof
 
 
-class Stored(NamedTuple):
+class ArchivedFeed(NamedTuple):
     """A feed found in the archive at startup.
 
     `bytes` is the size of the sealed entries of its epoch. If the feed has forked, the head is
@@ -27,7 +27,7 @@ class Archive(Protocol):
     committed yet.
     """
 
-    async def load(self) -> Sequence[Stored]:
+    async def load(self) -> Sequence[ArchivedFeed]:
         """Return every intact feed.
 
         Damaged feeds are dropped, so that they are fetched from peers again.
@@ -83,13 +83,13 @@ class MemoryArchive:
         self._entries: dict[FeedName, list[Entry]] = {}  # of one epoch, from seq 0 on
         self._proofs: dict[FeedName, Proof] = {}
 
-    async def load(self) -> Sequence[Stored]:
+    async def load(self) -> Sequence[ArchivedFeed]:
         whole = [
-            Stored(name, entries[-1].head, sum(entry.size for entry in entries))
+            ArchivedFeed(name, entries[-1].head, sum(entry.size for entry in entries))
             for name, entries in self._entries.items()
         ]
         forked = self._proofs.items()
-        return whole + [Stored(name, FORKED, proof.size) for name, proof in forked]
+        return whole + [ArchivedFeed(name, FORKED, proof.size) for name, proof in forked]
 
     async def entries(
         self, name: FeedName, epoch: int, from_seq: int, limit: int

@@ -29,14 +29,14 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FeedCut:
     """Delete the entries of a feed that come after this head."""
 
     name: FeedName
     head: Head
 
 
-Work = Put | Proof | Drop | Forget | Cut
+Work = Put | Proof | Drop | Forget | FeedCut
 
 
 def size_of(work: Work) -> int:

@@ -26,9 +26,9 @@ from ...transport.host.seam import Host, T, Ts
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import FeedDamaged, StateError, StoreDamaged, StoreRefused
-from .changes import Cut, Drop, Forget, Put, Work, size_of
+from .changes import Drop, FeedCut, Forget, Put, Work, size_of
 from .entry import Entry, FeedName, Head, Proof
-from .pending import Held
+from .pending import PendingChanges
 from .store import Batch, Store
 from .stored import StoredFeed
 
@@ -72,7 +72,7 @@ class Keeper:
         self._turn = trio.Lock()  # only one thread at a time may use the connection
         self._queue: deque[_Waiting] = deque()
         self._news = trio.Event()
-        self._held = Held(defaults.HELD_BYTES)
+        self._held = PendingChanges(defaults.HELD_BYTES)
         self._refused: StoreRefused | None = None
         self._retry_at = 0.0
 
@@ -176,7 +176,7 @@ class Keeper:
 
         Raises StoreRefused if the disk refuses and the memory for pending changes is full.
         """
-        await self._change(Forget((name,)) if head is None else Cut(name, head), own=False)
+        await self._change(Forget((name,)) if head is None else FeedCut(name, head), own=False)
 
     async def drop(self, authors: Sequence[PeerId]) -> None:
         """Delete all feeds of these authors.

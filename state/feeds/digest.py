@@ -32,7 +32,7 @@ def bucket_of(key: bytes) -> int:
     return sha256(key).digest()[0]
 
 
-class Tree:
+class HeadTree:
     """The heads of all feeds of one plot, by the author's public key."""
 
     __slots__ = ("_buckets", "_hashes", "_root")
@@ -87,7 +87,7 @@ class Digest:
     """The trees of all plots that have any head."""
 
     def __init__(self) -> None:
-        self._trees: dict[Plot, Tree] = {}
+        self._trees: dict[Plot, HeadTree] = {}
 
     def set(self, key: bytes, plot: Plot, head: Head | None) -> None:
         """Set the head of an author's feed, or remove it if `head` is None."""
@@ -95,7 +95,7 @@ class Digest:
         if tree is None:
             if head is None:
                 return
-            tree = self._trees[plot] = Tree()
+            tree = self._trees[plot] = HeadTree()
         tree.set(key, head)
         if tree.empty:
             del self._trees[plot]
@@ -105,8 +105,8 @@ class Digest:
         tree = self._trees.get(plot)
         return None if tree is None else tree.head(key)
 
-    def tree(self, plot: Plot) -> Tree:
-        return self._trees.get(plot) or Tree()
+    def tree(self, plot: Plot) -> HeadTree:
+        return self._trees.get(plot) or HeadTree()
 
     def roots(self, plots: Container[Plot] | None = None) -> dict[Plot, bytes]:
         """Return the root of each tree, or only of the trees of `plots`, sorted by plot."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from ...transport.identity import PeerId
 from ..errors import StoreRefused
-from .archive import Stored
+from .archive import ArchivedFeed
 from .committer import Keeper
 from .entry import Entry, FeedName, Head, Proof, read_stored
 
@@ -21,10 +21,10 @@ class KeptArchive:
         self._own = own
         self._keeper = keeper
 
-    async def load(self) -> Sequence[Stored]:
+    async def load(self) -> Sequence[ArchivedFeed]:
         """Return every stored feed. Raises StoreRefused if the disk refuses to read."""
         return [
-            Stored(feed.name, feed.head, feed.size)
+            ArchivedFeed(feed.name, feed.head, feed.size)
             async for batch in self._keeper.load()
             for feed in batch
         ]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from .. import defaults
 from ..errors import BadUpdate
-from .kinds import Kind
-from .scan import ROOT, Changes, Ledger, fact_bytes, read_update, write_update
+from .kinds import FeedKind
+from .scan import ROOT, Changes, DocumentFacts, fact_bytes, read_update, write_update
 
 if TYPE_CHECKING:
     from pycrdt import Doc, Map
@@ -22,9 +22,9 @@ class Document:
     `client` is the CRDT client id of the epoch, from `entry.client_of`.
     """
 
-    def __init__(self, kind: Kind, client: int) -> None:
+    def __init__(self, kind: FeedKind, client: int) -> None:
         self.kind = kind
-        self._ledger = Ledger(client, kind.keys)
+        self._ledger = DocumentFacts(client, kind.keys)
         self._doc, self._map = _new_doc(client)
         self._update_bytes = 0
 
@@ -100,12 +100,12 @@ class Document:
         return trial
 
 
-def snapshot(kind: Kind, client: int, facts: Mapping[str, bytes]) -> bytes:
+def snapshot(kind: FeedKind, client: int, facts: Mapping[str, bytes]) -> bytes:
     """Return the update that begins an epoch with these facts.
 
     Raises BadUpdate with code `too-large` if they exceed a limit of the kind.
     """
-    update = write_update(Ledger(client, kind.keys), facts)
+    update = write_update(DocumentFacts(client, kind.keys), facts)
     if len(update) > kind.live_bytes or len(facts) > kind.keys:
         raise BadUpdate("too-large", f"these facts do not fit into one `{kind.name}` feed")
     return update

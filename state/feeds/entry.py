@@ -27,7 +27,7 @@ from ...transport.message import Digest, Message, pack
 from ...transport.signed import ENVELOPE_OVERHEAD, seal
 from .. import defaults
 from ..errors import BadEntry
-from .kinds import KINDS, Kind
+from .kinds import KINDS, FeedKind
 
 DOMAIN = "shoal/feed/1"
 HASH_BYTES = 32
@@ -94,7 +94,7 @@ class Entry:
         return Head(self.epoch, self.seq, self.hash)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> FeedKind:
         """The kind of the entry's feed, with its limits."""
         return KINDS[self.name.kind]
 

@@ -21,7 +21,7 @@ NOWHERE: Final = Head(0, 0, NO_PARENT)
 """The end of a feed that has no valid entries."""
 
 
-class Outcome(Enum):
+class EntryOutcome(Enum):
     """The outcome of admitting an entry to its feed."""
 
     NEWS = "news"  # admitted; `changed` has its changes
@@ -36,10 +36,10 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EntryVerdict:
     """The result of admitting an entry to its feed, with the changes that follow from it."""
 
-    outcome: Outcome
+    outcome: EntryOutcome
     changed: Mapping[str, bytes | None] = field(default_factory=dict)  # None: deleted
     fresh: bool = False  # a new epoch has begun: all facts that are not in `changed` are deleted
     proof: Proof | None = None
@@ -110,7 +110,7 @@ class Feed:
         """The document, or None if it is not in memory."""
         return self._document
 
-    def admit(self, entry: Entry) -> Verdict:
+    def admit(self, entry: Entry) -> EntryVerdict:
         """Admit an entry of this feed if it is the next entry or begins a later epoch.
 
         The caller must store the entry before it sends other nodes news of it.
@@ -118,23 +118,23 @@ class Feed:
         assert entry.name == self.name
         head = self._head
         if self.forked:
-            return Verdict(Outcome.REFUSED, code="forked")
+            return EntryVerdict(EntryOutcome.REFUSED, code="forked")
         if beyond(entry.head, self.end):
-            return Verdict(Outcome.REFUSED, code="revoked")
+            return EntryVerdict(EntryOutcome.REFUSED, code="revoked")
         if head is None or entry.epoch > head.epoch:
-            return self._begin(entry) if entry.seq == 0 else Verdict(Outcome.GAP)
+            return self._begin(entry) if entry.seq == 0 else EntryVerdict(EntryOutcome.GAP)
         if entry.epoch < head.epoch:
-            return Verdict(Outcome.OLD)
+            return EntryVerdict(EntryOutcome.OLD)
         if entry.seq <= head.seq:
             # the feed is complete: no other entry leads to its end
             if entry.head != head and head == self.end:
-                return Verdict(Outcome.REFUSED, code="revoked")
-            return Verdict(Outcome.KNOWN if entry.head == head else Outcome.CHECK)
+                return EntryVerdict(EntryOutcome.REFUSED, code="revoked")
+            return EntryVerdict(EntryOutcome.KNOWN if entry.head == head else EntryOutcome.CHECK)
         if entry.seq > head.seq + 1:
-            return Verdict(Outcome.GAP)
+            return EntryVerdict(EntryOutcome.GAP)
         return self._extend(entry, head)
 
-    def compare(self, stored: Entry, entry: Entry) -> Verdict:
+    def compare(self, stored: Entry, entry: Entry) -> EntryVerdict:
         """Compare an entry with the stored entry of the same number.
 
         Returns KNOWN if they are equal, and otherwise FORK. If the feed has an end (`end`), at most
@@ -142,24 +142,24 @@ class Feed:
         `other-branch`.
         """
         if stored.hash == entry.hash:
-            return Verdict(Outcome.KNOWN)
+            return EntryVerdict(EntryOutcome.KNOWN)
         if self.end is not None:
-            return Verdict(Outcome.REFUSED, code=OTHER_BRANCH)
+            return EntryVerdict(EntryOutcome.REFUSED, code=OTHER_BRANCH)
         return self.fork(Proof.of(stored, entry))
 
-    def fork(self, proof: Proof) -> Verdict:
+    def fork(self, proof: Proof) -> EntryVerdict:
         """Empty the feed because of a proof that it has forked in any epoch.
 
         Returns FORK, KNOWN if the feed has forked already, or REFUSED if the author is revoked.
         """
         assert proof.name == self.name
         if self.forked:
-            return Verdict(Outcome.KNOWN)
+            return EntryVerdict(EntryOutcome.KNOWN)
         if self.end is not None:
-            return Verdict(Outcome.REFUSED, code="revoked")
+            return EntryVerdict(EntryOutcome.REFUSED, code="revoked")
         self._head, self._size, self._memory = FORKED, proof.size, 0
         self.unload()
-        return Verdict(Outcome.FORK, proof=proof, fresh=True)
+        return EntryVerdict(EntryOutcome.FORK, proof=proof, fresh=True)
 
     def load(self, entries: Iterable[Entry]) -> bool:
         """Rebuild the document from the stored entries of the epoch, in order.
@@ -189,42 +189,42 @@ class Feed:
         """Remove the document from memory. `load` rebuilds it."""
         self._document = self._loading = None
 
-    def _begin(self, entry: Entry) -> Verdict:
+    def _begin(self, entry: Entry) -> EntryVerdict:
         kind = entry.kind
         if entry.parent != NO_PARENT:
-            return Verdict(Outcome.REFUSED, code="bad-chain")
+            return EntryVerdict(EntryOutcome.REFUSED, code="bad-chain")
         if len(entry.update) > kind.live_bytes:
-            return Verdict(Outcome.REFUSED, code="too-large")
+            return EntryVerdict(EntryOutcome.REFUSED, code="too-large")
         document = Document(kind, client_of(self.name, entry.epoch))
         verdict = self._apply(document, entry, fresh=True)
-        if verdict.outcome is Outcome.NEWS:
+        if verdict.outcome is EntryOutcome.NEWS:
             self.unload()
             self._document, self._size = document, entry.size
         return verdict
 
-    def _extend(self, entry: Entry, head: Head) -> Verdict:
+    def _extend(self, entry: Entry, head: Head) -> EntryVerdict:
         kind = entry.kind
         if entry.parent != head.hash:
-            return Verdict(Outcome.REFUSED, code="bad-chain")
+            return EntryVerdict(EntryOutcome.REFUSED, code="bad-chain")
         if len(entry.update) > kind.update_bytes:
-            return Verdict(Outcome.REFUSED, code="too-large")
+            return EntryVerdict(EntryOutcome.REFUSED, code="too-large")
         if entry.seq >= kind.entries or self._size + entry.size > kind.epoch_bytes:
-            return Verdict(Outcome.REFUSED, code="epoch-full")
+            return EntryVerdict(EntryOutcome.REFUSED, code="epoch-full")
         if self._document is None:
-            return Verdict(Outcome.LOAD)
+            return EntryVerdict(EntryOutcome.LOAD)
         verdict = self._apply(self._document, entry)
-        if verdict.outcome is Outcome.NEWS:
+        if verdict.outcome is EntryOutcome.NEWS:
             self._size += entry.size
         return verdict
 
-    def _apply(self, document: Document, entry: Entry, *, fresh: bool = False) -> Verdict:
+    def _apply(self, document: Document, entry: Entry, *, fresh: bool = False) -> EntryVerdict:
         try:
             changes = _applied(document, entry)
         except BadUpdate as error:
-            return Verdict(Outcome.REFUSED, code=error.code)
+            return EntryVerdict(EntryOutcome.REFUSED, code=error.code)
         self._head = entry.head
         self._memory = document.shown_memory
-        return Verdict(Outcome.NEWS, changed=changes, fresh=fresh)
+        return EntryVerdict(EntryOutcome.NEWS, changed=changes, fresh=fresh)
 
 
 class _Loading:

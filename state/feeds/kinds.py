@@ -12,7 +12,7 @@ from .. import defaults
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FeedKind:
     """One kind of feed, with the limits of each single feed of this kind."""
 
     name: str
@@ -30,9 +30,9 @@ class Kind:
         return range(defaults.PARTS if self.parted else 1)
 
 
-def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> Kind:
+def _kind(name: str, epoch_kib: int, keys: int, *, parted: bool = False) -> FeedKind:
     epoch = epoch_kib * 2**10
-    return Kind(
+    return FeedKind(
         name=name,
         parted=parted,
         update_bytes=min(defaults.UPDATE_BYTES, epoch // 2),

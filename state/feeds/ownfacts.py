@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import FeedFull
 from .kinds import KINDS
-from .writer import Writer
+from .writer import FeedWriter
 
 Value = Mapping[str, object]
 Place = tuple[int, str]
@@ -18,7 +18,7 @@ Place = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WrittenFacts:
     """The facts of one kind that this node should have, by (part, key).
 
     `mine` returns whether a key is one of those that `facts` covers. Facts with such keys that are
@@ -34,13 +34,13 @@ class OwnFacts:
     """The facts that this node publishes about itself, grouped by kind."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, WrittenFacts] = {}
 
-    def say(self, said: Said) -> None:
+    def say(self, said: WrittenFacts) -> None:
         """Replace all facts of a kind."""
         self._said[said.kind] = said
 
-    def settle(self, writer: Writer) -> FeedFull | None:
+    def settle(self, writer: FeedWriter) -> FeedFull | None:
         """Pass the facts to the writer, and delete those that are in the feeds but not in `said`.
 
         If a feed refuses a fact, the others are written all the same. Returns the last such error,
@@ -56,7 +56,7 @@ class OwnFacts:
         return failed
 
 
-def _stale(said: Said, writer: Writer) -> Iterator[tuple[Place, None]]:
+def _stale(said: WrittenFacts, writer: FeedWriter) -> Iterator[tuple[Place, None]]:
     for part in KINDS[said.kind].parts:
         for key in writer.keys(said.kind, part):
             if said.mine(key) and (part, key) not in said.facts:

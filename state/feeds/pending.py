@@ -11,7 +11,7 @@ from typing import Final
 
 from ...transport.identity import PeerId
 from .. import defaults
-from .changes import Cut, Drop, Forget, Put, Work, size_of
+from .changes import Drop, FeedCut, Forget, Put, Work, size_of
 from .entry import Entry, FeedName, Head, Proof
 from .feed import NOWHERE
 
@@ -20,7 +20,7 @@ _Entries = dict[tuple[int, int], tuple[int, Entry]]
 _NONE: Final = (-1,)
 
 
-class Held:
+class PendingChanges:
     """Queue of pending changes, in their order, at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
@@ -58,7 +58,7 @@ class Held:
         elif isinstance(work, Forget):
             for name in work.names:
                 self._take(name, NOWHERE, number)
-        elif isinstance(work, Cut):
+        elif isinstance(work, FeedCut):
             self._take(work.name, self._left(work), number)
         elif work.name not in self._proofs:  # the first one is enough
             self._take(work.name, NOWHERE, number)
@@ -94,7 +94,7 @@ class Held:
         if kept:
             self._entries[name] = kept
 
-    def _left(self, cut: Cut) -> Head:
+    def _left(self, cut: FeedCut) -> Head:
         """Return the last entry that a cut leaves.
 
         Returns NOWHERE if the pending entries of the feed do not lead to it. The stored entries are

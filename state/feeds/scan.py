@@ -28,7 +28,7 @@ _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and
 
 
 @dataclass(slots=True)
-class Ledger:
+class DocumentFacts:
     """State of a document, as far as it is needed to check an update."""
 
     client: int  # 1 .. 2^32-1
@@ -60,7 +60,7 @@ def fact_bytes(key: str, value: bytes) -> int:
     return _FACT_FRAME + len(key.encode()) + len(value)
 
 
-def read_update(ledger: Ledger, update: bytes) -> Changes:
+def read_update(ledger: DocumentFacts, update: bytes) -> Changes:
     """Parse and check an update. Return its changes in order, without recording them in the ledger.
 
     The time is proportional to the size of the update. Raises BadUpdate with code `bad-update` if
@@ -86,7 +86,7 @@ def read_update(ledger: Ledger, update: bytes) -> Changes:
     return changes
 
 
-def write_update(ledger: Ledger, changes: Mapping[str, bytes | None]) -> bytes:
+def write_update(ledger: DocumentFacts, changes: Mapping[str, bytes | None]) -> bytes:
     """Return the update that makes these changes, without recording them in the ledger.
 
     The bytes are the same that a pycrdt document of this client writes for one transaction. Raises
@@ -104,7 +104,7 @@ def write_update(ledger: Ledger, changes: Mapping[str, bytes | None]) -> bytes:
     return (begin if items else b"\0") + b"".join(items) + _deletions(ledger.client, gone)
 
 
-def _item(ledger: Ledger, key: str, value: bytes) -> bytes:
+def _item(ledger: DocumentFacts, key: str, value: bytes) -> bytes:
     raw = key.encode()
     if not 0 < len(raw) <= defaults.FACT_KEY_BYTES or len(value) > defaults.FACT_BYTES:
         raise BadUpdate("too-large", "a fact's key or value is too large")
@@ -128,7 +128,7 @@ def _deletions(client: int, clocks: Iterable[int]) -> bytes:
     return b"\1" + _number(client) + _number(len(runs)) + told
 
 
-def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
+def _begin_items(reader: "_Reader", ledger: DocumentFacts) -> int:
     """Parse the start of the list of items, and return the number of items.
 
     Raises BadUpdate if the items do not continue the document's clock.
@@ -146,7 +146,7 @@ def _begin_items(reader: "_Reader", ledger: Ledger) -> int:
     return count
 
 
-def _read_item(reader: "_Reader", ledger: Ledger) -> str:
+def _read_item(reader: "_Reader", ledger: DocumentFacts) -> str:
     """Parse the next item up to the length of its value, and return the item's key."""
     kind = reader.byte()
     if kind == _LATER:
@@ -166,7 +166,7 @@ def _read_item(reader: "_Reader", ledger: Ledger) -> str:
     return key
 
 
-def _read_deletions(reader: "_Reader", ledger: Ledger) -> Iterator[int]:
+def _read_deletions(reader: "_Reader", ledger: DocumentFacts) -> Iterator[int]:
     """Yield the clocks of the deleted items, in order.
 
     Raises BadUpdate if one of them is not the current value of a key.

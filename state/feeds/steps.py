@@ -3,7 +3,7 @@
 from .. import defaults
 
 
-class Steps:
+class StepCounter:
     """Counter of the values of a step and of their bytes.
 
     Bytes count too, because a single value of a few KiB may take a millisecond.

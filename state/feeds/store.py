@@ -25,7 +25,7 @@ from ...transport.host.database import Database, Row
 from ...transport.identity import peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry, BadOrder, FeedDamaged, StateError
-from .changes import Cut, Drop, Put, Work
+from .changes import Drop, FeedCut, Put, Work
 from .entry import FORKED, Entry, FeedName, Head, Proof, open_proof, read_stored
 from .kinds import KINDS
 from .stored import StoredFeed, checked, entry_sum, feed_sum
@@ -155,7 +155,7 @@ class Store:
         elif isinstance(work, Drop):
             for author in work.authors:
                 self._drop_author(public_key_of(author))
-        elif isinstance(work, Cut):
+        elif isinstance(work, FeedCut):
             self._cut(work)
         else:
             for name in work.names:
@@ -215,7 +215,7 @@ class Store:
             self._forget_range(first, end)
             self._database.run("DELETE FROM authors WHERE id = ?", row[0])
 
-    def _cut(self, cut: Cut) -> None:
+    def _cut(self, cut: FeedCut) -> None:
         """Delete the entries of a feed after a head.
 
         If the head's entry is not stored, delete the feed.

@@ -21,8 +21,8 @@ from .. import defaults
 from ..errors import FeedFull
 from .document import Document, snapshot
 from .entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
-from .feed import Feed, Outcome, Verdict
-from .kinds import KINDS, Kind, all_parts
+from .feed import EntryOutcome, EntryVerdict, Feed
+from .kinds import KINDS, FeedKind, all_parts
 from .scan import HEADER_BYTES, Changes, fact_bytes
 
 ENTRY_OVERHEAD = ENVELOPE_OVERHEAD + 106  # bytes around an update, at most
@@ -35,7 +35,7 @@ class _Own:
     """A feed of this node, with the facts that the feed should have."""
 
     feed: Feed
-    kind: Kind
+    kind: FeedKind
     facts: dict[str, bytes] = field(default_factory=dict)  # all facts that the feed should have
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot of them
     changed: Changes = field(default_factory=dict)  # changes that no entry contains yet
@@ -73,7 +73,7 @@ class _Own:
         return self.live_bytes + grown <= self.kind.live_bytes and keys <= self.kind.keys
 
 
-class Writer:
+class FeedWriter:
     """Writer of the feeds of one identity.
 
     `feed_of` returns the replica's feed with a name; its document must be in memory. `lot(n)`
@@ -169,7 +169,7 @@ class Writer:
                 entries.append(entry)
         return entries
 
-    def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, Verdict]]:
+    def stored(self, entries: Iterable[Entry]) -> list[tuple[Entry, EntryVerdict]]:
         """Admit entries that are on disk now to their feeds, and return each with its verdict.
 
         After that, peers may be sent news of them.
@@ -179,7 +179,7 @@ class Writer:
             own = self._own[entry.name]
             verdict = own.feed.admit(entry)
             verdicts.append((entry, verdict))
-            if verdict.outcome is Outcome.NEWS:
+            if verdict.outcome is EntryOutcome.NEWS:
                 own.flying = None
             else:  # the feed has forked
                 self.failed([entry])

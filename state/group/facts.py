@@ -143,7 +143,7 @@ class _Revocation(Message, frozen=True):
 
 
 @dataclass(slots=True)
-class Said:
+class GroupFacts:
     """All facts of one `group` feed, parsed."""
 
     abouts: dict[str, About] = field(default_factory=dict)

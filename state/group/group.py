@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from ...transport.identity import Identity, PeerId
 from ..feeds.entry import FeedName
-from ..feeds.feed import Verdict
+from ..feeds.feed import EntryVerdict
 from ..replication.holding import Watcher
-from .facts import GROUP, Charter, Grant, Role, Said, Sealed
+from .facts import GROUP, Charter, Grant, GroupFacts, Role, Sealed
 from .rule import Order, decide
 from .sealing import open_secret
 from .secrets import Mark, Secrets
@@ -35,19 +35,19 @@ class Group(Watcher):
         self.on_news: Callable[[], None] = lambda: None
         self._identity = identity
         # facts of the owners and operators whose feeds were read
-        self._said: dict[PeerId, Said] = {}
+        self._said: dict[PeerId, GroupFacts] = {}
         self._decided = -1
         self._newest: Mark | None = None
         self._vain: dict[PeerId, Mark] = {}  # rotations that have no box for this node
 
     # The `Watcher` interface.
 
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         if (name.kind, name.part) != GROUP or name.author not in self._said:
             return
         self._vain.pop(name.author, None)
         if verdict.fresh:
-            self._said[name.author] = Said()
+            self._said[name.author] = GroupFacts()
         for key, value in verdict.changed.items():
             self._said[name.author].change(key, value)
         self.news += 1
@@ -66,14 +66,14 @@ class Group(Watcher):
     def read(self, peer: PeerId, facts: dict[str, bytes]) -> None:
         """Set all facts of the `group` feed of the founder, an owner or an operator."""
         self._vain.pop(peer, None)
-        said = self._said[peer] = Said()
+        said = self._said[peer] = GroupFacts()
         for key, value in facts.items():
             said.change(key, value)
         self.news += 1
 
-    def said(self, peer: PeerId) -> Said:
+    def said(self, peer: PeerId) -> GroupFacts:
         """Return the facts of a peer's `group` feed. Returns no facts if the feed was not read."""
-        return self._said.get(peer) or Said()
+        return self._said.get(peer) or GroupFacts()
 
     def decide(self) -> bool:
         """Apply the rule if a fact has changed.

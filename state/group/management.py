@@ -13,7 +13,7 @@ from ..feeds.entry import FORKED, Head
 from ..feeds.kinds import all_parts
 from ..replication.replica import Replica
 from . import facts
-from .facts import GROUP, Grant, Role, Said
+from .facts import GROUP, Grant, GroupFacts, Role
 from .group import Group
 from .ownfeed import OwnFeed, say
 from .rotation import Rotation
@@ -196,7 +196,7 @@ class Management:
             return True
         # The peer's feed was lost here, but its facts count until the feed has been fetched again
         # (`Group.dropped`).
-        return replica.head(key, GROUP) is None and self._group.said(peer) != Said()
+        return replica.head(key, GROUP) is None and self._group.said(peer) != GroupFacts()
 
     async def rotate(self) -> Mark:
         """Make a new secret for all members, and return its mark.

@@ -17,11 +17,11 @@ from ...transport.identity import PeerId, public_key_of
 from .. import defaults
 from ..feeds.digest import Plot
 from ..feeds.entry import Head
-from .facts import Grant, Revocation, Role, Said
+from .facts import Grant, GroupFacts, Revocation, Role
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupStanding:
     """The position of a peer in the group: its role, and which member granted it."""
 
     peer: PeerId
@@ -35,7 +35,7 @@ class Standing:
 class Order:
     """The members of a group, as the facts in its feeds define them."""
 
-    standings: Mapping[PeerId, Standing] = field(default_factory=dict)
+    standings: Mapping[PeerId, GroupStanding] = field(default_factory=dict)
     """All peers that were granted a role, most senior first. Revoked peers are included."""
     revoked: Mapping[PeerId, tuple[PeerId, Revocation]] = field(default_factory=dict)
     """Revoked peers, each with its revoker and the revocation. A peer may be revoked even if it
@@ -50,7 +50,7 @@ class Order:
         """Return whether the peer was ever granted a role or revoked."""
         return peer in self.standings or peer in self.revoked
 
-    def members(self) -> Iterator[Standing]:
+    def members(self) -> Iterator[GroupStanding]:
         """Return the current members, most senior first."""
         return (each for each in self.standings.values() if each.peer not in self.revoked)
 
@@ -67,7 +67,7 @@ class Order:
         return {public_key_of(peer): found.ends for peer, (_, found) in self.revoked.items()}
 
 
-def decide(founder: PeerId, said: Mapping[PeerId, Said]) -> Order:
+def decide(founder: PeerId, said: Mapping[PeerId, GroupFacts]) -> Order:
     """Apply the rule: return the group of a founder, given the facts in each author's `group` feed.
 
     The facts of a revoked author must be those up to the end of its feed that its revocation sets.
@@ -76,11 +76,11 @@ def decide(founder: PeerId, said: Mapping[PeerId, Said]) -> Order:
 
 
 class _Pass:
-    def __init__(self, founder: PeerId, said: Mapping[PeerId, Said]) -> None:
+    def __init__(self, founder: PeerId, said: Mapping[PeerId, GroupFacts]) -> None:
         self._said = said
         about = self._of(founder).about
         box = b"" if about is None else about.box
-        self._standings = {founder: Standing(founder, Role.OWNER, founder, 0, box)}
+        self._standings = {founder: GroupStanding(founder, Role.OWNER, founder, 0, box)}
         self._revoked: dict[PeerId, tuple[PeerId, Revocation]] = {}
 
     def order(self) -> Order:
@@ -97,7 +97,7 @@ class _Pass:
     def _room(self) -> int:
         return defaults.GROUP_MEMBERS - len(self._standings)
 
-    def _of(self, peer: PeerId) -> Said:
+    def _of(self, peer: PeerId) -> GroupFacts:
         return self._said.get(peer) or _NOTHING
 
     def _owners_after(self, level: list[PeerId], placed: set[PeerId], most: int) -> list[PeerId]:
@@ -121,7 +121,7 @@ class _Pass:
         Grants of senior members come first, and grants of revoked members last. Therefore an owner
         that fills the group with made-up keys no longer keeps other peers out once it is revoked.
         """
-        found: dict[PeerId, Standing] = {}
+        found: dict[PeerId, GroupStanding] = {}
         for peer in sorted(granters, key=self._revoked.__contains__):
             if (left := most - len(found)) <= 0:
                 break  # do not read thousands of further grants
@@ -144,8 +144,8 @@ class _Pass:
         return {other: found[other] for other in sorted(found)[: defaults.OPERATOR_CLIENTS]}
 
 
-_NOTHING = Said()
+_NOTHING = GroupFacts()
 
 
-def _standing(peer: PeerId, by: PeerId, grant: Grant) -> Standing:
-    return Standing(peer, grant.role, by, grant.since, grant.box)
+def _standing(peer: PeerId, by: PeerId, grant: Grant) -> GroupStanding:
+    return GroupStanding(peer, grant.role, by, grant.since, grant.box)

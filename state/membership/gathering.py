@@ -61,7 +61,7 @@ class Gathered:
         return top
 
 
-class Gathering:
+class WitnessQuestions:
     """The questions of peers to this node as a witness, which it answers in batches.
 
     Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast.

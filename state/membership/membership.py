@@ -31,13 +31,13 @@ from ...transport.networks import Nearness, nearness_at
 from ...transport.rates import Bucket, Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
-from ..feeds.steps import Steps
+from ..feeds.steps import StepCounter
 from .messages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
 from .probing import Probing
 from .record import MemberRecord, seal_record
 from .recordnews import RecordNews
 from .recordpulls import RecordPulls
-from .roster import Offer, Roster, Tag, mark_of, tag_of
+from .roster import RecordOffer, Roster, Tag, mark_of, tag_of
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
 """Makes a link to a peer that may have these addresses. Raises DialFailed if that fails."""
@@ -356,7 +356,7 @@ class Membership:
             return Refusal("too-often", f"`{method}` comes too often")
         return link
 
-    async def _offered(self, link: Link, offers: Mapping[Tag, Offer]) -> None:
+    async def _offered(self, link: Link, offers: Mapping[Tag, RecordOffer]) -> None:
         """Pull the records that a peer offers and this node lacks.
 
         Raises BadRecord if the peer is at fault.
@@ -404,7 +404,7 @@ class Membership:
 
         Raises BadRecord if the sender is at fault.
         """
-        near, steps = _nearness(link), Steps()
+        near, steps = _nearness(link), StepCounter()
         for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
             record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)

@@ -18,7 +18,7 @@ from ...transport.message import Natural, Row, pack
 from ...transport.networks import Nearness
 from .. import defaults
 from ..errors import BadRecord
-from .roster import Offer, Tag
+from .roster import RecordOffer, Tag
 
 R = TypeVar("R", bound=Row)
 Told = tuple[Nearness, int, bytes]
@@ -82,7 +82,7 @@ _OFFER = Struct(f">{defaults.TAG_BYTES}sQBH")
 seconds."""
 
 
-def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
+def encode_digest(offers: Mapping[Tag, RecordOffer]) -> bytes:
     """Encode `member.digest`, which lists the records that this node offers, of at most MEMBERS
     authors."""
     return b"".join(
@@ -91,13 +91,13 @@ def encode_digest(offers: Mapping[Tag, Offer]) -> bytes:
     )
 
 
-def read_digest(payload: Bytes) -> dict[Tag, Offer]:
+def read_digest(payload: Bytes) -> dict[Tag, RecordOffer]:
     """Decode the records that a peer offers, by author. Raises BadRecord if the size is wrong."""
     count, rest = divmod(len(payload), _OFFER.size)
     if rest or count > defaults.MEMBERS:
         raise BadRecord("a digest has a wrong size")
     return {
-        tag: Offer(seq, Nearness(min(reach, max(Nearness))), age)
+        tag: RecordOffer(seq, Nearness(min(reach, max(Nearness))), age)
         for tag, seq, reach, age in _OFFER.iter_unpack(payload)
     }
 

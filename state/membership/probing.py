@@ -23,7 +23,7 @@ from ...transport.rates import Bucket, Rate
 from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
-from .gathering import Gathered, Gathering, climb
+from .gathering import Gathered, WitnessQuestions, climb
 from .liveness import Liveness
 from .messages import read_gather, read_gathered, read_links
 from .roster import Roster
@@ -62,7 +62,7 @@ class Probing:
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
         self._finding = Finding(endpoint, self.liveness, self._links, self._allows_finds)
-        self._gathering = Gathering()
+        self._gathering = WitnessQuestions()
         endpoint.handle("live.links", self._on_links)
         endpoint.handle("live.gather", self._on_gather)
         endpoint.handle("live.prove", self._on_prove)

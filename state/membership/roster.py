@@ -49,7 +49,7 @@ class Known:
     lost: bool = False  # its link has ended
 
 
-class Offer(NamedTuple):
+class RecordOffer(NamedTuple):
     """An offer of a record: its sequence number, how near its source is, and its age.
 
     The age is the number of seconds, rounded up, since the author last had a link that the node
@@ -119,7 +119,7 @@ class Roster:
     def __len__(self) -> int:
         return len(self._known)
 
-    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, Offer]:
+    def offers(self, now: float, authors: Iterable[PeerId] | None = None) -> dict[Tag, RecordOffer]:
         """Return offers of the records of these authors.
 
         If `authors` is None, returns offers of all known records, with those of live members first.
@@ -127,7 +127,7 @@ class Roster:
         if authors is None:
             authors = dict.fromkeys((*self.live, *self._known))
         return {
-            known.tag: Offer(known.record.seq, known.reach, self._age(peer, known, now))
+            known.tag: RecordOffer(known.record.seq, known.reach, self._age(peer, known, now))
             for peer in authors
             if (known := self._known.get(peer)) is not None
         }
@@ -151,10 +151,10 @@ class Roster:
         differ = [one[part] != other[part] for part in cut]
         return [peer for peer, known in self._known.items() if differ[_bucket_of(known.tag)]]
 
-    def offer(self, peer: PeerId, now: float) -> Offer:
+    def offer(self, peer: PeerId, now: float) -> RecordOffer:
         """Return the offer of a known record."""
         known = self._known[peer]
-        return Offer(known.record.seq, known.reach, self._age(peer, known, now))
+        return RecordOffer(known.record.seq, known.reach, self._age(peer, known, now))
 
     def _age(self, peer: PeerId, known: Known, now: float) -> int:
         return 0 if peer in self.live else math.ceil(now - known.heard)
@@ -181,7 +181,7 @@ class Roster:
         return known is not None and known.record.seq >= seq
 
     def lacking(
-        self, offers: Mapping[Tag, Offer], near: Nearness, now: float, own_seq: int
+        self, offers: Mapping[Tag, RecordOffer], near: Nearness, now: float, own_seq: int
     ) -> list[Tag]:
         """Return the tags of the authors whose records to pull from a peer with these offers.
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from .. import defaults
 
 
-class Change(NamedTuple):
+class AuthorsChange(NamedTuple):
     """Authors whose feeds are stored from now on, and authors whose feeds no longer are."""
 
     added: tuple[bytes, ...] = ()
@@ -113,13 +113,13 @@ class Authors:
 
     # Changing.
 
-    def linked(self, key: bytes) -> Change:
+    def linked(self, key: bytes) -> AuthorsChange:
         """Record a new link to this peer. Its feeds are stored from now on."""
         self._linked.add(key)
         self._pin(key)
         return self._changed()
 
-    def unlinked(self, key: bytes) -> Change:
+    def unlinked(self, key: bytes) -> AuthorsChange:
         """Record that the link to a peer has ended.
 
         At most PAST_LINKS authors stay because they had a link. If there are more, those whose link
@@ -130,7 +130,7 @@ class Authors:
             self._unpin(key)
         return self._changed()
 
-    def grouped(self, keys: Iterable[bytes]) -> Change:
+    def grouped(self, keys: Iterable[bytes]) -> AuthorsChange:
         """Set the members of this node's group. This node itself always counts as one of them."""
         before, self._group = self._group, {self._own, *keys}
         for key in self._group - before:
@@ -139,11 +139,11 @@ class Authors:
             self._unpin(key)
         return self._changed()
 
-    def vouches(self, key: bytes, names: Iterable[bytes]) -> Change:
+    def vouches(self, key: bytes, names: Iterable[bytes]) -> AuthorsChange:
         """Set the authors that an author vouches for. Names beyond AUTHOR_VOUCHED are ignored."""
         branch = self._kept.get(key)
         if branch is None:
-            return Change()
+            return AuthorsChange()
         before = branch.vouches
         some = tuple(dict.fromkeys(names))[: defaults.AUTHOR_VOUCHED]
         # Thousands of authors name the same keys, so they share one object for each key.
@@ -157,7 +157,7 @@ class Authors:
                 self._vouch(branch, name)
         return self._changed()
 
-    def weigh(self, key: bytes, size: int) -> Change:
+    def weigh(self, key: bytes, size: int) -> AuthorsChange:
         """Set the size in bytes of an author's entries, or of its facts in the views."""
         branch = self._kept.get(key)
         if branch is not None:
@@ -167,7 +167,7 @@ class Authors:
             self._make_room()
         return self._changed()
 
-    def refill(self) -> Iterator[Change]:
+    def refill(self) -> Iterator[AuthorsChange]:
         """Yield changes that add authors for which there was no space before, if there is now.
 
         Each step processes a few vouchers. Other changes may be made between two steps.
@@ -197,11 +197,11 @@ class Authors:
         """Whether the latest change has further consequences, so that `settle` must be called."""
         return bool(self._loose.kids) or (self._total > self._budget and self._top.load > 0)
 
-    def settle(self) -> Change:
+    def settle(self) -> AuthorsChange:
         """Apply the next part of the consequences of earlier changes."""
         return self._changed()
 
-    def _changed(self) -> Change:
+    def _changed(self) -> AuthorsChange:
         """Apply a limited part of the pending consequences.
 
         Returns the authors that were added and dropped since the last call.
@@ -211,7 +211,7 @@ class Authors:
                 break
             self._rehang(next(iter(self._loose.kids.values())))
         self._make_room()
-        change = Change(tuple(self._added), tuple(self._dropped))
+        change = AuthorsChange(tuple(self._added), tuple(self._dropped))
         if change.added or change.dropped:
             self._added, self._dropped = {}, {}
         return change

@@ -11,10 +11,10 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadMessage
 from ..feeds.digest import Plot, bucket_of
-from .gossip import Ask, Compare, Compared, Heads, Told, decode_heads, encode_heads, told
+from .gossip import Compare, Compared, Heads, HeadsQuestion, Told, decode_heads, encode_heads, told
 from .interest import both
 from .neighbours import BucketAt, Neighbour, Neighbours, Pair
-from .network import DIGEST, HAVE, HEADS, Network, Unanswered
+from .network import DIGEST, HAVE, HEADS, ReplicationPeers, Unanswered
 from .replica import Replica
 from .wanted import Place, Wanted, is_patient
 
@@ -30,7 +30,7 @@ class Comparison:
     def __init__(
         self,
         replica: Replica,
-        network: Network,
+        network: ReplicationPeers,
         neighbours: Neighbours,
         wanted: Wanted,
         tell: Callable[[PeerId, list[Told]], None],
@@ -177,7 +177,7 @@ class Comparison:
             if theirs is not None:
                 wanted[plot] = wanted.get(plot, b"") + bytes((number,))
         found: dict[Place, Told] = {}
-        ask, room = Ask(wanted), self.wanted.room(peer)
+        ask, room = HeadsQuestion(wanted), self.wanted.room(peer)
         while any(ask.buckets.values()):
             payload = await self._network.call(peer, HEADS, ask.encode())
             heads = Heads.decode(payload)

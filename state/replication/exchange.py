@@ -3,7 +3,8 @@
 A node sends news of changed feeds to a few neighbours at once. From time to time two nodes compare
 their digests: roots first, then the hashes of buckets, then the heads in buckets that differ. Each
 of them then knows which entries it lacks, and pulls them. Only the authors' own signed bytes are
-sent. All calls go through `Network`; the code here awaits nothing but the network and the archive.
+sent. All calls go through `ReplicationPeers`; the code here awaits nothing but the network and the
+archive.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +19,10 @@ from ..feeds.entry import Entry, Head
 from ..feeds.kinds import all_parts
 from .comparison import Comparison
 from .gossip import (
-    Ask,
     Compare,
     Compared,
     Heads,
+    HeadsQuestion,
     Item,
     Pulled,
     Told,
@@ -31,15 +32,17 @@ from .gossip import (
 )
 from .interest import both
 from .neighbours import Neighbours
-from .network import DIGEST, HAVE, HEADS, NEWS, PULL, Network, Unanswered
+from .network import DIGEST, HAVE, HEADS, NEWS, PULL, ReplicationPeers, Unanswered
 from .replica import Admit, Replica, by_feed
 from .wanted import Place, Pull, Wanted, is_patient
 
 
-class Exchange:
+class FeedExchange:
     """One node's side of the exchange. `draw(n)` returns a random number below n."""
 
-    def __init__(self, replica: Replica, network: Network, draw: Callable[[int], int]) -> None:
+    def __init__(
+        self, replica: Replica, network: ReplicationPeers, draw: Callable[[int], int]
+    ) -> None:
         self.replica = replica
         self.wanted = Wanted(replica.lacks, draw)
         self.on_peer: list[Callable[[PeerId], None]] = []
@@ -330,7 +333,7 @@ class Exchange:
         if method == DIGEST:
             return self._compared(peer, Compare.decode(payload)).encode()
         if method == HEADS:
-            return self._heads(Ask.decode(payload)).encode()
+            return self._heads(HeadsQuestion.decode(payload)).encode()
         heads = decode_heads(payload, defaults.HAVE_FEEDS)
         if peer in self._neighbours:
             self.wanted.heard(peer, heads, self._network.now())
@@ -374,7 +377,7 @@ class Exchange:
         buckets = {plot: digest.tree(plot).buckets() for plot in differing}
         return Compared(differing, buckets, keeps)
 
-    def _heads(self, asked: Ask) -> Heads:
+    def _heads(self, asked: HeadsQuestion) -> Heads:
         found: list[Told] = []
         after = asked.after
         for plot, numbers in asked.buckets.items():

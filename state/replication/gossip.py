@@ -170,7 +170,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HeadsQuestion:
     """The call `state.heads`, which asks for the heads in some buckets.
 
     `buckets` has the numbers of the buckets by plot, one byte each. In the first bucket, only
@@ -185,12 +185,12 @@ class Ask:
         return pack(_Ask(rows, self.after))
 
     @classmethod
-    def decode(cls, payload: Bytes) -> "Ask":
+    def decode(cls, payload: Bytes) -> "HeadsQuestion":
         """Decode the call. Raises BadMessage if it is malformed."""
         said = _read(_Ask, payload, defaults.DIGEST_MESSAGE)
         return cls({_plot(row): row[2] for row in said.rows if _is_known(row)}, said.after)
 
-    def rest(self, last: Told, number: int) -> "Ask":
+    def rest(self, last: Told, number: int) -> "HeadsQuestion":
         """Return the call that asks for the rest, after an incomplete reply.
 
         `last` is the last head in that reply, and `number` the number of its bucket.
@@ -201,7 +201,7 @@ class Ask:
         if left:
             numbers = self.buckets[last.plot]
             rest[last.plot] = numbers[numbers.index(number) :] if number in numbers else b""
-        return Ask(rest, last.key)
+        return HeadsQuestion(rest, last.key)
 
 
 @dataclass(frozen=True, slots=True)

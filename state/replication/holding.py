@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry
-from ..feeds.archive import Archive, Stored
+from ..feeds.archive import Archive, ArchivedFeed
 from ..feeds.digest import Digest, Plot
 from ..feeds.documents import Documents
 from ..feeds.entry import Entry, FeedName, Head
-from ..feeds.feed import Feed, Outcome, Verdict
-from .authors import Authors, Change
+from ..feeds.feed import EntryOutcome, EntryVerdict, Feed
+from .authors import Authors, AuthorsChange
 from .ends import Ends
 from .feeds import Feeds, plot_of
 from .vouches import VOUCHES, read_vouches
@@ -32,14 +32,14 @@ class Watcher(ABC):
     """Observer of changes of feeds, which derives data from them."""
 
     @abstractmethod
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         """Handle a change of a feed's facts.
 
         If `verdict.fresh` is True, all facts that `verdict.changed` does not name are deleted. The
         verdict is also fresh when the feed has forked.
         """
 
-    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
+    def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
         """Handle a change of a feed's facts in steps, between which other tasks run.
 
         The caller does not take the remaining steps if the author is dropped in the meantime.
@@ -151,13 +151,13 @@ class Holding:
 
     # Changing.
 
-    def resume(self, key: bytes, feeds: Iterable[Stored]) -> None:
+    def resume(self, key: bytes, feeds: Iterable[ArchivedFeed]) -> None:
         """Add the archived feeds of a stored author to the digest and the table of feeds."""
         for name, head, size in feeds:
             self.digest.set(key, plot_of(name), head)
             self._feeds.keep(key, plot_of(name), size)
 
-    async def _show(self, feed: Feed, verdict: Verdict) -> None:
+    async def _show(self, feed: Feed, verdict: EntryVerdict) -> None:
         """Publish a feed's new state to the digest and the watchers.
 
         Thousands of facts take some 20 ms, so other tasks run in between.
@@ -172,7 +172,7 @@ class Holding:
                 if self.digest.head(key, plot) != feed.head:
                     return  # the author was dropped between two steps
 
-    async def _heed(self, feed: Feed, verdict: Verdict) -> None:
+    async def _heed(self, feed: Feed, verdict: EntryVerdict) -> None:
         """Update the weight of a feed's author after a change, and the authors that it vouches
         for."""
         key = public_key_of(feed.name.author)
@@ -191,7 +191,7 @@ class Holding:
             facts = made.document.facts()
             self._remember(made)
         made = made or Feed(feed.name)
-        verdict = Verdict(Outcome.NEWS, changed=facts, fresh=True)
+        verdict = EntryVerdict(EntryOutcome.NEWS, changed=facts, fresh=True)
         await self._show(made, verdict)
         await self.archive.cut(made.name, made.head)
         await self._heed(made, verdict)
@@ -232,14 +232,14 @@ class Holding:
             await self._apply(change)
             await self._pause()
 
-    async def _apply(self, change: Change) -> None:
+    async def _apply(self, change: AuthorsChange) -> None:
         """Apply a change of the stored authors, and all its consequences."""
         await self._follow(change)
         while self.authors.unsettled:
             await self._pause()
             await self._follow(self.authors.settle())
 
-    async def _follow(self, change: Change) -> None:
+    async def _follow(self, change: AuthorsChange) -> None:
         self.newcomers |= dict.fromkeys(change.added)
         for start in range(0, len(change.dropped), defaults.DROPPED_AT_ONCE):
             some = change.dropped[start : start + defaults.DROPPED_AT_ONCE]
@@ -263,7 +263,7 @@ class Holding:
                         self._leave(key, plot)
                         names.append(FeedName(peer_id_of(key), *plot))
                         for watcher in self.watchers:
-                            watcher.changed(names[-1], Verdict(Outcome.NEWS, fresh=True))
+                            watcher.changed(names[-1], EntryVerdict(EntryOutcome.NEWS, fresh=True))
                 await self._weigh(key)
                 await self._pause()
             await self.archive.forget(names)

@@ -17,7 +17,7 @@ class Unanswered(Exception):
     """A peer refused a call, went away, or took too long to reply."""
 
 
-class Network(Protocol):
+class ReplicationPeers(Protocol):
     """The linked peers, and the time, as the feed exchange sees them."""
 
     def now(self) -> float: ...

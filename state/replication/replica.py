@@ -12,10 +12,10 @@ from typing import Final
 from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry, BadOrder, StateError
-from ..feeds.archive import Archive, Stored
+from ..feeds.archive import Archive, ArchivedFeed
 from ..feeds.digest import HASH_BYTES, Plot
 from ..feeds.entry import FORKED, Entry, FeedName, Head, open_entry, open_proof, peek_entry
-from ..feeds.feed import OTHER_BRANCH, Feed, Outcome, Verdict, beyond
+from ..feeds.feed import OTHER_BRANCH, EntryOutcome, EntryVerdict, Feed, beyond
 from ..feeds.kinds import all_parts
 from .authors import Authors
 from .ends import leads_on
@@ -31,7 +31,7 @@ BLAMED: Final = frozenset(("too-large", "bad-envelope", "bad-signature", "bad-pr
 More = Callable[[], Awaitable[Collection[bytes]]]
 """Returns further authors to store, given the facts that are known so far. It is called until it
 returns none."""
-Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, Verdict]]]
+Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, EntryVerdict]]]
 """Admits archived entries of this node's own feeds to them (`Writer.stored`)."""
 
 
@@ -76,7 +76,7 @@ class _Batch:
     """Entries and proofs that are admitted to their feeds, but not in the archive yet."""
 
     entries: list[Entry] = field(default_factory=list)
-    verdicts: list[tuple[Feed, Verdict]] = field(default_factory=list)
+    verdicts: list[tuple[Feed, EntryVerdict]] = field(default_factory=list)
     size: int = 0
     looked_at: set[Place] = field(default_factory=set)  # feeds that had an item
     taken: Taken = field(default_factory=Taken)
@@ -122,7 +122,7 @@ class Replica(Holding):
         stored.
         """
         own = peer_id_of(self.own)
-        found: dict[PeerId, list[Stored]] = {}
+        found: dict[PeerId, list[ArchivedFeed]] = {}
         unused: list[FeedName] = []
         everything = await self.archive.load()
         for stored in everything:
@@ -268,7 +268,7 @@ class Replica(Holding):
         else:
             for entry in entries:
                 verdict = await self._admit(entry, batch)
-                if verdict.outcome is not Outcome.NEWS:
+                if verdict.outcome is not EntryOutcome.NEWS:
                     code = verdict.code or verdict.outcome.value
                     raise BadEntry(code, "an own entry does not fit")
         await self._commit(batch)
@@ -321,7 +321,7 @@ class Replica(Holding):
         if key == self.own and not self._takes_back(entry, mine):
             return
         verdict = await self._admit(entry, batch)
-        if verdict.outcome in (Outcome.NEWS, Outcome.FORK, Outcome.REFUSED):
+        if verdict.outcome in (EntryOutcome.NEWS, EntryOutcome.FORK, EntryOutcome.REFUSED):
             batch.count(key, len(sealed))  # an author is not charged for old entries
 
     def _takes_back(self, entry: Entry, mine: Head | None) -> bool:
@@ -347,17 +347,17 @@ class Replica(Holding):
     def _keeps(self, key: bytes, plot: Plot) -> bool:
         return key in self.authors and self.keeps(key, plot)
 
-    async def _admit(self, entry: Entry, batch: _Batch) -> Verdict:
+    async def _admit(self, entry: Entry, batch: _Batch) -> EntryVerdict:
         name, key = entry.name, public_key_of(entry.name.author)
         end = self._ends.of(key, plot_of(name))
         feed = self.feed(key, plot_of(name)) or Feed(name, end=end)
         verdict = feed.admit(entry)
-        if verdict.outcome is Outcome.LOAD:
+        if verdict.outcome is EntryOutcome.LOAD:
             await self._commit(batch)
             batch.count(key, feed.size)  # the author pays for reading its feed again
             await self._load(feed)
             verdict = feed.admit(entry) if feed.document is not None else verdict
-        if verdict.outcome is Outcome.CHECK:
+        if verdict.outcome is EntryOutcome.CHECK:
             await self._commit(batch)
             stored = await self.archive.entries(name, entry.epoch, entry.seq, 0)
             verdict = self._compared(feed, stored[0], entry) if stored else verdict
@@ -366,18 +366,18 @@ class Replica(Holding):
         self._note(feed, verdict, batch, entry)
         return verdict
 
-    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
+    def _compared(self, feed: Feed, stored: Entry, entry: Entry) -> EntryVerdict:
         return feed.compare(stored, entry)
 
     def _note(
-        self, feed: Feed, verdict: Verdict, batch: _Batch, entry: Entry | None = None
+        self, feed: Feed, verdict: EntryVerdict, batch: _Batch, entry: Entry | None = None
     ) -> None:
         """Add a new entry or fork to the batch. Does nothing with other outcomes."""
-        if verdict.outcome not in (Outcome.NEWS, Outcome.FORK):
+        if verdict.outcome not in (EntryOutcome.NEWS, EntryOutcome.FORK):
             return
         self._feeds.use(feed)
         batch.verdicts.append((feed, verdict))
-        if verdict.outcome is Outcome.NEWS and entry is not None:
+        if verdict.outcome is EntryOutcome.NEWS and entry is not None:
             batch.entries.append(entry)
             batch.size += entry.size
         self._remember(feed)

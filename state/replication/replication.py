@@ -21,7 +21,7 @@ from ...transport.link.link import Link
 from .. import defaults
 from ..errors import StateError
 from ..feeds.entry import Entry
-from .exchange import Exchange
+from .exchange import FeedExchange
 from .network import DIGEST, HAVE, HEADS, NEWS, PULL, Unanswered
 from .replica import Admit, Replica
 from .wanted import Pull
@@ -35,7 +35,7 @@ class Replication:
 
     def __init__(self, host: Host, endpoint: Endpoint, replica: Replica) -> None:
         self.replica = replica
-        self.exchange = Exchange(replica, self, self._draw)
+        self.exchange = FeedExchange(replica, self, self._draw)
         self._host = host
         self._endpoint = endpoint
         self._lock = trio.Lock()

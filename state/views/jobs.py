@@ -33,7 +33,7 @@ _DOMAIN = b"shoal/job/1 "
 _COMPACT = 4  # a heap is rebuilt once more than about one in COMPACT of its claims is stale
 
 
-class State(Enum):
+class JobState(Enum):
     """The state of a job."""
 
     OPEN = "open"  # without a claim
@@ -42,7 +42,7 @@ class State(Enum):
     UNKNOWN = "unknown"  # with claims, but its job has not arrived
 
 
-KNOWN = (State.OPEN, State.CLAIMED, State.DONE)
+KNOWN = (JobState.OPEN, JobState.CLAIMED, JobState.DONE)
 """The states of a job whose own fact has arrived, and not only claims on it."""
 
 
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStanding:
     """A job with its winning claim.
 
     If the winning claim is done, it has the job's result. Otherwise its claimant holds the job.
@@ -72,13 +72,13 @@ class Standing:
     claim: Claim | None
 
     @property
-    def state(self) -> State:
+    def state(self) -> JobState:
         """The state of the job."""
         if self.job is None:
-            return State.UNKNOWN
+            return JobState.UNKNOWN
         if self.claim is None:
-            return State.OPEN
-        return State.DONE if self.claim.done else State.CLAIMED
+            return JobState.OPEN
+        return JobState.DONE if self.claim.done else JobState.CLAIMED
 
     @property
     def attempt(self) -> int:
@@ -93,13 +93,13 @@ class _Entry:
     Stale claims stay in the heap for a while.
     """
 
-    standing: Standing
+    standing: JobStanding
     heap: list[Claim] = field(default_factory=list)
     refused: tuple[Claim, ...] = ()  # claims that do not count, taken from the heap
     live: int = 0  # number of current claims in both
 
 
-class Jobs(View[str, Job | Claim, Standing]):
+class Jobs(View[str, Job | Claim, JobStanding]):
     """Jobs by id, each with its winning claim.
 
     A change takes time logarithmic in the number of claims on the job.
@@ -110,17 +110,17 @@ class Jobs(View[str, Job | Claim, Standing]):
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, _Entry] = {}
-        self._in: dict[State, dict[str, None]] = {state: {} for state in KNOWN}
+        self._in: dict[JobState, dict[str, None]] = {state: {} for state in KNOWN}
         self._waiting: dict[PeerId, dict[str, None]] = {}
         self._held: Counter[PeerId] = Counter()
 
-    def get(self, subject: str) -> Standing | None:
+    def get(self, subject: str) -> JobStanding | None:
         """Return a job with its winning claim, or None if neither the job nor a claim on it has
         arrived."""
         entry = self._entries.get(subject)
         return None if entry is None else entry.standing
 
-    def all_in(self, state: State) -> Mapping[str, None]:
+    def all_in(self, state: JobState) -> Mapping[str, None]:
         """Return the ids of all jobs in one of the KNOWN states.
 
         The mapping changes with the view.
@@ -182,7 +182,7 @@ class Jobs(View[str, Job | Claim, Standing]):
     ) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(Standing(key, None, None))
+            entry = self._entries[key] = _Entry(JobStanding(key, None, None))
         job = entry.standing.job
         if name.kind == claims.KIND:
             entry.live += (new is not None) - (old is not None)
@@ -193,7 +193,7 @@ class Jobs(View[str, Job | Claim, Standing]):
             for claim in entry.refused:  # the new version of the job may no longer refuse them
                 heappush(entry.heap, claim)
             entry.refused = ()
-        self._settle(entry, Standing(key, job, self._ahead(entry, job)))
+        self._settle(entry, JobStanding(key, job, self._ahead(entry, job)))
 
     def _ahead(self, entry: _Entry, job: Job | None) -> Claim | None:
         """Remove stale claims and those of refused claimants from the top of a job's heap.
@@ -218,26 +218,26 @@ class Jobs(View[str, Job | Claim, Standing]):
     def _lives(self, claim: Claim) -> bool:
         return self._said(claim.feed).get(claim.job) is claim
 
-    def _settle(self, entry: _Entry, standing: Standing) -> None:
+    def _settle(self, entry: _Entry, standing: JobStanding) -> None:
         """Store the new standing of a job, and update the indexes by state and by author."""
         before, entry.standing = entry.standing, standing
         was, now = before.state, standing.state
         if was is not now:
             self._count(before, was, -1)
             self._count(standing, now, 1)
-        if was is not now and was is not State.UNKNOWN:
+        if was is not now and was is not JobState.UNKNOWN:
             del self._in[was][standing.id]
-        if now is not State.UNKNOWN:
+        if now is not JobState.UNKNOWN:
             self._in[now][standing.id] = None
         elif not entry.live:
             del self._entries[standing.id]
         if before != standing:
             self._tell(standing.id)
 
-    def _count(self, standing: Standing, state: State, change: int) -> None:
+    def _count(self, standing: JobStanding, state: JobState, change: int) -> None:
         """Add or remove a job in its author's unfinished jobs, and in the count of those that are
         claimed."""
-        if standing.job is None or state not in (State.OPEN, State.CLAIMED):
+        if standing.job is None or state not in (JobState.OPEN, JobState.CLAIMED):
             return
         author = standing.job.author
         mine = self._waiting.setdefault(author, {})
@@ -247,7 +247,7 @@ class Jobs(View[str, Job | Claim, Standing]):
             mine.pop(standing.id, None)
         if not mine:
             del self._waiting[author]
-        self._held[author] += change * (state is State.CLAIMED)
+        self._held[author] += change * (state is JobState.CLAIMED)
         if not self._held[author]:
             del self._held[author]
 

@@ -25,7 +25,7 @@ class Meaning:
     vouchers: tuple[PeerId, ...]
 
 
-class Models(View[str, ModelName, tuple[Meaning, ...]]):
+class ModelNames(View[str, ModelName, tuple[Meaning, ...]]):
     """Names, with the models that they refer to. Each member uses a name for at most one model."""
 
     kinds = ("models",)

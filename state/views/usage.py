@@ -9,11 +9,11 @@ from ..feeds.entry import FeedName
 from .fact import read_peer, read_root, read_whole
 from .view import View
 
-Usages = Mapping[tuple[PeerId, str], "Count"]
+Usages = Mapping[tuple[PeerId, str], "UsageCount"]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class UsageCount:
     """The requests, tokens and busy time that one provider has counted since its feed began."""
 
     requests: int = 0
@@ -21,19 +21,21 @@ class Count:
     tokens_out: int = 0
     busy_ms: int = 0  # busy time of its device
 
-    def __add__(self, other: "Count") -> "Count":
-        return Count(
+    def __add__(self, other: "UsageCount") -> "UsageCount":
+        return UsageCount(
             self.requests + other.requests,
             self.tokens_in + other.tokens_in,
             self.tokens_out + other.tokens_out,
             self.busy_ms + other.busy_ms,
         )
 
-    def __sub__(self, other: "Count") -> "Count":
-        return self + Count(-other.requests, -other.tokens_in, -other.tokens_out, -other.busy_ms)
+    def __sub__(self, other: "UsageCount") -> "UsageCount":
+        return self + UsageCount(
+            -other.requests, -other.tokens_in, -other.tokens_out, -other.busy_ms
+        )
 
 
-class Usage(View[PeerId, Count, Count]):
+class Usage(View[PeerId, UsageCount, UsageCount]):
     """Counts by client, provider and model.
 
     A count is only a claim of its provider. Therefore it is listed under the provider's id, and
@@ -44,10 +46,10 @@ class Usage(View[PeerId, Count, Count]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_client: dict[PeerId, dict[tuple[PeerId, str], Count]] = {}
-        self._totals: dict[PeerId, Count] = {}
+        self._by_client: dict[PeerId, dict[tuple[PeerId, str], UsageCount]] = {}
+        self._totals: dict[PeerId, UsageCount] = {}
 
-    def get(self, subject: PeerId) -> Count | None:
+    def get(self, subject: PeerId) -> UsageCount | None:
         """Return a client's total use over all providers, or None if no provider reports any."""
         return self._totals.get(subject)
 
@@ -62,16 +64,18 @@ class Usage(View[PeerId, Count, Count]):
         """
         return self._by_client.get(client, {})
 
-    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Count:
+    def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> UsageCount:
         _split(key)
-        return Count(
+        return UsageCount(
             requests=read_whole(value.get("requests", 0), defaults.MAX_COUNT),
             tokens_in=read_whole(value.get("in", 0), defaults.MAX_COUNT),
             tokens_out=read_whole(value.get("out", 0), defaults.MAX_COUNT),
             busy_ms=read_whole(value.get("busy", 0), defaults.MAX_COUNT),
         )
 
-    def _replace(self, name: FeedName, key: str, old: Count | None, new: Count | None) -> None:
+    def _replace(
+        self, name: FeedName, key: str, old: UsageCount | None, new: UsageCount | None
+    ) -> None:
         client, root = _split(key)
         counts = self._by_client.setdefault(client, {})
         if new is None:
@@ -86,7 +90,7 @@ class Usage(View[PeerId, Count, Count]):
         self._tell(client)
 
 
-_NOTHING = Count()
+_NOTHING = UsageCount()
 
 
 def usage_key(client: PeerId, root: str) -> str:
@@ -94,7 +98,7 @@ def usage_key(client: PeerId, root: str) -> str:
     return f"{client}/{root}"
 
 
-def usage_fact(count: Count) -> dict[str, object]:
+def usage_fact(count: UsageCount) -> dict[str, object]:
     """Return the value of the fact with these counts."""
     return {
         "requests": count.requests,

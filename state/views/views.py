@@ -7,20 +7,20 @@ from typing import Any
 from ...transport.identity import PeerId
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from ..feeds.feed import Outcome, Verdict
+from ..feeds.feed import EntryOutcome, EntryVerdict
 from ..feeds.kinds import KINDS, all_parts
-from ..feeds.steps import Steps
+from ..feeds.steps import StepCounter
 from ..membership.record import MemberRecord
 from ..replication.holding import Watcher
 from .fact import read_fields
 from .jobs import Jobs
 from .members import Member, Members
-from .models import Models
+from .models import ModelNames
 from .placements import Placements
 from .usage import Usage
 from .view import View
 
-DESCRIBING = frozenset((*Members.kinds, *Models.kinds, *Placements.kinds))
+DESCRIBING = frozenset((*Members.kinds, *ModelNames.kinds, *Placements.kinds))
 """Kinds of feeds from which `Views.record` is assembled."""
 
 
@@ -31,7 +31,7 @@ class Views(Watcher):
         self.shows: Callable[[PeerId, str], bool] = lambda author, kind: True
         """Returns whether an author's feeds of a kind count, so that their facts are shown."""
         self.members = Members()
-        self.models = Models()
+        self.models = ModelNames()
         self.placements = Placements()
         self.jobs = Jobs()
         self.usage = Usage()
@@ -52,18 +52,18 @@ class Views(Watcher):
         """The number of malformed facts that were skipped."""
         return self._unreadable + sum(view.bad for view in set(self._by_kind.values()))
 
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         """Apply the changes of a new entry. The proof of a fork removes all facts of the feed."""
         for _ in self.steps(name, verdict):
             pass
 
-    def steps(self, name: FeedName, verdict: Verdict) -> Iterator[None]:
+    def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
         view = self._by_kind.get(name.kind)
         if view is None or not self.shows(name.author, name.kind):
             return
         gone = [key for key in view.keys(name) if key not in verdict.changed and verdict.fresh]
         changes = chain(((key, None) for key in gone), verdict.changed.items())
-        steps = Steps()
+        steps = StepCounter()
         for key, value in changes:
             view.changed(name, key, None if value is None else self._read(value))
             if steps.ends_with(value):
@@ -80,7 +80,7 @@ class Views(Watcher):
 
     def restoring(self, name: FeedName, facts: Mapping[str, bytes]) -> Iterator[None]:
         """Replace all facts of a feed by these, in steps between which other tasks run."""
-        return self.steps(name, Verdict(Outcome.NEWS, changed=facts, fresh=True))
+        return self.steps(name, EntryVerdict(EntryOutcome.NEWS, changed=facts, fresh=True))
 
     def dropped(self, author: PeerId) -> None:
         """Remove all facts of an author whose feeds are no longer stored."""

@@ -3,7 +3,7 @@
 from .errors import EngineError
 
 
-class Budget:
+class KvBudget:
     """Limit in bytes for the KV of all sessions together."""
 
     def __init__(self, limit: int) -> None:

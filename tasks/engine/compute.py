@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from .budget import Budget
+from .budget import KvBudget
 from .errors import EngineError
 from .interface import Sampling, Span
 from .kv import KV, raw_bytes
-from .llama import Model
+from .llama import ShardModel
 from .sampling import choose
-from .session import State
+from .session import KvState
 from .weights import TORCH_DTYPES
 from .wire import Buffer
 
@@ -25,10 +25,10 @@ def computing() -> AbstractContextManager[None]:
     return context
 
 
-class TorchCompute(Model):
+class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`core.py`) with a shard's weights in torch."""
 
-    def state(self, root: str, tokens: int, budget: Budget) -> KV:
+    def state(self, root: str, tokens: int, budget: KvBudget) -> KV:
         return KV(root, self.arch, self.parts, self.dtype, tokens, budget)
 
     def source(self, span: Span) -> torch.Tensor:
@@ -43,7 +43,7 @@ class TorchCompute(Model):
         return torch.tensor((token,))
 
     def advance(
-        self, source: torch.Tensor, first: int, count: int, state: State, position: int
+        self, source: torch.Tensor, first: int, count: int, state: KvState, position: int
     ) -> torch.Tensor:
         assert isinstance(state, KV)  # created by `state` above
         x = source if count == len(source) else source[first : first + count]

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import psutil
 
-from .budget import Budget
+from .budget import KvBudget
 from .defaults import ANSWER_BYTES, PREFILL_CHUNK, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
 from .interface import DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
 from .messages import loaded_value, parse_load, parse_span
-from .session import Answer, Job, Session, State
+from .session import AnsweredSpan, KvState, Session, SpanInProgress
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -39,7 +39,7 @@ class Compute(Protocol):
     parts: Parts
     dtype: DType
 
-    def state(self, root: str, tokens: int, budget: Budget) -> State:
+    def state(self, root: str, tokens: int, budget: KvBudget) -> KvState:
         """Reserve memory in the budget for the keys and values of `tokens` positions."""
         ...
 
@@ -52,7 +52,7 @@ class Compute(Protocol):
         """Return one sampled token as the next input."""
         ...
 
-    def advance(self, source: Any, first: int, count: int, state: State, position: int) -> Any:
+    def advance(self, source: Any, first: int, count: int, state: KvState, position: int) -> Any:
         """Compute `count` rows of `source`, starting with row `first`, and return the output rows.
 
         Row `first` belongs to `position`. Keys and values are written into `state`.
@@ -94,7 +94,7 @@ class Core:
         self._model: Compute | None = None
         self._root = ""
         self._weight_bytes = 0
-        self._budget = Budget(0)
+        self._budget = KvBudget(0)
         self._sessions: dict[SessionId, Session] = {}
         self._turns: deque[Session] = deque()
         self._requests: Mapping[str, Request] = {
@@ -181,7 +181,7 @@ class Core:
         self._check_memory(size, shard.kv_bytes)
         self._model = self.compute(arch, shard)
         self._root, self._weight_bytes = shard.root, size
-        self._budget = Budget(shard.kv_bytes)
+        self._budget = KvBudget(shard.kv_bytes)
         loaded = Loaded(size, self._token_bytes(arch, shard), self.clock() - started, _FEATURES)
         return loaded_value(loaded), b""
 
@@ -192,7 +192,7 @@ class Core:
         self._sessions.clear()
         self._model = None
         self._weight_bytes = 0
-        self._budget = Budget(0)
+        self._budget = KvBudget(0)
 
     def _check_memory(self, weights: int, kv: int) -> None:
         """Raise EngineError `no-memory` if weights and KV exceed the limit."""
@@ -382,7 +382,7 @@ class Core:
         if job.done == job.count:
             self._values(session, job, model)
 
-    def _begin(self, session: Session) -> Job | None:
+    def _begin(self, session: Session) -> SpanInProgress | None:
         """Make the next waiting span the session's job and return it.
 
         If the span is a repetition, emit the stored answer and return None.
@@ -394,7 +394,7 @@ class Core:
             for header, payload in answer.frames:
                 self._emit(header, payload)
             return None
-        job = Job(span, Answer(key), None, span.start, span.count)
+        job = SpanInProgress(span, AnsweredSpan(key), None, span.start, span.count)
         session.job = job  # a failure from here on is a failure of this span
         if span.start > session.kv.length:
             raise EngineError(
@@ -403,7 +403,9 @@ class Core:
         job.source = self._loaded().source(span)
         return job
 
-    def _token(self, session: Session, job: Job, model: Compute, rows: Any, started: float) -> None:
+    def _token(
+        self, session: Session, job: SpanInProgress, model: Compute, rows: Any, started: float
+    ) -> None:
         """Choose and emit the next token. Unless it is final, feed the token back as the next
         input."""
         span = job.span
@@ -424,7 +426,7 @@ class Core:
             job.source = model.fed_back(token)
             job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
 
-    def _values(self, session: Session, job: Job, model: Compute) -> None:
+    def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
         span = job.span
         header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
@@ -434,7 +436,7 @@ class Core:
         self._finish(session, job)
 
     @staticmethod
-    def _finish(session: Session, job: Job) -> None:
+    def _finish(session: Session, job: SpanInProgress) -> None:
         """End the session's job and store its answer for repetitions."""
         session.job = None
         session.keep(job.answer)

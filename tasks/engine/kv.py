@@ -12,7 +12,7 @@ import torch
 
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
-from .budget import Budget
+from .budget import KvBudget
 from .errors import EngineError
 from .families import Architecture, kv_token_bytes
 from .interface import DType, Parts
@@ -29,7 +29,13 @@ class KV:
     """
 
     def __init__(
-        self, root: str, arch: Architecture, parts: Parts, dtype: DType, tokens: int, budget: Budget
+        self,
+        root: str,
+        arch: Architecture,
+        parts: Parts,
+        dtype: DType,
+        tokens: int,
+        budget: KvBudget,
     ) -> None:
         self.bytes = tokens * kv_token_bytes(arch, parts.start, parts.stop, dtype)
         budget.reserve(self.bytes)

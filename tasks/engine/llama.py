@@ -41,7 +41,7 @@ class Layer:
     window: int  # number of positions that are attended to; 0: all
 
 
-class Model:
+class ShardModel:
     """Weights of one shard, and their forward pass."""
 
     def __init__(self, arch: Architecture, shard: LoadShard) -> None:

@@ -18,13 +18,13 @@ from . import defaults
 from .errors import EngineError, EngineUnavailable
 from .interface import EngineEvent, FailedEvent, Loaded, LoadShard, SessionId, Span
 from .messages import load_payload, parse_event, parse_loaded, span_frame
-from .wire import Buffer, Channel, Header, WireClosed, WireError
+from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
 
 _MODULE = f"{__package__}.worker"
 _CRASHED = "the engine's worker process ended"
 
 
-class Worker(Protocol):
+class EngineWorker(Protocol):
     """A worker process."""
 
     @property
@@ -40,8 +40,8 @@ class Worker(Protocol):
         ...
 
 
-class Connection(Protocol):
-    """Daemon's end of the connection to a worker: a `Channel` with methods that wait for the
+class WorkerConnection(Protocol):
+    """Daemon's end of the connection to a worker: a `WorkerChannel` with methods that wait for the
     socket."""
 
     def put(self, header: Header, payload: Buffer = b"") -> None: ...
@@ -58,11 +58,11 @@ class Connection(Protocol):
 
 
 Connect = Callable[
-    [Host, Sequence[str], Mapping[str, str]], Awaitable[tuple[Worker, Connection]]
+    [Host, Sequence[str], Mapping[str, str]], Awaitable[tuple[EngineWorker, WorkerConnection]]
 ]  # (host, arguments, environment): starts a worker
 
 
-class _WaitingChannel(Channel):
+class _WaitingChannel(WorkerChannel):
     """Channel whose socket can be awaited in trio."""
 
     async def wait_readable(self) -> None:
@@ -74,7 +74,7 @@ class _WaitingChannel(Channel):
 
 async def start_process(
     host: Host, arguments: Sequence[str], environment: Mapping[str, str]
-) -> tuple[Worker, Connection]:
+) -> tuple[EngineWorker, WorkerConnection]:
     """Start a worker process, and return it with the connection to it."""
     child = await host.spawn(_MODULE, arguments, environment)
     return child, _WaitingChannel(child.socket.fileno())
@@ -121,7 +121,7 @@ class EngineProcess:
         self._connect = connect
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
         self._environment = _environment(threads)
-        self._channel: Connection | None = None  # set while a worker is ready
+        self._channel: WorkerConnection | None = None  # set while a worker is ready
         # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
         self._change = trio.Event()
         self._blocked = trio.Event()  # set when the socket did not accept everything
@@ -170,7 +170,9 @@ class EngineProcess:
             await child.stop(0)
             self.pid = None
 
-    async def _converse(self, channel: Connection, task_status: trio.TaskStatus[None]) -> None:
+    async def _converse(
+        self, channel: WorkerConnection, task_status: trio.TaskStatus[None]
+    ) -> None:
         """Wait until a worker is ready, and then exchange frames until its connection closes."""
         await self._greeted(channel)
         self._channel = channel
@@ -189,7 +191,7 @@ class EngineProcess:
             nursery.cancel_scope.cancel()
 
     @staticmethod
-    async def _greeted(channel: Connection) -> None:
+    async def _greeted(channel: WorkerConnection) -> None:
         """Wait for the worker's `ready` frame. Raises WireError if another frame is the first."""
         while True:
             await channel.wait_readable()
@@ -199,13 +201,13 @@ class EngineProcess:
             if frames:
                 raise WireError("the worker did not begin with `ready`")
 
-    async def _read(self, channel: Connection) -> None:
+    async def _read(self, channel: WorkerConnection) -> None:
         while True:
             await channel.wait_readable()
             for header, payload in channel.receive():
                 self._arrived(header, payload)
 
-    async def _write(self, channel: Connection) -> None:
+    async def _write(self, channel: WorkerConnection) -> None:
         """Send queued frames whenever the socket did not accept everything at once."""
         with suppress(WireClosed):  # the reader notices this too
             while True:
@@ -358,7 +360,7 @@ class EngineProcess:
             return  # the reader notices this too and ends the sessions
 
 
-async def _ended(child: Worker) -> int | None:
+async def _ended(child: EngineWorker) -> int | None:
     """Return the exit status of a worker whose socket has closed, or None if it does not end
     soon."""
     with trio.move_on_after(defaults.STOP_GRACE):

@@ -11,7 +11,7 @@ from .wire import Buffer, Header
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
 
 
-class State(Protocol):
+class KvState(Protocol):
     """Interface of a session's KV over a shard's layers. Positions 0 to length-1 are valid."""
 
     tokens: int  # number of reserved positions
@@ -41,7 +41,7 @@ class State(Protocol):
 
 
 @dataclass(slots=True)
-class Answer:
+class AnsweredSpan:
     """The events that answered a span, as frames, stored in case the span is repeated."""
 
     key: SpanKey
@@ -55,11 +55,11 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Job:
+class SpanInProgress:
     """A span in progress. `done` counts computed input positions, `emitted` counts sent tokens."""
 
     span: Span
-    answer: Answer
+    answer: AnsweredSpan
     source: Any  # a tensor: token ids (T), or hidden states (T x hidden)
     start: int
     count: int
@@ -72,14 +72,14 @@ class Job:
 class Session:
     """An open session in the worker."""
 
-    def __init__(self, name: SessionId, kv: State) -> None:
+    def __init__(self, name: SessionId, kv: KvState) -> None:
         self.name = name
         self.kv = kv
         self.epoch = 0
         self.waiting: deque[Span] = deque()
-        self.job: Job | None = None
+        self.job: SpanInProgress | None = None
         self.scheduled = False  # whether it is queued for a step
-        self._kept: deque[Answer] = deque()
+        self._kept: deque[AnsweredSpan] = deque()
 
     @property
     def busy(self) -> bool:
@@ -94,11 +94,11 @@ class Session:
         self._kept.clear()
         return True
 
-    def kept(self, key: SpanKey) -> Answer | None:
+    def kept(self, key: SpanKey) -> AnsweredSpan | None:
         """Return the stored answer to a span, or None if there is none."""
         return next((answer for answer in self._kept if answer.key == key), None)
 
-    def keep(self, answer: Answer) -> None:
+    def keep(self, answer: AnsweredSpan) -> None:
         """Store an answer, and drop the oldest answers beyond the limits."""
         self._kept.append(answer)
         while len(self._kept) > KEPT_ANSWERS or (

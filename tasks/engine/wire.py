@@ -1,7 +1,7 @@
 """Frames between the daemon and its worker over a Unix stream socket. Spec: docs/spec/engine.md.
 
-Both processes use a `Channel`, which never blocks: the daemon waits for its socket with trio, the
-worker with poll. A payload of at least 64 KiB is sent as a descriptor of shared memory, in one
+Both processes use a `WorkerChannel`, which never blocks: the daemon waits for its socket with trio,
+the worker with poll. A payload of at least 64 KiB is sent as a descriptor of shared memory, in one
 piece instead of many socket buffers. The receiver copies the shared memory into its own memory. A
 mapping would occupy a descriptor for the lifetime of the payload, and would fault if the other
 process truncated the file.
@@ -43,7 +43,7 @@ class WireClosed(Exception):
     """The other process has closed the connection."""
 
 
-class Channel:
+class WorkerChannel:
     """One end of the connection between daemon and worker."""
 
     def __init__(self, descriptor: int) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .defaults import EXIT_NO_TORCH, PIECE_SECONDS
-from .wire import Buffer, Channel, Header, WireClosed
+from .wire import Buffer, Header, WireClosed, WorkerChannel
 
 if TYPE_CHECKING:
     from .core import Core
@@ -32,7 +32,7 @@ def main() -> int:
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
     _offer_to_the_oom_killer()
-    channel = Channel(arguments.descriptor)
+    channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
         _run(channel, arguments.threads, arguments.memory)
@@ -53,7 +53,7 @@ def _offer_to_the_oom_killer() -> None:
         file.write("500")
 
 
-def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
+def _run(channel: WorkerChannel, threads: int, memory_bytes: int) -> None:
     """Send `ready` and serve the daemon."""
     import torch
 
@@ -62,20 +62,20 @@ def _run(channel: Channel, threads: int, memory_bytes: int) -> None:
 
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
-    sender = Sender(channel)
+    sender = FrameSender(channel)
     gc.freeze()  # excludes the permanent objects: collecting them takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
     with computing():
         _serve(channel, Core(sender.send, sender.send_soon, memory_bytes=memory_bytes))
 
 
-class Sender:
+class FrameSender:
     """Sends frames to the daemon, several at once where possible.
 
     Each send wakes the daemon up, which costs 0.07 ms. A tiny model computes a token in 1.6 ms.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
         self._writable = select.poll()
         self._writable.register(channel, select.POLLOUT)
@@ -100,7 +100,7 @@ class Sender:
             self.send(header, payload)
 
 
-def _serve(channel: Channel, core: "Core") -> None:
+def _serve(channel: WorkerChannel, core: "Core") -> None:
     """Process frames and compute, until the connection closes."""
     readable = select.poll()
     readable.register(channel, select.POLLIN)

@@ -14,11 +14,11 @@ from ..defaults import CLOSE_TIMEOUT, MAX_STOP_IDS, OPEN_TIMEOUT, ROUTE_AROUND
 from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier
-from .generation import Model, Run
+from .generation import GenerationRun, Model
 from .session import Close, Open, parse_cached, parse_dtype, stage_code
 
 
-class Refused(Exception):
+class StageRefused(Exception):
     """Error: the stage `peer` refused to open a session. Another chain may accept the session."""
 
     def __init__(self, peer: PeerId, error: SessionError) -> None:
@@ -49,7 +49,7 @@ class Chains:
         return self._unopened.keys()
 
     async def open(
-        self, run: Run, model: Model, sampling: Sampling, peers: Collection[PeerId]
+        self, run: GenerationRun, model: Model, sampling: Sampling, peers: Collection[PeerId]
     ) -> None:
         """Open, all at once, the stages of a run that are in `peers`.
 
@@ -57,13 +57,13 @@ class Chains:
         passes the last prompt token, because the first answer token is sampled from its output.
         Raises Refused if a stage refuses or cannot be reached.
         """
-        failures: list[Refused] = []
+        failures: list[StageRefused] = []
 
         async def open_one(index: int) -> None:
             try:
                 cached = await self._open_stage(run, index, model, sampling)
                 run.start = min(run.start, cached)
-            except Refused as refusal:
+            except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
 
@@ -74,7 +74,9 @@ class Chains:
         if failures:
             raise failures[0]
 
-    async def _open_stage(self, run: Run, index: int, model: Model, sampling: Sampling) -> int:
+    async def _open_stage(
+        self, run: GenerationRun, index: int, model: Model, sampling: Sampling
+    ) -> int:
         """Open one stage, and return the number of positions that it has cached. Raises Refused."""
         hop = run.route[index]
         message = Open(
@@ -100,7 +102,7 @@ class Chains:
                 self._unopened[hop.peer] = self._host.now()
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
-            raise Refused(hop.peer, reason) from None
+            raise StageRefused(hop.peer, reason) from None
 
     async def _ask(
         self, peer: PeerId, method: str, header: Mapping[str, object], timeout: float
@@ -126,7 +128,7 @@ class Chains:
             if peer == link.peer:
                 scope.cancel()
 
-    async def close(self, run: Run) -> None:
+    async def close(self, run: GenerationRun) -> None:
         """Close the session on every stage, even while the request is being cancelled.
 
         Quiet stages are not waited for. They receive the message when they are heard again.

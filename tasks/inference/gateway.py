@@ -30,8 +30,8 @@ from ..defaults import (
 )
 from ..engine.interface import SessionId
 from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
-from ..text.process import Message, TextDelta
-from .chain import Chains, Refused
+from ..text.process import ChatTurn, TextDelta
+from .chain import Chains, StageRefused
 from .courier import Courier
 from .generation import (
     Answer,
@@ -39,27 +39,27 @@ from .generation import (
     Emit,
     GatewayEvent,
     GenerateRequest,
+    GenerationRun,
     Model,
     Routed,
-    Run,
     Summary,
 )
 from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
-    Progress,
     Quiet,
+    SampledToken,
     SpanMessage,
-    Token,
+    SpanProgress,
     pack_tokens,
 )
 
 __all__ = [
+    "ChatTurn",
     "Gateway",
     "GatewayEvent",
     "GenerateRequest",
-    "Message",
     "Model",
     "ModelSource",
     "Routed",
@@ -100,7 +100,7 @@ class _Talk:
     ids: list[int]
     new: int  # most tokens that all chains of the request together may generate
     answer: Answer
-    run: Run | None = None  # the open chain
+    run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
 
@@ -122,7 +122,7 @@ class Gateway:
         self._courier = courier
         self._directory = directory
         self._models = models
-        self._runs: dict[SessionId, tuple[Run, Model]] = {}
+        self._runs: dict[SessionId, tuple[GenerationRun, Model]] = {}
         self._chains = Chains(host, courier)
         self._waited_for = 0
         self.answers = 0  # answers completed since the start, and their tokens
@@ -198,7 +198,7 @@ class Gateway:
         elif request.messages is not None:
             ids = await model.text.encode_chat(request.messages)
         else:
-            ids = await model.text.encode_chat([Message("user", request.prompt or "")])
+            ids = await model.text.encode_chat([ChatTurn("user", request.prompt or "")])
         if not ids:
             raise SessionError("bad-request", "the prompt is empty")
         return ids
@@ -215,12 +215,12 @@ class Gateway:
             run = await self._some_run(talk)
             try:
                 await self._open(talk, run, run.peers)
-            except Refused:
+            except StageRefused:
                 if len(talk.refused) >= OPEN_ATTEMPTS:
                     raise _told(talk, talk.refused[next(reversed(talk.refused))]) from None
         await talk.answer.begin(talk.run.route)
 
-    async def _some_run(self, talk: _Talk) -> Run:
+    async def _some_run(self, talk: _Talk) -> GenerationRun:
         """Return a session over the best chain. If the members form no chain, look for more members
         first.
 
@@ -239,7 +239,7 @@ class Gateway:
                 version = await self._directory.changed(version)
         return self._next_run(talk, talk.lost)
 
-    def _next_run(self, talk: _Talk, without: Collection[str]) -> Run:
+    def _next_run(self, talk: _Talk, without: Collection[str]) -> GenerationRun:
         """Create a session over the best chain for the remaining tokens, without the peers in
         `without`.
 
@@ -264,7 +264,7 @@ class Gateway:
             for error in talk.refused.values():  # a stage's refusal is more informative
                 raise _told(talk, error) from None
             raise
-        return Run(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
+        return GenerationRun(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
 
     def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
         return find_route(
@@ -276,7 +276,7 @@ class Gateway:
             answer=new,
         )
 
-    async def _open(self, talk: _Talk, run: Run, fresh: Collection[PeerId]) -> None:
+    async def _open(self, talk: _Talk, run: GenerationRun, fresh: Collection[PeerId]) -> None:
         """Open a run, beginning with the stages in `fresh`, which are not part of the previous run.
 
         When these are open, the previous run is closed, and then the stages that both runs share
@@ -294,14 +294,16 @@ class Gateway:
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
             run.heard_at = self._host.now()
             talk.run = run
-        except Refused as refusal:
+        except StageRefused as refusal:
             talk.refused[refusal.peer] = refusal.error
             raise
         finally:
             if talk.run is not run:
                 await self._close(run)
 
-    async def _move(self, talk: _Talk, before: Run, error: StageLost | None = None) -> bool:
+    async def _move(
+        self, talk: _Talk, before: GenerationRun, error: StageLost | None = None
+    ) -> bool:
         """Replace a chain that has a quiet or lost stage. Return whether another chain has taken
         over.
 
@@ -316,7 +318,7 @@ class Gateway:
                     break
                 try:
                     await self._open(talk, run, set(run.peers) - set(before.peers))
-                except Refused:
+                except StageRefused:
                     if talk.run is not None:
                         continue
                     await self._start(talk)
@@ -326,7 +328,7 @@ class Gateway:
                 return talk.run is run
         return False
 
-    def _suspects(self, run: Run, error: StageLost | None) -> Iterator[Collection[str]]:
+    def _suspects(self, run: GenerationRun, error: StageLost | None) -> Iterator[Collection[str]]:
         """Yield sets of peers to leave out of the next chain, the most likely cause first.
 
         If a stage has lost its neighbour, either of the two may be the unreachable one. Therefore,
@@ -357,7 +359,7 @@ class Gateway:
         if run is not None:
             await self._close(run)
 
-    async def _close(self, run: Run) -> None:
+    async def _close(self, run: GenerationRun) -> None:
         try:
             await self._chains.close(run)
         finally:
@@ -386,7 +388,7 @@ class Gateway:
                 for item in items:
                     if isinstance(item, SessionError):
                         raise item
-                    if isinstance(item, Progress):
+                    if isinstance(item, SpanProgress):
                         self._feed(run, spans)
                 if talk.request.turn is not None and talk.request.turn.is_over():
                     return False
@@ -399,7 +401,7 @@ class Gateway:
                 raise
             return False
 
-    async def _hear(self, run: Run) -> list[Arrived | Progress | SessionError]:
+    async def _hear(self, run: GenerationRun) -> list[Arrived | SpanProgress | SessionError]:
         """Wait for items of the session and return them.
 
         Returns nothing if the chain is stalled and one of its stages is quiet. Raises SessionError
@@ -417,7 +419,7 @@ class Gateway:
             if quiet and run.is_stalled(now):
                 return []
 
-    def _feed(self, run: Run, spans: Iterator[SpanMessage]) -> None:
+    def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
         """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
         link."""
         if (span := next(spans, None)) is None:
@@ -430,7 +432,9 @@ class Gateway:
 
     # Messages from stages.
 
-    def _find(self, call: Call, session: SessionId, epoch: int, *, head: bool) -> tuple[Run, Model]:
+    def _find(
+        self, call: Call, session: SessionId, epoch: int, *, head: bool
+    ) -> tuple[GenerationRun, Model]:
         """Return the run of a session and its model.
 
         Raises SessionError if the session is not open, or if the sender may not send this message.
@@ -444,7 +448,7 @@ class Gateway:
 
     def _on_token(self, call: Call) -> Reply | Refusal:
         try:
-            token = Token.parse(call.header)
+            token = SampledToken.parse(call.header)
             run, model = self._find(call, token.session, token.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
@@ -453,7 +457,7 @@ class Gateway:
 
     def _on_progress(self, call: Call) -> Reply | Refusal:
         try:
-            progress = Progress.parse(call.header)
+            progress = SpanProgress.parse(call.header)
             run, _ = self._find(call, progress.session, progress.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
@@ -499,7 +503,7 @@ class Gateway:
                 run.fail(_lost(run, link.peer, f"the link ended: {code}"))
 
 
-def _lost(run: Run, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
+def _lost(run: GenerationRun, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
     """Create the error for a lost stage. `by` is the stage that reported the loss, or None."""
     return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
 
@@ -529,7 +533,7 @@ def _room(model: Model, prompt: int, wanted: int | None) -> int:
     return min(wanted or MAX_NEW_TOKENS, model.context - prompt)
 
 
-def _spans(run: Run, hidden: int) -> Iterator[SpanMessage]:
+def _spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
     """Yield the messages that carry the prompt, in spans of bounded size.
 
     `hidden` is the number of values in a hidden state. Only the last span requests a token.

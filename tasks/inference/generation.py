@@ -13,9 +13,9 @@ from ..defaults import EMIT_PACE, STALLED
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
-from ..text.process import Detokenizer, Message, TextDelta
+from ..text.process import ChatTurn, Detokenizer, TextDelta
 from .routing import Hop
-from .session import Progress, Token
+from .session import SampledToken, SpanProgress
 
 Reason = Literal["stop", "length", "context"]
 """Why an answer ended.
@@ -25,7 +25,7 @@ the context is full.
 """
 
 
-class Text(Protocol):
+class TextCodec(Protocol):
     """Interface of a model's text process, limited to what the gateway needs."""
 
     @property
@@ -33,7 +33,7 @@ class Text(Protocol):
 
     async def encode(self, text: str) -> list[int]: ...
 
-    async def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
+    async def encode_chat(self, messages: Sequence[ChatTurn]) -> list[int]: ...
 
     async def detokenizer(self, stop: Sequence[str] = ()) -> Detokenizer: ...
 
@@ -51,7 +51,7 @@ class Model:
     hidden: int
     context: int
     vocabulary: int
-    text: Text
+    text: TextCodec
 
 
 class Turn(Protocol):
@@ -76,7 +76,7 @@ class GenerateRequest:
 
     model: str
     prompt: str | None = None
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[ChatTurn, ...] | None = None
     raw: bool = False
     max_tokens: int | None = None
     sampling: Sampling = field(default_factory=Sampling)
@@ -118,11 +118,11 @@ class Summary:
 class Arrived:
     """A token that has arrived at the gateway."""
 
-    token: Token
+    token: SampledToken
     at: float  # time at which the message arrived, in seconds
 
 
-class Run:
+class GenerationRun:
     """A session at its gateway, over one chain of stages.
 
     The gateway has all token ids, so a session can be continued even if stages are lost: tokens
@@ -159,7 +159,7 @@ class Run:
         # Unbounded, but it holds at most `new` tokens and one progress per position. None
         # is queued at most once, only to make the reader check quiet stages.
         self._send, self._inbox = trio.open_memory_channel[
-            Arrived | Progress | SessionError | None
+            Arrived | SpanProgress | SessionError | None
         ](math.inf)
 
     @property
@@ -177,7 +177,7 @@ class Run:
         if epoch != self.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
-    def take_token(self, token: Token, vocabulary: int, now: float) -> None:
+    def take_token(self, token: SampledToken, vocabulary: int, now: float) -> None:
         """Queue the head's next token. A token that is invalid or not the next one ends the
         session.
 
@@ -199,7 +199,7 @@ class Run:
         self.heard_at = now
         self._put(Arrived(token, now))
 
-    def take_progress(self, progress: Progress, now: float) -> None:
+    def take_progress(self, progress: SpanProgress, now: float) -> None:
         """Queue the head's progress in the prompt. Progress that does not advance ends the
         session."""
         if not self._progress < progress.position < self.prompt:
@@ -261,7 +261,7 @@ class Run:
             self._broken = True
             self._ended.set()
 
-    async def heard(self, timeout: float) -> list[Arrived | Progress | SessionError]:
+    async def heard(self, timeout: float) -> list[Arrived | SpanProgress | SessionError]:
         """Return the queued items in order, waiting for the first one. An error is always the last
         item.
 
@@ -269,7 +269,7 @@ class Run:
         collected for EMIT_PACE seconds, except the first and the last token. A person sees no
         difference, and detokenizing each token alone costs more than computing it.
         """
-        items: list[Arrived | Progress | SessionError | None] = []
+        items: list[Arrived | SpanProgress | SessionError | None] = []
         with trio.move_on_after(timeout):
             items.append(await self._inbox.receive())
         if items and isinstance(items[0], Arrived):
@@ -283,7 +283,7 @@ class Run:
         self._looking = False
         return [item for item in items if item is not None]
 
-    def _put(self, item: Arrived | Progress | SessionError | None) -> None:
+    def _put(self, item: Arrived | SpanProgress | SessionError | None) -> None:
         if not self._broken:
             self._send.send_nowait(item)
 

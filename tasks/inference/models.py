@@ -22,7 +22,7 @@ from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ModelFiles, TextProcess
 from .generation import Model
-from .sources import Sources
+from .sources import ModelSources
 
 
 class _Loaded:
@@ -63,7 +63,7 @@ class Models:
     def __init__(
         self,
         host: Host,
-        sources: Sources,
+        sources: ModelSources,
         *,
         kept: int = TEXT_PROCESSES,
         text_process: Callable[[Host, ModelFiles], TextProcess] = TextProcess,

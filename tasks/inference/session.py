@@ -145,7 +145,7 @@ class SpanMessage(EpochMessage, frozen=True):
     gateway: _Peer | None = None
 
 
-class Feed(EpochMessage, frozen=True):
+class FeedToken(EpochMessage, frozen=True):
     """`session.feed`: the head sends the sampled token to the first stage."""
 
     position: _Before
@@ -153,7 +153,7 @@ class Feed(EpochMessage, frozen=True):
     gateway: _Peer | None = None
 
 
-class Token(EpochMessage, frozen=True):
+class SampledToken(EpochMessage, frozen=True):
     """`session.token`: the head sends the sampled token to the gateway."""
 
     position: _Position
@@ -163,7 +163,7 @@ class Token(EpochMessage, frozen=True):
     seconds: _Seconds
 
 
-class Progress(EpochMessage, frozen=True):
+class SpanProgress(EpochMessage, frozen=True):
     """`session.progress`: all stages have computed all positions below `position`."""
 
     position: _Position
@@ -199,7 +199,7 @@ class Close(SessionMessage, frozen=True):
     """`session.close`: a stage must free everything that belongs to a session."""
 
 
-class Opened(Message, frozen=True):
+class SessionOpened(Message, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
 
     cached: Natural
@@ -211,7 +211,7 @@ def parse_cached(header: Mapping[str, object], tokens: int) -> int:
     Raises BadMessage if the reply is invalid or the prefix is longer than `tokens`.
     """
     try:
-        cached = typed(Opened, header).cached
+        cached = typed(SessionOpened, header).cached
     except Undecodable as error:
         raise BadMessage(str(error)) from None
     if cached > tokens:

@@ -10,8 +10,8 @@ from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
 from ...dht.defaults import PATIENCE
 from ...dht.errors import ModelError, model_mishap
-from ...dht.exchange.exchange import Exchange
-from ...dht.names import Meaning
+from ...dht.exchange.exchange import ChunkExchange
+from ...dht.names import NameMeaning
 from ...state.directory import Directory
 from ...transport.guard import Guard
 from ...transport.identity import PeerId
@@ -21,7 +21,7 @@ Restore = Callable[[str, Sequence[str]], Awaitable[None]]
 """Restores as many as possible of the chunks (digests) of a model (root) from this machine."""
 
 
-Find = Callable[[str], Awaitable[Meaning]]
+Find = Callable[[str], Awaitable[NameMeaning]]
 """Resolves a model name, also names that this node and its members do not know.
 
 Raises ModelError if nothing has that name.
@@ -70,11 +70,11 @@ def holders(root: str, directory: Directory) -> list[PeerId]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class ModelSources:
     """All places from which one node gets models."""
 
     library: Library
-    exchange: Exchange
+    exchange: ChunkExchange
     directory: Directory
     restore: Restore = no_other_copy
     reserve: Reserve = without_bound
@@ -93,12 +93,12 @@ class Sources:
         """
         return self.guard.around(model, instead=model_mishap)
 
-    async def find(self, name: str) -> Meaning:
+    async def find(self, name: str) -> NameMeaning:
         """Resolve a name or a prefix of a root. Raises ModelError if nothing matches."""
         if self.names is not None:
             return await self.names(name)
         await trio.lowlevel.checkpoint()
-        return Meaning("", resolve(name, self.library, self.directory))
+        return NameMeaning("", resolve(name, self.library, self.directory))
 
     async def manifest(self, root: str, *, patience: float = ASK_PATIENCE) -> Manifest:
         """Return a model's manifest from this disk or from a member. Raises ModelError if neither

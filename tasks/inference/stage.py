@@ -41,20 +41,20 @@ from ..engine.interface import (
 )
 from ..errors import SessionError
 from ..placement.probe import DecodeSpeed
-from ..placement.shard import Held
-from ..usage.metering import Meter, Use
+from ..placement.shard import HeldShard
+from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .sentlog import SentBudget, SentLog
 from .session import (
     Close,
     Failed,
-    Feed,
+    FeedToken,
     Open,
-    Opened,
-    Progress,
     Quiet,
+    SampledToken,
+    SessionOpened,
     SpanMessage,
-    Token,
+    SpanProgress,
     unpack_tokens,
 )
 
@@ -136,10 +136,10 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._idle = idle
-        self._held: Held | None = None
+        self._held: HeldShard | None = None
         self.speed = DecodeSpeed()
         """Decode speed of the served shard."""
-        self.meter = Meter(courier.peer)
+        self.meter = UsageMeter(courier.peer)
         self._sessions: dict[Name, _Session] = {}
         self._closed: OrderedDict[Name, None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
@@ -188,7 +188,7 @@ class Stage:
         found = self._sessions.get((gateway, session))
         return found.log if found else None
 
-    def serve(self, held: Held) -> None:
+    def serve(self, held: HeldShard) -> None:
         """Accept sessions for the shard that the engine now has. Sessions of an earlier shard
         fail."""
         self.withdraw()
@@ -368,7 +368,7 @@ class Stage:
         if not opened:
             raise SessionError("session-closed", "the session was closed")
         self.meter.opened(session.use)
-        return Reply(Opened(cached).fields())
+        return Reply(SessionOpened(cached).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
@@ -426,7 +426,7 @@ class Stage:
         return Reply()
 
     def _on_feed(self, call: Call) -> Reply | Refusal:
-        message = Feed.parse(call.header)
+        message = FeedToken.parse(call.header)
         session = self._find(call.peer, message.gateway, message.session, message.epoch)
         if session.open.index != 0 or session.single or call.peer != session.open.stages[-1]:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
@@ -450,7 +450,7 @@ class Stage:
             raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
         return session
 
-    def _current(self) -> Held:
+    def _current(self) -> HeldShard:
         """Return the properties of the held shard, which exists as long as a session is open."""
         assert self._held is not None  # no session outlives the shard
         return self._held
@@ -523,7 +523,7 @@ class Stage:
         if event.count == 1:
             self.speed.note(event.seconds)
         if order.parts.head:
-            progress = Progress(order.session, order.epoch, end)
+            progress = SpanProgress(order.session, order.epoch, end)
             self._courier.post(session.gateway, "session.progress", progress.header())
             return
         session.log.append(order.epoch, event.start, event.count, event.data)
@@ -549,9 +549,11 @@ class Stage:
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
         if not final and not session.single:  # sent before the gateway's message, to save time
-            feed = Feed(order.session, order.epoch, event.position, event.token, session.gateway)
+            feed = FeedToken(
+                order.session, order.epoch, event.position, event.token, session.gateway
+            )
             self._courier.post(session.next, "session.feed", feed.header())
-        token = Token(
+        token = SampledToken(
             session=order.session,
             epoch=order.epoch,
             position=event.position,
@@ -573,7 +575,7 @@ class Stage:
         )
 
 
-def _known(tokens: tuple[int, ...], held: Held) -> tuple[int, ...]:
+def _known(tokens: tuple[int, ...], held: HeldShard) -> tuple[int, ...]:
     """Return the token ids. Raises SessionError if one of them is not in the vocabulary."""
     if max(tokens) >= held.vocabulary:
         raise SessionError("bad-message", f"a token id exceeds the vocabulary {held.vocabulary}")

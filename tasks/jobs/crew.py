@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from ...state import defaults
 from ...state.claims.claimant import patience
-from ...state.claims.shares import Shares
+from ...state.claims.shares import WorkerRing
 from ...state.views.members import Members
 from ...transport.identity import PeerId
 
@@ -24,7 +24,7 @@ class Crew:
         live: Callable[[], Collection[PeerId]],
         now: Callable[[], float],
     ) -> None:
-        self.shares = Shares()
+        self.shares = WorkerRing()
         self._members = members
         self._kinds = frozenset(kinds)
         self._live = live

@@ -18,16 +18,16 @@ from ...dht.errors import ModelError
 from ...state import defaults as state_defaults
 from ...state.claims.rule import Claim
 from ...state.errors import FeedFull
-from ...state.views.jobs import Job, Standing, job_fact, job_id
-from ...state.views.jobs import State as Stand
+from ...state.views.jobs import Job, JobStanding, job_fact, job_id
+from ...state.views.jobs import JobState as Stand
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
-from .local import LocalNode
-from .outcome import Outcome, failed, read_outcome
+from .local import JobNode
+from .outcome import JobOutcome, failed, read_outcome
 from .prompt import KIND, PromptSpec, pack_spec, read_spec
-from .results import Result, Results
+from .results import Results, StoredResult
 from .shelf import Shelves
 
 _NONCE_BYTES = 8
@@ -48,7 +48,7 @@ _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
 class Desk:
     """Submission of the owner's jobs, and collection of their results."""
 
-    def __init__(self, node: LocalNode, results: Results, shelf: Shelves) -> None:
+    def __init__(self, node: JobNode, results: Results, shelf: Shelves) -> None:
         self.results = results
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
@@ -146,7 +146,7 @@ class Desk:
                 await trio.sleep(defaults.PAUSE / 5)
         return jobs
 
-    async def result(self, job: str, *, wait: bool) -> Result:
+    async def result(self, job: str, *, wait: bool) -> StoredResult:
         """Return a job's result and mark it as read.
 
         If `wait`, waits until there is one. Raises JobError `unknown-job` if this node has no such
@@ -223,7 +223,7 @@ class Desk:
 
     # Collecting.
 
-    def _of_own(self, job: str) -> Standing | None:
+    def _of_own(self, job: str) -> JobStanding | None:
         """Return a job's standing if this node submitted the job, else None."""
         standing = self._jobs.get(job)
         own = standing is not None and standing.job is not None and standing.job.author == self._own
@@ -279,7 +279,7 @@ class Desk:
         """Do not check a finished job again before REFUSE_PAUSE is over."""
         self._later[job] = self._host.now() + defaults.REFUSE_PAUSE
 
-    async def _had(self, job: Job, claim: Claim) -> Outcome | None:
+    async def _had(self, job: Job, claim: Claim) -> JobOutcome | None:
         """Return the complete result of a claim, or None if it cannot be fetched now.
 
         If the claimant is responsible, refuses it.
@@ -295,7 +295,7 @@ class Desk:
             self._later[job.id] = self._host.now() + defaults.REFUSE_PAUSE
             return None
 
-    async def _outcome(self, claim: Claim) -> Outcome:
+    async def _outcome(self, claim: Claim) -> JobOutcome:
         """Return the result of a claim with its text, fetching the text if it is a blob.
 
         Raises BadOutcome if the result is invalid, and ModelError if the fetch fails.
@@ -311,7 +311,7 @@ class Desk:
         except UnicodeDecodeError:
             raise BadOutcome("the result of a job is no text") from None
 
-    def _refuse(self, job: Job, claim: Claim, why: str) -> Outcome | None:
+    def _refuse(self, job: Job, claim: Claim, why: str) -> JobOutcome | None:
         """Refuse a claimant whose result is invalid, and return None.
 
         Its claims no longer count, and other nodes do the job. After too many refusals, or if the
@@ -330,11 +330,11 @@ class Desk:
         self._later[job.id] = self._host.now() + defaults.COLLECT_PAUSE
         return None
 
-    def _result_of(self, job: Job, claim: Claim, outcome: Outcome) -> Result:
+    def _result_of(self, job: Job, claim: Claim, outcome: JobOutcome) -> StoredResult:
         spec = None
         with suppress(BadSpec):
             spec = read_spec(job.spec)
-        return Result(
+        return StoredResult(
             job=job.id,
             kind=job.kind,
             model="" if spec is None else spec.name or spec.root,

@@ -14,7 +14,7 @@ from . import defaults
 
 
 @dataclass(frozen=True, slots=True)
-class LocalNode:
+class JobNode:
     """The node that submits these jobs and does jobs of other nodes. `State.run` must be running.
 
     `guard` surrounds all code that an entry of another node can trigger.
@@ -27,7 +27,7 @@ class LocalNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WorkTerms:
     """Conditions under which this node does jobs."""
 
     turn: Turn

@@ -22,7 +22,7 @@ _MOST_TOKENS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """Result of a job: either `text`, `blob` (root of a blob with the text in UTF-8) or `error` (a
     code)."""
 
@@ -55,7 +55,7 @@ class _Told(Message, frozen=True):
             raise ValueError("expected an error, a text, or a blob with its size")
 
 
-def pack_outcome(outcome: Outcome) -> bytes:
+def pack_outcome(outcome: JobOutcome) -> bytes:
     """Encode an outcome as the result of a claim."""
     if outcome.error:
         return pack(_Told(error=outcome.error, message=outcome.message))
@@ -65,14 +65,14 @@ def pack_outcome(outcome: Outcome) -> bytes:
     return pack(structs.replace(told, text=outcome.text.encode(errors="replace")))
 
 
-def failed(code: str, message: str) -> Outcome:
+def failed(code: str, message: str) -> JobOutcome:
     """Create an outcome with an error. Code and message are truncated to the limits of a claim."""
     shown = "".join(c if c.isprintable() else " " for c in message)
     cut = shown.encode(errors="replace")[:_MESSAGE_BYTES].decode(errors="ignore")
-    return Outcome(error=code[:_CODE_BYTES] or "failed", message=cut)
+    return JobOutcome(error=code[:_CODE_BYTES] or "failed", message=cut)
 
 
-def read_outcome(result: bytes) -> Outcome:
+def read_outcome(result: bytes) -> JobOutcome:
     """Decode the result in another node's claim. Raises BadOutcome if it is invalid or too
     large."""
     try:
@@ -81,11 +81,11 @@ def read_outcome(result: bytes) -> Outcome:
     except (BadFact, Undecodable, UnicodeDecodeError):
         raise BadOutcome("the result of a job is malformed") from None
     if told.error is not None:
-        return Outcome(error=told.error or "failed", message=told.message)
+        return JobOutcome(error=told.error or "failed", message=told.message)
     tokens = min(max(told.tokens, 0), _MOST_TOKENS)
     if told.blob is None:
-        return Outcome(text, size=len(told.text or b""), tokens=tokens, reason=told.reason)
+        return JobOutcome(text, size=len(told.text or b""), tokens=tokens, reason=told.reason)
     size = max(told.size or 0, 0)
     if size > defaults.RESULT_BYTES:
         raise BadOutcome("the result of a job is too large")
-    return Outcome(blob=told.blob, size=size, tokens=tokens, reason=told.reason)
+    return JobOutcome(blob=told.blob, size=size, tokens=tokens, reason=told.reason)

@@ -30,10 +30,10 @@ from ..engine.interface import Sampled, Sampling
 from ..errors import NoRoute, SessionError, TextError
 from ..inference.generation import Emit, GatewayEvent, GenerateRequest, Summary, Turn
 from ..inference.routing import Members
-from ..text.process import Message, TextDelta
+from ..text.process import ChatTurn, TextDelta
 from . import defaults
 from .errors import BadSpec
-from .outcome import Outcome, failed
+from .outcome import JobOutcome, failed
 
 KIND = "prompt"
 _NAME_BYTES = 128
@@ -55,7 +55,7 @@ class PromptSpec:
 
     root: str
     prompt: str | None = None
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[ChatTurn, ...] | None = None
     name: str = ""
     raw: bool = False
     max_tokens: int = defaults.PROMPT_TOKENS
@@ -145,7 +145,7 @@ def read_spec(data: bytes) -> PromptSpec:
             prompt=None if said.prompt is None else said.prompt.decode(),
             messages=None
             if said.messages is None
-            else tuple(Message(turn.role, turn.content.decode()) for turn in said.messages),
+            else tuple(ChatTurn(turn.role, turn.content.decode()) for turn in said.messages),
             name=said.name,
             raw=said.raw,
             max_tokens=min(max(said.tokens, 1), defaults.PROMPT_TOKENS),
@@ -201,7 +201,7 @@ class Prompts:
             return True
         return self._works_for(root) if self._is_served(root) else self._waited(root)
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         """Do the job and return its outcome. `progress` receives the number of pieces of text so
         far.
 
@@ -227,7 +227,7 @@ class Prompts:
 
     async def _answered(
         self, job: str, spec: PromptSpec, progress: Callable[[int], None]
-    ) -> Outcome:
+    ) -> JobOutcome:
         """Generate the answer with this node's gateway. Raises ShoalError if that fails."""
         pieces = 0
 
@@ -249,7 +249,7 @@ class Prompts:
             turn=self._turn,
         )
         done = await self._gateway.generate(request, emit)
-        return Outcome(text=done.text, tokens=done.tokens, reason=done.reason)
+        return JobOutcome(text=done.text, tokens=done.tokens, reason=done.reason)
 
     def _is_served(self, root: str) -> bool:
         """Return whether live members serve the whole model.

@@ -19,7 +19,7 @@ from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, check_text, pack
 from . import defaults
 from .errors import JobError
-from .outcome import Outcome
+from .outcome import JobOutcome
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _FILE_BYTES = defaults.RESULT_BYTES + 64 * 2**10
@@ -29,7 +29,7 @@ _Time = Annotated[float, Meta(ge=0.0, le=1e12)]  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StoredResult:
     """Result of one job. The text is loaded only on demand.
 
     `came` and `read` are Unix times in seconds; a `read` of 0 means that the result is unread.
@@ -41,7 +41,7 @@ class Result:
     abstract: str  # the beginning of the prompt
     claimant: PeerId
     attempt: int
-    outcome: Outcome
+    outcome: JobOutcome
     came: float
     read: float = _NEVER
     made: int = 0  # submission time of the job in microseconds; 0: unknown
@@ -54,18 +54,18 @@ class Results:
     def __init__(self, host: Host, folder: Path) -> None:
         self._host = host
         self._folder = folder
-        self._held: dict[str, Result] = {}  # without their texts
+        self._held: dict[str, StoredResult] = {}  # without their texts
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[StoredResult]:
         return iter(self._held.values())
 
     def __contains__(self, job: str) -> bool:
         return job in self._held
 
-    def about(self, job: str) -> Result | None:
+    def about(self, job: str) -> StoredResult | None:
         """Return a result without its text, or None if there is none."""
         return self._held.get(job)
 
@@ -79,12 +79,12 @@ class Results:
         unreadable."""
         self._held = await self._host.offload(self._open)
 
-    async def put(self, result: Result) -> None:
+    async def put(self, result: StoredResult) -> None:
         """Store a result on disk. Raises OSError if that fails."""
         await self._host.offload(self._write, result)
         self._held[result.job] = _light(result)
 
-    async def take(self, job: str) -> Result | None:
+    async def take(self, job: str) -> StoredResult | None:
         """Return a result with its text and mark it as read. Return None if there is no such
         result."""
         if job not in self._held:
@@ -117,15 +117,15 @@ class Results:
             if now - since >= most:
                 await self.drop(result.job)
 
-    def _open(self) -> dict[str, Result]:
+    def _open(self) -> dict[str, StoredResult]:
         files = self._host.files
-        found: dict[str, Result] = {}
+        found: dict[str, StoredResult] = {}
         for entry in files.list(self._folder):
             if _ID.fullmatch(entry.name) and (result := self._read(entry.name)) is not None:
                 found[entry.name] = _light(result)
         return found
 
-    def _read(self, job: str) -> Result | None:
+    def _read(self, job: str) -> StoredResult | None:
         """Return a result from its file, or None if the file is unreadable or damaged."""
         try:
             data = self._host.files.read(self._folder / job, limit=_FILE_BYTES)
@@ -133,12 +133,12 @@ class Results:
         except (OSError, Undecodable, UnicodeDecodeError):
             return None
 
-    def _write(self, result: Result) -> None:
+    def _write(self, result: StoredResult) -> None:
         self._host.files.make_folder(self._folder)
         self._host.files.write(self._folder / result.job, _packed(result))
 
 
-def _light(result: Result) -> Result:
+def _light(result: StoredResult) -> StoredResult:
     """Return the result without its texts, as it is held in memory."""
     return replace(result, prompt="", outcome=replace(result.outcome, text=""))
 
@@ -168,7 +168,7 @@ class _File(Message, frozen=True):
             check_text(text, _WORD_BYTES)
 
 
-def _packed(result: Result) -> bytes:
+def _packed(result: StoredResult) -> bytes:
     came = result.outcome
     return pack(
         _File(
@@ -190,8 +190,8 @@ def _packed(result: Result) -> bytes:
     )
 
 
-def _unpacked(job: str, file: _File) -> Result:
-    return Result(
+def _unpacked(job: str, file: _File) -> StoredResult:
+    return StoredResult(
         job=job,
         kind=file.kind,
         model=file.model.decode(),
@@ -202,7 +202,7 @@ def _unpacked(job: str, file: _File) -> Result:
         read=file.read,
         made=file.made,
         prompt=file.prompt.decode(),
-        outcome=Outcome(
+        outcome=JobOutcome(
             text=file.text.decode(),
             size=len(file.text),
             tokens=file.tokens,

@@ -12,7 +12,7 @@ from ...dht.content.library import Library
 from ...dht.content.manifest import is_digest
 from ...dht.content.tree import Tree
 from ...dht.errors import ModelError
-from ...dht.exchange.exchange import Exchange
+from ...dht.exchange.exchange import ChunkExchange
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -70,7 +70,7 @@ class Shelf(Shelves):
         self,
         host: Host,
         storage: Storage,
-        exchange: Exchange,
+        exchange: ChunkExchange,
         folder: Path,
         *,
         linked: Callable[[], list[PeerId]],

@@ -18,7 +18,7 @@ from ...state.claims.claimant import Claimant
 from ...state.claims.rule import KIND, Claim, claim_fact
 from ...state.errors import FeedFull
 from ...state.feeds.kinds import KINDS
-from ...state.views.jobs import Job, Standing
+from ...state.views.jobs import Job, JobStanding
 from ...state.views.members import JOBS, Member, Members, jobs_fact
 from ...state.views.view import Watch
 from ...transport.errors import ShoalError
@@ -26,8 +26,8 @@ from ...transport.identity import PeerId
 from . import defaults
 from .crew import Crew
 from .errors import BadOutcome
-from .local import LocalNode, Terms
-from .outcome import Outcome, failed, pack_outcome, read_outcome
+from .local import JobNode, WorkTerms
+from .outcome import JobOutcome, failed, pack_outcome, read_outcome
 from .shelf import Shelves
 
 Item = TypeVar("Item")
@@ -47,7 +47,7 @@ class Runner(Protocol):
         """Return whether the job can be done on this node now."""
         ...
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         """Do the job and return its outcome. `progress` receives a number that grows with the work.
 
         Raises ShoalError if a later try or another node might succeed.
@@ -71,8 +71,8 @@ class Worker:
 
     def __init__(
         self,
-        node: LocalNode,
-        terms: Terms,
+        node: JobNode,
+        terms: WorkTerms,
         runners: Mapping[str, Runner],
         shelf: Shelves,
         *,
@@ -172,7 +172,7 @@ class Worker:
 
     # Changes by other nodes.
 
-    async def _watch_jobs(self, watch: Watch[str, Standing]) -> None:
+    async def _watch_jobs(self, watch: Watch[str, JobStanding]) -> None:
         """Process each change of a job."""
         async for change in watch:
             if change.subject is None:
@@ -261,7 +261,7 @@ class Worker:
         if result is not None:
             self._finish(work, result)
 
-    async def _outcome(self, work: _Work) -> Outcome | None:
+    async def _outcome(self, work: _Work) -> JobOutcome | None:
         """Run a job, with several tries. Return its outcome, or None to leave it to others or to a
         later try."""
         why = failed("failed", "")
@@ -283,7 +283,7 @@ class Worker:
             self._failures.popitem(last=False)
         return None
 
-    async def _tried(self, work: _Work) -> Outcome:
+    async def _tried(self, work: _Work) -> JobOutcome:
         """Run a job once, writing progress into the claim. Raises ShoalError if the try fails."""
         pause = max(defaults.STEP_PAUSE, work.job.lease / defaults.STEPS_A_LEASE)
 
@@ -299,7 +299,7 @@ class Worker:
             return await self._runners[work.job.kind].run(work.job, progress)
         return failed("too-long", f"it took over {defaults.RUN_TIME:g} s")
 
-    async def _result(self, outcome: Outcome) -> bytes | None:
+    async def _result(self, outcome: JobOutcome) -> bytes | None:
         """Return an outcome encoded for the claim. A long text is stored as a blob first.
 
         Returns None if the blob cannot be stored.

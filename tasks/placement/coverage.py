@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class LayerSizes:
     """Memory in bytes that any range of one model's layers needs, with KV for one short session."""
 
     layers: int
@@ -31,7 +31,7 @@ class Sizes:
     everything: int
 
     @classmethod
-    def of(cls, arch: Architecture, dtype: DType) -> "Sizes":
+    def of(cls, arch: Architecture, dtype: DType) -> "LayerSizes":
         """Compute the sizes for a model. Weights that the embedding and the head share count
         once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
@@ -156,7 +156,7 @@ class Coverage:
         self._cut[at] = True
         return at
 
-    def choose(self, sizes: Sizes, memory: int, turn: int = 0) -> Span | None:
+    def choose(self, sizes: LayerSizes, memory: int, turn: int = 0) -> Span | None:
         """Return the range that a node with `memory` bytes should hold, or None if not one layer
         fits.
 
@@ -179,7 +179,7 @@ class Coverage:
             return None
         return _picked([((count, a - b, a), (a, b)) for count, (a, b) in choices], turn)
 
-    def _in_holes(self, sizes: Sizes, memory: int) -> list[Span]:
+    def _in_holes(self, sizes: LayerSizes, memory: int) -> list[Span]:
         """Return the ranges that fit into the holes, at the start and the end of each hole.
 
         A range in the middle would split its hole. Therefore those are returned only if no range
@@ -198,7 +198,7 @@ class Coverage:
         )
         return [(start, stop) for start, stop in inner if start < stop]
 
-    def _aligned(self, sizes: Sizes, memory: int) -> Iterator[Span]:
+    def _aligned(self, sizes: LayerSizes, memory: int) -> Iterator[Span]:
         """Yield, from each edge at which shards can be joined, the longest range that ends at such
         an edge.
 
@@ -210,7 +210,7 @@ class Coverage:
             if start < stop:
                 yield start, stop
 
-    def _loose(self, sizes: Sizes, memory: int) -> Iterator[Span]:
+    def _loose(self, sizes: LayerSizes, memory: int) -> Iterator[Span]:
         """Yield, from each layer, the longest range that fits."""
         for start in range(self.layers):
             stop = sizes.reach(start, self.layers, memory)

@@ -34,7 +34,7 @@ class Backing:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class NamedModel:
     """A model that members name, with the demand for it."""
 
     root: str
@@ -47,7 +47,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ServingChoice:
     """The model to serve and the reason.
 
     If not `settled`, another model may still turn out to be needed.
@@ -58,7 +58,7 @@ class Choice:
     settled: bool
 
 
-def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | None:
+def choose_model(members: Members, own: PeerId, backing: Backing) -> ServingChoice | None:
     """Return the model to serve, or None if there is no reason to serve any.
 
     Among the models with a reason, the one whose weakest layer has the fewest replicas comes first.
@@ -84,15 +84,15 @@ def choose_model(members: Members, own: PeerId, backing: Backing) -> Choice | No
                 each.root,
             ),
         )
-        return Choice(best.root, best.why, True)
+        return ServingChoice(best.root, best.why, True)
     if any(each.root == backing.embedded for each in found):
-        return Choice(backing.embedded, "every node ships with it", len(found) == 1)
+        return ServingChoice(backing.embedded, "every node ships with it", len(found) == 1)
     return None
 
 
 def choose_other(
     members: Members, own: PeerId, root: str, backing: Backing, unfit: Collection[str] = ()
-) -> Choice | None:
+) -> ServingChoice | None:
     """Return a model that no chain of members serves yet, or None if there is none.
 
     For a node that serves `root`: the other members must be able to serve that model without this
@@ -114,7 +114,7 @@ def choose_other(
         if _is_served(others, root, here.layers, staying=later) and not _is_served(
             others, each.root, each.layers, coming=gone
         ):
-            return Choice(each.root, each.why, True)
+            return ServingChoice(each.root, each.why, True)
     return None
 
 
@@ -150,7 +150,7 @@ def _as_aimed(record: MemberRecord) -> MemberRecord:
     return replace(record, shards=(*record.shards, shard))
 
 
-def candidates(members: Members, own: PeerId, backing: Backing) -> list[Candidate]:
+def candidates(members: Members, own: PeerId, backing: Backing) -> list[NamedModel]:
     """Return all models that members name, in order of their roots."""
     standing = {root: set(peers) for root, peers in backing.asked.items()}
     said: dict[str, dict[_Words, set[str]]] = {}
@@ -177,7 +177,7 @@ _Words = tuple[int, str]
 
 def _candidate(
     root: str, said: Mapping[_Words, set[str]], standing: set[PeerId], backing: Backing
-) -> Candidate:
+) -> NamedModel:
     """Create a candidate from the descriptions that members state for this root.
 
     `said` maps each description to the networks of the members that state it, where "" stands for
@@ -193,7 +193,7 @@ def _candidate(
         why = f"{trusted}, {backing.trusted[trusted]}, names or serves it"
     elif len(networks) >= DEMAND_NETWORKS:
         why = f"members in {len(networks)} networks name, serve or ask for it"
-    return Candidate(root, naming.shown(name), layers, len(networks), why)
+    return NamedModel(root, naming.shown(name), layers, len(networks), why)
 
 
 def waiting_sentence(members: Members, own: PeerId, backing: Backing) -> str:

@@ -15,7 +15,7 @@ from ..defaults import KV_TOKENS_LEAST, NAMED_NODES
 from ..engine.families import Architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import DType, Parts
 from ..errors import NoFit
-from .coverage import Coverage, Sizes
+from .coverage import Coverage, LayerSizes
 
 Members = Mapping[PeerId, MemberRecord]
 
@@ -89,7 +89,7 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
                 yield shard
 
 
-def no_fit(sizes: Sizes, memory: int) -> NoFit:
+def no_fit(sizes: LayerSizes, memory: int) -> NoFit:
     """Create the error for a node whose `memory` bytes do not suffice for a single layer."""
     smallest = min(
         sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}

@@ -24,12 +24,12 @@ from ..defaults import (
     PLACES,
     SPREAD_SETTLE,
 )
-from .coverage import Sizes, Span
+from .coverage import LayerSizes, Span
 from .plan import Place, has_chain, plan
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlacingStep:
     """Decision about the layers of this node at one moment."""
 
     span: Span | None
@@ -89,7 +89,7 @@ class Placing:
             return Rank.CLAIMS
         return Rank.SEEKS if self._held is None else Rank.HOLDS
 
-    def look(self, now: float, sizes: Sizes, others: Sequence[Place]) -> Step:
+    def look(self, now: float, sizes: LayerSizes, others: Sequence[Place]) -> PlacingStep:
         """Return the next step, given the other nodes and their layers (`others`).
 
         A step with `load` makes this node a holder of the span at once, for later decisions.
@@ -98,17 +98,17 @@ class Placing:
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
         if target is None:
-            return Step(None, Rank.SEEKS)
+            return PlacingStep(None, Rank.SEEKS)
         if target == self._held or self._is_filled(sizes, others):
             target = self._held
             self._claim = self._reason_since = None
-            return Step(target, Rank.HOLDS)
+            return PlacingStep(target, Rank.HOLDS)
         if target == self._claim:
             return self._confirm(now, target)
         if self._claim is None and self._held is not None:
             due = self._settled(now, complete=planned.complete)
             if now < due:
-                return Step(self._held, Rank.HOLDS, wake=due)
+                return PlacingStep(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
             return self._load(now, target)
         if self._claim is None:
@@ -116,9 +116,9 @@ class Placing:
         elif now >= self._claiming_since + CLAIM_LONGEST:
             return self._load(now, target)
         self._claim, self._claimed_at = target, now
-        return Step(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
+        return PlacingStep(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
-    def _is_filled(self, sizes: Sizes, others: Sequence[Place]) -> bool:
+    def _is_filled(self, sizes: LayerSizes, others: Sequence[Place]) -> bool:
         """Return whether other nodes now complete a chain with the held layers, so that a claim is
         moot."""
         if self._claim is None or self._held is None:
@@ -140,19 +140,19 @@ class Placing:
         settle = MOVE_SETTLE if complete else SPREAD_SETTLE
         return self._reason_since + self._jitter + settle * self._moves.factor(now)
 
-    def _confirm(self, now: float, span: Span) -> Step:
+    def _confirm(self, now: float, span: Span) -> PlacingStep:
         """Return the step for an existing claim: load once CLAIM_WAIT is over, or else wait until
         then."""
         due = self._claimed_at + CLAIM_WAIT
-        return self._load(now, span) if now >= due else Step(span, Rank.CLAIMS, wake=due)
+        return self._load(now, span) if now >= due else PlacingStep(span, Rank.CLAIMS, wake=due)
 
-    def _load(self, now: float, span: Span) -> Step:
+    def _load(self, now: float, span: Span) -> PlacingStep:
         """Hold the span, and count a move if other layers were held before. Return a step with
         `load`."""
         if self._held is not None:
             self._moves.note(now)
         self.hold(span)
-        return Step(span, Rank.HOLDS, load=True)
+        return PlacingStep(span, Rank.HOLDS, load=True)
 
 
 class Facts:

@@ -14,7 +14,7 @@ from itertools import accumulate
 from ...state.membership.record import Rank
 from ...transport.identity import PeerId
 from ..defaults import AHEAD_STEPS, PLAN_DROPS, PLAN_STEPS
-from .coverage import Coverage, Sizes, Span
+from .coverage import Coverage, LayerSizes, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Work:
     steps: int = 0
 
 
-def plan(sizes: Sizes, places: Sequence[Place]) -> Plan:
+def plan(sizes: LayerSizes, places: Sequence[Place]) -> Plan:
     """Return the plan for these nodes.
 
     A seeking node that can hold the whole model does so. If a chain exists, no node moves. If no
@@ -86,7 +86,7 @@ def has_chain(layers: int, spans: Iterable[Span]) -> bool:
     return layers in reached
 
 
-def _is_placed(sizes: Sizes, place: Place) -> bool:
+def _is_placed(sizes: LayerSizes, place: Place) -> bool:
     """Return whether the node has a valid layer range of this model."""
     return place.span is not None and 0 <= place.span[0] < place.span[1] <= sizes.layers
 
@@ -96,7 +96,9 @@ def _order(place: Place) -> tuple[int, int, PeerId]:
     return place.rank, -place.memory, place.peer
 
 
-def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> dict[PeerId, Span]:
+def _spread(
+    sizes: LayerSizes, spans: Iterable[Span], seeking: Sequence[Place]
+) -> dict[PeerId, Span]:
     """Return spans for seeking nodes: missing layers, or else those with the fewest replicas.
 
     Each span counts as a replica for the nodes that follow. Beyond AHEAD_STEPS of work it no longer
@@ -115,7 +117,9 @@ def _spread(sizes: Sizes, spans: Iterable[Span], seeking: Sequence[Place]) -> di
     return found
 
 
-def _mended(sizes: Sizes, placed: Sequence[Place], seeking: Sequence[Place]) -> dict[PeerId, Span]:
+def _mended(
+    sizes: LayerSizes, placed: Sequence[Place], seeking: Sequence[Place]
+) -> dict[PeerId, Span]:
     """Return the spans of the nodes that should move or start, if there is no chain.
 
     First tries to preserve the spans of as many nodes as possible, and releases one node after
@@ -171,13 +175,13 @@ def _span(place: Place) -> Span:
     return place.span
 
 
-def _waste(sizes: Sizes, place: Place) -> int:
+def _waste(sizes: LayerSizes, place: Place) -> int:
     """Return how many layers a node could hold in addition to its present ones."""
     start, stop = _span(place)
     return _room(sizes, place, first=start == 0, last=stop == sizes.layers) - (stop - start)
 
 
-def _room(sizes: Sizes, place: Place, *, first: bool = False, last: bool = False) -> int:
+def _room(sizes: LayerSizes, place: Place, *, first: bool = False, last: bool = False) -> int:
     """Return how many layers fit on a node, at most all of them.
 
     If `first`, the node must also hold the embedding; if `last`, the head. If both, the result is
@@ -200,7 +204,7 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 
 
 def _filled(
-    sizes: Sizes, kept: Sequence[Place], free: Sequence[Place], work: _Work
+    sizes: LayerSizes, kept: Sequence[Place], free: Sequence[Place], work: _Work
 ) -> dict[PeerId, Span] | None:
     """Return spans with which free nodes fill all gaps between `kept`, or None if that is
     impossible."""
@@ -213,7 +217,7 @@ def _filled(
     return found
 
 
-def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict[PeerId, Span]:
+def _joined(sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict[PeerId, Span]:
     """Return spans of a few nodes that fill a gap exactly, or nothing if all of them are too small.
 
     Uses nodes that hold no layers if these suffice.
@@ -222,7 +226,9 @@ def _joined(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict
     return dict(_row(sizes, gap, free, work) or _row(sizes, gap, pool, work))
 
 
-def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tuple[PeerId, Span]]:
+def _row(
+    sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _Work
+) -> list[tuple[PeerId, Span]]:
     """Return (peer, span) for the nodes chosen to fill a gap, or nothing if the pool does not
     suffice.
 
@@ -256,7 +262,7 @@ def _row(sizes: Sizes, gap: Span, pool: Sequence[Place], work: _Work) -> list[tu
     return row
 
 
-def _lined_up(sizes: Sizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
+def _lined_up(sizes: LayerSizes, gap: Span, nodes: Sequence[Place]) -> list[tuple[PeerId, Span]]:
     """Return (peer, span) for these nodes so that they fill the gap in a row, or nothing if
     impossible.
 
@@ -311,7 +317,9 @@ def _best_ends(
     return min(pairs, key=lambda pair: (cost[pair], pair[0], -pair[1]), default=None)
 
 
-def _partly(sizes: Sizes, kept: Sequence[Place], movable: Sequence[Place]) -> dict[PeerId, Span]:
+def _partly(
+    sizes: LayerSizes, kept: Sequence[Place], movable: Sequence[Place]
+) -> dict[PeerId, Span]:
     """Return spans with which seeking and spare nodes fill parts of the gaps that they cannot
     fill."""
     names = {place.peer for place in kept}

@@ -17,7 +17,7 @@ DTypeSetting = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldShard:
     """Properties of the loaded shard, which the stage needs to check messages."""
 
     root: str
@@ -98,11 +98,11 @@ def shard_of(
     )
 
 
-def held_of(shard: LoadShard, arch: Architecture) -> Held:
+def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
     """Return the properties of a loaded shard that the stage needs to check messages."""
     parts = shard.parts
     position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
-    return Held(
+    return HeldShard(
         shard.root,
         parts,
         shard.dtype,

@@ -9,12 +9,12 @@ from contextlib import suppress
 import trio
 
 from ...dht.errors import ModelError
-from ...dht.names import Meaning
+from ...dht.names import NameMeaning
 from ...state.directory import Directory
 from ...transport.host.seam import Host
 from ..defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
 from ..inference.sources import Find
-from ..placement.demand import Backing, Choice, choose_model, choose_other, waiting_sentence
+from ..placement.demand import Backing, ServingChoice, choose_model, choose_other, waiting_sentence
 
 
 class Choosing:
@@ -41,10 +41,10 @@ class Choosing:
         self._find = find
         self._say = say
         self._unfit = set[str]()
-        self.meant: Meaning | None = None
+        self.meant: NameMeaning | None = None
         """The owner's model, or None until its name is resolved."""
 
-    async def model(self) -> Choice:
+    async def model(self) -> ServingChoice:
         """Return the owner's model. If the owner named none, wait until a model is needed and
         return it.
 
@@ -52,7 +52,7 @@ class Choosing:
         """
         if self._model is not None:
             meant = await self._named_model(self._model)
-            return Choice(meant.root, "its owner named it", True)
+            return ServingChoice(meant.root, "its owner named it", True)
         began = self._host.now()
         while True:
             version = self._directory.version
@@ -64,7 +64,7 @@ class Choosing:
                 await self._directory.changed(version)
             await trio.sleep(DEMAND_LOOK[0])
 
-    async def other_model(self, root: str) -> Choice | None:
+    async def other_model(self, root: str) -> ServingChoice | None:
         """Return another model that needs this node, or None if there is none.
 
         Returns None too if the owner named the model, or if the other nodes cannot serve the
@@ -80,7 +80,7 @@ class Choosing:
         """Exclude a model of which not even one layer fits on this node from later choices."""
         self._unfit.add(root)
 
-    async def _wanted(self) -> Choice | None:
+    async def _wanted(self) -> ServingChoice | None:
         """Return the choice from what is known now, or None if there is no reason to serve any
         model.
 
@@ -95,7 +95,7 @@ class Choosing:
             self._say("finding out which models members want")
         return choice
 
-    async def _named_model(self, name: str) -> Meaning:
+    async def _named_model(self, name: str) -> NameMeaning:
         """Resolve the name that the owner gave. Raises ModelError if that fails for MODEL_PATIENCE
         seconds."""
         with trio.move_on_after(MODEL_PATIENCE):

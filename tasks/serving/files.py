@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...dht.content.manifest import Manifest
-from ...dht.names import Meaning
+from ...dht.names import NameMeaning
 from ...state.defaults import MODELS
 from ...state.membership.record import ModelName
 from ...transport import naming
@@ -12,13 +12,13 @@ from ...transport.host.seam import Host
 from ..engine.families import Architecture
 from ..engine.interface import DType, Parts
 from ..errors import ServingError
-from ..inference.sources import Sources
-from ..placement.coverage import Sizes, Span
+from ..inference.sources import ModelSources
+from ..placement.coverage import LayerSizes, Span
 from ..placement.holes import parts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShardPlan:
     """A shard of a model that this node is to serve."""
 
     manifest: Manifest
@@ -31,14 +31,14 @@ class Plan:
         return self.manifest.root
 
     @property
-    def sizes(self) -> Sizes:
-        return Sizes.of(self.arch, self.dtype)
+    def sizes(self) -> LayerSizes:
+        return LayerSizes.of(self.arch, self.dtype)
 
     @property
     def span(self) -> Span:
         return self.parts.start, self.parts.stop
 
-    def at(self, span: Span) -> "Plan":
+    def at(self, span: Span) -> "ShardPlan":
         """Return the plan for other layers of the same model."""
         return replace(self, parts=parts_of(*span, self.arch.layers))
 
@@ -46,14 +46,14 @@ class Plan:
 class ShardFiles:
     """Fetching and deletion of the chunks of this node's shard."""
 
-    def __init__(self, host: Host, sources: Sources) -> None:
+    def __init__(self, host: Host, sources: ModelSources) -> None:
         self._host = host
         self._sources = sources
         self._library = sources.library
         self._directory = sources.directory
 
     async def fetch(
-        self, plan: Plan, progress: Callable[[int, int], None], *, named: bool, asked: bool
+        self, plan: ShardPlan, progress: Callable[[int, int], None], *, named: bool, asked: bool
     ) -> None:
         """Fetch the missing chunks of a shard, and publish that this node has chunks of the model.
 
@@ -68,7 +68,7 @@ class ShardFiles:
         if root not in (holdings := self._directory.own().holdings):
             self._directory.publish(holdings=(*holdings, root))
 
-    async def drop_damaged(self, plan: Plan, description: str) -> None:
+    async def drop_damaged(self, plan: ShardPlan, description: str) -> None:
         """Delete the damaged chunks of a shard so that they are fetched again.
 
         Raises ServingError if any chunk was damaged. `description` names the shard in the message.
@@ -83,7 +83,7 @@ class ShardFiles:
                 hint="if it happens again, look at the disk and at the memory of this machine",
             )
 
-    async def keep_name(self, root: str, meant: Meaning | None) -> None:
+    async def keep_name(self, root: str, meant: NameMeaning | None) -> None:
         """Store and publish a name of the served model, so that it outlives the node that it came
         from.
 
@@ -99,7 +99,7 @@ class ShardFiles:
         await self._library.set_name(model.name, root)
         self._directory.publish(models=(*own, model))
 
-    async def _digests(self, plan: Plan) -> list[str]:
+    async def _digests(self, plan: ShardPlan) -> list[str]:
         """Return the digests of all chunks of a shard."""
         parts = plan.parts
         return await self._host.offload(
@@ -107,7 +107,7 @@ class ShardFiles:
         )
 
 
-def _meant_name(root: str, meant: Meaning | None) -> ModelName | None:
+def _meant_name(root: str, meant: NameMeaning | None) -> ModelName | None:
     """Return the owner's name for a model that no member names, or None if the owner gave none."""
     if meant is None or meant.root != root or not (meant.name and meant.layers):
         return None

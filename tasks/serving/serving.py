@@ -16,15 +16,15 @@ from ..engine.errors import EngineError
 from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import Engine
 from ..errors import ServingError
-from ..inference.sources import Sources
+from ..inference.sources import ModelSources
 from ..inference.stage import Stage
 from ..placement.coverage import Span
 from ..placement.demand import Backing
 from ..placement.holes import no_fit, parts_of
 from ..placement.shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .choosing import Choosing
-from .files import Plan, ShardFiles
-from .standing import Standing
+from .files import ShardFiles, ShardPlan
+from .standing import ModelStanding
 
 Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
 
@@ -42,7 +42,7 @@ class RestartingEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class ServingDevice:
     """The device that computes a shard: an engine, and the stage that runs all gateways' sessions
     on it.
 
@@ -86,8 +86,8 @@ class Serving:
     def __init__(
         self,
         host: Host,
-        device: Device,
-        sources: Sources,
+        device: ServingDevice,
+        sources: ModelSources,
         settings: ServingSettings,
         *,
         backing: Callable[[], Backing],
@@ -96,7 +96,7 @@ class Serving:
         name."""
         self._host = host
         self._files = ShardFiles(host, sources)
-        self._standing = Standing(host, sources.directory, settings.memory)
+        self._standing = ModelStanding(host, sources.directory, settings.memory)
         self._choosing = Choosing(
             host,
             sources.directory,
@@ -113,7 +113,7 @@ class Serving:
         self._why = ""
         self.loaded_bytes = 0
         """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
-        self._plan: Plan | None = None
+        self._plan: ShardPlan | None = None
         self._restarted = trio.Event()
         self._barred: str | None = None
         self._bar_changed = trio.Event()
@@ -242,7 +242,7 @@ class Serving:
 
     # Choosing.
 
-    async def _choose(self) -> Plan:
+    async def _choose(self) -> ShardPlan:
         choice = await self._choosing.model()
         self._why = f"{self._name(choice.root)}: {choice.why}"
         return await self._place(choice.root)
@@ -263,7 +263,7 @@ class Serving:
             )
         return start, stop
 
-    async def _place(self, root: str) -> Plan:
+    async def _place(self, root: str) -> ShardPlan:
         """Choose layers of a model, given what the other nodes hold of it.
 
         Waits until layers are needed. Raises ShoalError if that fails or no layer fits.
@@ -279,16 +279,16 @@ class Serving:
             raise no_fit(plan.sizes, self._settings.memory)
         return plan.at(span)
 
-    async def _read(self, root: str) -> Plan:
+    async def _read(self, root: str) -> ShardPlan:
         """Return a plan with all layers of a model. The caller then chooses the layers."""
         manifest = await self._sources.manifest(root)
         arch = architecture(manifest.config)
         dtype = choose_dtype(manifest, self._settings.dtype)
-        return Plan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
+        return ShardPlan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
 
     # Changing.
 
-    async def _until_changed(self, plan: Plan) -> None:
+    async def _until_changed(self, plan: ShardPlan) -> None:
         """Wait until the engine has restarted or the chunks of other layers have been fetched."""
         async with trio.open_nursery() as nursery:
             if self._settings.layers is None:
@@ -296,7 +296,7 @@ class Serving:
             await self._restarted.wait()
             nursery.cancel_scope.cancel()
 
-    async def _change(self, plan: Plan, loaded: trio.CancelScope) -> None:
+    async def _change(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Choose and fetch the layers to serve next, while the loaded layers are still served."""
         while True:
             try:
@@ -314,7 +314,7 @@ class Serving:
                 loaded.cancel()
                 return
 
-    async def _next(self, plan: Plan) -> Plan:
+    async def _next(self, plan: ShardPlan) -> ShardPlan:
         """Wait until other layers of this model, or another model, are needed. Return the plan for
         them."""
         while True:
@@ -324,7 +324,7 @@ class Serving:
             if (other := await self._other_model(plan)) is not None:
                 return other
 
-    async def _other_model(self, plan: Plan) -> Plan | None:
+    async def _other_model(self, plan: ShardPlan) -> ShardPlan | None:
         """Claim and return layers of another model, or return None if this node should not move.
 
         The node moves if the other model needs it more than its present model, which other nodes
@@ -347,14 +347,14 @@ class Serving:
         self._hold(other.at(span))
         return other.at(span)
 
-    def _hold(self, plan: Plan) -> None:
+    def _hold(self, plan: ShardPlan) -> None:
         """Publish that this node holds these layers, and decide about moves from there."""
         rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
         self._standing.hold(plan.root, plan.sizes, plan.span, rank)
 
     # Fetching and loading.
 
-    async def _fetch(self, plan: Plan) -> None:
+    async def _fetch(self, plan: ShardPlan) -> None:
         self._say("fetching", f"fetching {self._describe(plan)}")
 
         def progress(done: int, total: int) -> None:
@@ -365,7 +365,7 @@ class Serving:
         await self._files.fetch(plan, progress, named=named, asked=asked)
         await self._files.keep_name(plan.root, self._choosing.meant)
 
-    async def _load(self, engine: RestartingEngine, plan: Plan) -> None:
+    async def _load(self, engine: RestartingEngine, plan: ShardPlan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
         shard = await self._host.offload(  # many paths: takes almost 1 s for 140 GB
             shard_of,
@@ -384,7 +384,7 @@ class Serving:
         self._publish(plan, tokens)
         self._state = ServingStatus("serving", self._serves(plan))
 
-    def _publish(self, plan: Plan, tokens: int) -> None:
+    def _publish(self, plan: ShardPlan, tokens: int) -> None:
         parts = plan.parts
         record = ShardRecord(
             root=plan.manifest.root,
@@ -416,10 +416,10 @@ class Serving:
     def _say(self, phase: Phase, text: str) -> None:
         self._state = ServingStatus(phase, text)
 
-    def _serves(self, plan: Plan) -> str:
+    def _serves(self, plan: ShardPlan) -> str:
         return f"serving {self._describe(plan)}"
 
-    def _describe(self, plan: Plan) -> str:
+    def _describe(self, plan: ShardPlan) -> str:
         parts = plan.parts
         return f"layers {parts.start}:{parts.stop} of {self._name(plan.manifest.root)}"
 
@@ -430,5 +430,5 @@ class Serving:
         return naming.shown(names.get(root, root[:12]))
 
 
-def _kv_token_bytes(plan: Plan) -> int:
+def _kv_token_bytes(plan: ShardPlan) -> int:
     return kv_token_bytes(plan.arch, plan.parts.start, plan.parts.stop, plan.dtype)

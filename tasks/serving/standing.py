@@ -13,14 +13,14 @@ from ...state.directory import Directory
 from ...state.membership.record import Aim, Rank
 from ...transport.host.seam import Host
 from ..defaults import CLAIM_WAIT, PLACE_LOOK
-from ..placement.coverage import Sizes, Span
-from ..placement.placing import Facts, Moves, Placing, Step
+from ..placement.coverage import LayerSizes, Span
+from ..placement.placing import Facts, Moves, Placing, PlacingStep
 from ..placement.plan import Place, plan
 
 _JITTERS: Final = 256
 
 
-class Standing:
+class ModelStanding:
     """Place of one node in one model at a time.
 
     `memory` is the number of bytes that the node offers.
@@ -35,10 +35,10 @@ class Standing:
         self._jitter: float | None = None
         self._facts: Facts | None = None
         self._seen: list[Place] | None = None
-        self._idle: Step | None = None  # the last step, if only news can change it
+        self._idle: PlacingStep | None = None  # the last step, if only news can change it
         self._silent = False
 
-    def take_up(self, root: str, sizes: Sizes) -> None:
+    def take_up(self, root: str, sizes: LayerSizes) -> None:
         """Start to decide about a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
@@ -62,7 +62,7 @@ class Standing:
                 await self._directory.changed(version)
                 await trio.sleep(pause)
 
-    async def _look(self) -> Step:
+    async def _look(self) -> PlacingStep:
         """Decide from the current member records, publish the aim, and return the step."""
         assert self._facts is not None
         now, members = self._host.now(), self._directory.members()
@@ -77,7 +77,7 @@ class Standing:
         self._idle = None if step.load or step.wake < inf else step
         return step
 
-    async def claim_other(self, root: str, sizes: Sizes) -> Span | None:
+    async def claim_other(self, root: str, sizes: LayerSizes) -> Span | None:
         """Publish a claim on layers of another model, and wait for competing claims.
 
         Returns the layers, or None if none fits.
@@ -92,7 +92,7 @@ class Standing:
             await trio.sleep(CLAIM_WAIT)
         return span
 
-    def hold(self, root: str, sizes: Sizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
+    def hold(self, root: str, sizes: LayerSizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
         """Set and publish the layers that this node holds."""
         if self._facts is None or self._facts.root != root:
             self.take_up(root, sizes)

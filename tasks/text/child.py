@@ -22,14 +22,14 @@ from ...transport.message import Message
 from ..defaults import TEXT_MEMORY, TEXT_REPLY_BYTES, TEXT_REQUEST_BYTES
 from ..errors import TextError
 from .frames import (
+    ChildReply,
+    ChildRequest,
     Decode,
     Decoded,
     Encode,
     EncodeChat,
     Ids,
     Load,
-    Reply,
-    Request,
     TextInfo,
     pack_frame,
     unpack_body,
@@ -88,7 +88,7 @@ class Server:
 
     def answer(self, fields: Fields) -> bytes:
         """Execute a request and return the frame with the reply. Failures are replies too."""
-        request = typed(Request, fields)
+        request = typed(ChildRequest, fields)
         number = request.id
         try:
             reply = self._operations[request.op](fields)
@@ -136,7 +136,7 @@ class Server:
 def _refusal(number: int, code: str, message: str) -> bytes:
     """Return the frame that reports a failed request."""
     printable = "".join(c if c.isprintable() else " " for c in message[:300])
-    return pack_frame(Reply(number, code, printable).fields())
+    return pack_frame(ChildReply(number, code, printable).fields())
 
 
 def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
@@ -147,7 +147,7 @@ def serve(stream: BinaryIO, send: Callable[[bytes], None]) -> None:
         if length > TEXT_REQUEST_BYTES:
             return
         request = unpack_body(stream.read(length))
-        signal.setitimer(signal.ITIMER_REAL, typed(Request, request).seconds + ALARM_GRACE)
+        signal.setitimer(signal.ITIMER_REAL, typed(ChildRequest, request).seconds + ALARM_GRACE)
         answer = server.answer(request)
         signal.setitimer(signal.ITIMER_REAL, 0)
         send(answer)

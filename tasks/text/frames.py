@@ -20,7 +20,7 @@ _MESSAGE_BYTES = 1200
 _Id = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 
 
-class Request(Message, frozen=True):
+class ChildRequest(Message, frozen=True):
     """Common fields of all requests: a number, an operation, and the time limit in seconds."""
 
     id: int
@@ -28,7 +28,7 @@ class Request(Message, frozen=True):
     seconds: float
 
 
-class Files(Message, frozen=True):
+class TextFiles(Message, frozen=True):
     """Text files of a model, and the ids of special tokens in its config.json."""
 
     tokenizer: bytes
@@ -43,7 +43,7 @@ class Files(Message, frozen=True):
 class Load(Message, frozen=True):
     """Request `load`: load these files."""
 
-    files: Files
+    files: TextFiles
 
 
 class Encode(Message, frozen=True):
@@ -69,7 +69,7 @@ class Decode(Message, frozen=True):
     cut: Natural
 
 
-class Reply(Message, frozen=True):
+class ChildReply(Message, frozen=True):
     """Common fields of all replies: the number of the request, and a `code` if the request
     failed."""
 

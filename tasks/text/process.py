@@ -34,16 +34,16 @@ from ..defaults import (
 from ..errors import TextError
 from .detokenizer import StopFilter, TextWindow
 from .frames import (
+    ChildReply,
+    ChildRequest,
     Decode,
     Decoded,
     Encode,
     EncodeChat,
-    Files,
     FrameReader,
     Ids,
     Load,
-    Reply,
-    Request,
+    TextFiles,
     TextInfo,
     pack_frame,
 )
@@ -60,7 +60,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatTurn:
     """One message of a conversation. Its role is `system`, `user`, `assistant` or another of the
     template."""
 
@@ -180,7 +180,7 @@ class TextProcess:
         return await self._ids("encode", Encode(text, add_special))
 
     async def encode_chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
+        self, messages: Sequence[ChatTurn], *, add_generation_prompt: bool = True
     ) -> list[int]:
         """Return the token ids of a conversation, formatted with the model's chat template."""
         if len(messages) > TEXT_MESSAGES:
@@ -229,13 +229,13 @@ class TextProcess:
     def _new(self, operation: str, seconds: float, message: Declared) -> _Request:
         """Create a request that has `seconds` from when the child can begin with it."""
         number = next(self._numbers)
-        head = Request(number, operation, seconds).fields()
+        head = ChildRequest(number, operation, seconds).fields()
         return _Request(number, operation, pack_frame(head | message.fields()), seconds)
 
     def _request_load(self) -> _Request:
         """Create the request that loads the model's files."""
         files = self._files
-        told = Files(
+        told = TextFiles(
             files.tokenizer,
             files.tokenizer_config,
             files.special_tokens,
@@ -313,12 +313,12 @@ class TextProcess:
         seconds = self._queue[0].seconds if self._queue else inf
         self._clock.deadline = trio.current_time() + seconds
 
-    def _answer(self, fields: Mapping[str, object]) -> Reply:
+    def _answer(self, fields: Mapping[str, object]) -> ChildReply:
         """Complete the first request of the queue with the child's reply.
 
         Raises TextError if the reply does not belong to that request, or if the load failed.
         """
-        reply = _read(Reply, fields)
+        reply = _read(ChildReply, fields)
         if not self._queue or reply.id != self._queue[0].number:
             raise _nonsense()
         code, message = reply.code, reply.message

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from ..defaults import TEXT_BYTES
 from ..errors import TextError
-from .frames import Files, TextInfo
+from .frames import TextFiles, TextInfo
 from .special import Special, special_tokens, stop_ids
 from .template import ChatTemplate
 
@@ -18,7 +18,7 @@ class Tokens:
     Must be used only in the sandbox, because the files are untrusted.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: TextFiles) -> None:
         self._tokenizer = _tokenizer(files.tokenizer)
         config = _json_map("tokenizer_config", files.tokenizer_config)
         special_map = _json_map("special_tokens", files.special_tokens)

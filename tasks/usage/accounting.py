@@ -13,10 +13,10 @@ import trio
 
 from ...state.errors import FeedFull
 from ...state.service import State
-from ...state.views.usage import Count, usage_fact, usage_key
+from ...state.views.usage import UsageCount, usage_fact, usage_key
 from ...transport.identity import PeerId
 from .. import defaults
-from .metering import Meter, Use
+from .metering import UsageMeter, Use
 
 KIND = "usage"
 NO_ROOT = "0" * 64
@@ -46,14 +46,14 @@ class Accounting:
     """
 
     def __init__(
-        self, state: State, own: PeerId, meter: Meter, payer: Payer = gateway_pays
+        self, state: State, own: PeerId, meter: UsageMeter, payer: Payer = gateway_pays
     ) -> None:
         self._state = state
         self._own = own
         self._meter = meter
         self._payer = payer
-        self._counted: dict[User, Count] = {}
-        self._unknown: dict[Use, tuple[Count, int]] = {}  # (count, lookups so far)
+        self._counted: dict[User, UsageCount] = {}
+        self._unknown: dict[Use, tuple[UsageCount, int]] = {}  # (count, lookups so far)
 
     async def run(self) -> None:
         """Look up payers, and write the sums to the feed every USAGE_PACE seconds, until
@@ -96,7 +96,7 @@ class Accounting:
         """
         looked, self._unknown = self._unknown, {}
         for use, count in self._meter.take().items():
-            known, times = looked.get(use, (Count(), 0))
+            known, times = looked.get(use, (UsageCount(), 0))
             looked[use] = known + count, times
         waiting = Counter[PeerId]()
         for use, (count, times) in looked.items():
@@ -108,18 +108,18 @@ class Accounting:
                 continue
             user = payer or use.gateway, use.root
             if user[0] != self._own:
-                self._counted[user] = self._counted.get(user, Count()) + count
+                self._counted[user] = self._counted.get(user, UsageCount()) + count
 
-    def _count(self, key: str) -> Count:
+    def _count(self, key: str) -> UsageCount:
         """Return the sum under this key in the feed. Missing and malformed numbers count as 0."""
         said = self._state.get(KIND, key) or {}
         numbers = (said.get(name, 0) for name in _FIELDS)
-        return Count(*(number if type(number) is int else 0 for number in numbers))
+        return UsageCount(*(number if type(number) is int else 0 for number in numbers))
 
 
 def merged(
-    own: PeerId, before: Mapping[str, Count], counted: Mapping[User, Count]
-) -> dict[str, Count]:
+    own: PeerId, before: Mapping[str, UsageCount], counted: Mapping[User, UsageCount]
+) -> dict[str, UsageCount]:
     """Return the new sums by key: the sums in the feed (`before`) plus the new counts (`counted`).
 
     Beyond USAGE_USERS users, those with the least computing time are merged permanently into the
@@ -129,12 +129,12 @@ def merged(
     sums = {key: count for key, count in before.items() if key != others}
     for (client, root), count in counted.items():
         key = usage_key(client, root)
-        sums[key] = sums.get(key, Count()) + count
+        sums[key] = sums.get(key, UsageCount()) + count
     ranked = sorted(sums, key=lambda key: (_rank(sums[key]), key), reverse=True)
-    rest = before.get(others, Count())
+    rest = before.get(others, UsageCount())
     for key in ranked[defaults.USAGE_USERS :]:
         rest += sums.pop(key)
-    if rest != Count():
+    if rest != UsageCount():
         sums[others] = rest
     return sums
 
@@ -144,5 +144,5 @@ def others_key(own: PeerId) -> str:
     return usage_key(own, NO_ROOT)
 
 
-def _rank(count: Count) -> tuple[int, int, int]:
+def _rank(count: UsageCount) -> tuple[int, int, int]:
     return count.busy_ms, count.tokens_in + count.tokens_out, count.requests

@@ -14,7 +14,7 @@ import trio
 
 from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.content.library import Library
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -47,7 +47,7 @@ async def fetch(data: Path, address: str, root: str) -> str:
     library.store = TellingStore(host, data / "chunks")
     await library.open()
     endpoint = Endpoint(host, Identity.generate(host), admission=OpenSwarm())
-    exchange = Exchange(host, endpoint, library)
+    exchange = ChunkExchange(host, endpoint, library)
     async with trio.open_nursery() as nursery:
         await nursery.start(endpoint.run, "127.0.0.1", 0)
         link = await endpoint.dial(Address.parse(address), timeout=10)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from shoal.dht.kademlia.lookup import Lookup
-from shoal.dht.kademlia.messages import Find, Found, Store
+from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
 from shoal.dht.kademlia.query import Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
@@ -79,13 +79,13 @@ class Node:
         self.up = True
         self.asked = 0
 
-    def find(self, find: Find) -> Found:
+    def find(self, find: Find) -> FindReply:
         self.asked += 1
         records = self.store.find(find.keys, 0.0, most=find.most, kinds=find.kinds)
         nearest = tuple(tuple(self.table.nearest(key)) for key in (*find.keys, *find.near))
-        return Found(records, nearest)
+        return FindReply(records, nearest)
 
-    def keep(self, store: Store, sender: PeerId) -> list[str]:
+    def keep(self, store: StoreRequest, sender: PeerId) -> list[str]:
         self.asked += 1
         return [
             self.store.put(

@@ -6,9 +6,9 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.errors import ModelError
-from shoal.dht.finding import Found
+from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.foundrecords import FoundRecord
-from shoal.dht.names import Asked, Names, Source, chosen, read, spelled
+from shoal.dht.names import Asked, Names, VoucherSource, chosen, read, spelled
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import Body, NameBody, OtherBody
 from shoal.transport.identity import PeerId
@@ -40,9 +40,9 @@ class Swarm:
             told=lambda: self.told,
         )
 
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(self, key: Key, **how: Any) -> FindingResult:
         self.asked.append(key)
-        return Found(tuple(self.far))
+        return FindingResult(tuple(self.far))
 
     def says(self, author: int, said: Body, age: float = 5.0) -> None:
         self.far.append(FoundRecord(record(said, author), age, KEEPER))
@@ -55,14 +55,14 @@ async def test_names_given_here_take_precedence() -> None:
     swarm.told = [(identity(1).peer, body("tiny", B)), (OWN, body("tiny", A))]
     swarm.says(2, body("tiny", C))
     meant = await swarm.names.resolve("tiny")
-    assert (meant.root, meant.source, meant.layers) == (A, Source.HERE, 6)
+    assert (meant.root, meant.source, meant.layers) == (A, VoucherSource.HERE, 6)
     assert [each.peer for each in meant.vouchers] == [OWN] and not swarm.asked
     del swarm.here["tiny"], swarm.told[1]
     assert (await swarm.names.resolve("tiny")).root == B, "then those of members"
     assert not swarm.asked
     swarm.told.clear()
     meant = await swarm.names.resolve("tiny")
-    assert (meant.root, meant.source) == (C, Source.DHT), "then those in the DHT"
+    assert (meant.root, meant.source) == (C, VoucherSource.DHT), "then those in the DHT"
     assert swarm.asked == [record_key("name", "tiny")]
     assert [(each.peer, each.age) for each in meant.vouchers] == [(identity(2).peer, 5.0)]
 
@@ -116,7 +116,7 @@ async def test_an_author_counts_once_by_its_nearest_source() -> None:
     swarm.says(2, body("tiny", A), age=9.0)
     (meant,) = await swarm.names.meanings("tiny")
     assert [(each.peer, each.source) for each in meant.vouchers] == [
-        (identity(1).peer, Source.MEMBERS), (identity(2).peer, Source.DHT),
+        (identity(1).peer, VoucherSource.MEMBERS), (identity(2).peer, VoucherSource.DHT),
     ]  # fmt: skip
 
 

@@ -14,8 +14,8 @@ import trio
 
 from shoal.dht.content.library import Library
 from shoal.dht.content.manifest import Manifest
-from shoal.dht.errors import DiskFull
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.errors import NotEnoughDisk
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -118,7 +118,7 @@ async def test_an_import_survives_many_kills(tmp_path: Path, folder: Path, seed:
     await kill_imports(folder, tmp_path / "data", kills=15, seed=seed)
 
 
-class CountingExchange(Exchange):
+class CountingExchange(ChunkExchange):
     """Counts the chunks that it sent."""
 
     def __init__(self, host: FakeHost, endpoint: Endpoint, library: Library) -> None:
@@ -241,12 +241,12 @@ async def test_a_real_full_disk(tiny_disk: Path, tmp_path: Path) -> None:
     library = Library(host, tiny_disk / "data")
     library.store = type(library.store)(host, tiny_disk / "data" / "chunks", reserve=0)
     await library.open()
-    with pytest.raises(DiskFull) as early:
+    with pytest.raises(NotEnoughDisk) as early:
         await library.add(big)
     assert not host.files.writes
     assert early.value.free <= 4 * 2**20
     host.files.free = 2**40  # as if another program took the space after the check
-    with pytest.raises(DiskFull):
+    with pytest.raises(NotEnoughDisk):
         await library.add(big)
     assert host.files.writes
     assert check_store(tiny_disk / "data") == len(host.files.writes)

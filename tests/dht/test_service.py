@@ -11,7 +11,7 @@ import trio
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
 from shoal.dht.kademlia.foundrecords import FoundRecord
-from shoal.dht.kademlia.messages import Aged, Find, Found, Store, decode_codes
+from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest, decode_codes
 from shoal.dht.records.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
@@ -341,7 +341,7 @@ async def test_each_invalid_record_has_its_code_and_the_rest_is_stored(
     late = seal_record(liar.identity, name("late"), made=wall - 10**8, ttl=600)
     soon = seal_record(liar.identity, name("soon"), made=wall + 10**8, ttl=600)
     records = [good, late, soon, b"junk", good[:-1] + b"!", other]
-    payload = Store(tuple(Aged(0, each) for each in records)).encode()
+    payload = StoreRequest(tuple(Aged(0, each) for each in records)).encode()
     reply = await link.call("dht.store", payload=payload, timeout=5)
     codes = decode_codes(bytes(reply.payload), len(records))
     assert codes == ("", "expired", "far-future", "bad-signature", "bad-signature", "bad-signature")
@@ -374,7 +374,7 @@ async def test_floods_are_rate_limited(
         for _ in range(300):
             flood.start_soon(ask, "dht.find", Find(()).encode())
         for _ in range(100):
-            flood.start_soon(ask, "dht.store", Store(()).encode())
+            flood.start_soon(ask, "dht.store", StoreRequest(()).encode())
     assert ({"busy"} <= set(refused)) is defended
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
@@ -485,7 +485,7 @@ async def test_a_node_that_returns_a_forged_record_is_evicted(nursery: trio.Nurs
     def lie(_call: Any) -> Any:
         from shoal.transport.link.calls import Reply
 
-        return Reply(payload=Found(((Aged(0, forged),),), ((), ())).encode())
+        return Reply(payload=FindReply(((Aged(0, forged),),), ((), ())).encode())
 
     nodes[3].endpoint.handle("dht.find", lie)
     found = await nodes[0].dht.find(name("wanted").key)
@@ -510,7 +510,7 @@ async def test_a_full_message_does_not_block_the_event_loop(
         for n in range(defaults.STORE_RECORDS)
     ]
     records = records[: defaults.MESSAGE_RECORDS // (len(records[-1]) + 1)]
-    payload = Store(tuple(Aged(0, each) for each in records)).encode()
+    payload = StoreRequest(tuple(Aged(0, each) for each in records)).encode()
     turns, over = 0, False
 
     async def beat() -> None:

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from shoal.netsim.streams import Streams
+from shoal.netsim.streams import RandomStreams
 
 
 def draws(seed: int, owner: str, purpose: str) -> list[float]:
-    stream = Streams(seed).get(owner, purpose)
+    stream = RandomStreams(seed).get(owner, purpose)
     return [stream.random() for _ in range(5)]
 
 
@@ -19,7 +19,7 @@ def test_seed_owner_and_purpose_make_a_stream() -> None:
 
 
 def test_another_s_draws_change_nothing() -> None:
-    streams = Streams(1)
+    streams = RandomStreams(1)
     first = streams.get("alice", "loss").random()
     for _ in range(100):
         streams.get("bob", "loss").random()

@@ -13,7 +13,7 @@ from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.network import NEWS, Unanswered
 from shoal.state.replication.replica import Replica
 from shoal.transport.identity import Identity, PeerId
@@ -74,7 +74,7 @@ class FakeNode:
         self.peer, self.key = self.writer.peer, self.writer.key
         self.archive = MemoryArchive()
         self.replica = Replica(self.peer, self.archive, **replica)
-        self.exchange = Exchange(self.replica, self, Random(number).randrange)
+        self.exchange = FeedExchange(self.replica, self, Random(number).randrange)
         self.blamed: list[tuple[PeerId, str]] = []
         self.deaf = False  # answers no calls
         net.nodes[self.peer] = self

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import Entry
-from shoal.state.replication.exchange import Exchange
+from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.gossip import Item, Pulled, Told, encode_heads
 from shoal.state.replication.interest import Interest
 from shoal.state.replication.network import HAVE, PULL
@@ -21,7 +21,7 @@ async def asked(one: FakeNode, two: FakeNode, items: Sequence[Item]) -> None:
     async def answer(peer: PeerId, method: str, payload: bytes) -> bytes:
         if method == PULL:
             return Pulled(items).encode()
-        return await Exchange.answer(two.exchange, peer, method, payload)
+        return await FeedExchange.answer(two.exchange, peer, method, payload)
 
     two.exchange.answer = answer  # type: ignore[method-assign]
     for pull in one.exchange.next_pulls():

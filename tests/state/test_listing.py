@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.errors import BadRecord
 from shoal.state.feeds.entry import FeedName
-from shoal.state.feeds.feed import Outcome, Verdict
-from shoal.state.feeds.ownfacts import Said
+from shoal.state.feeds.feed import EntryOutcome, EntryVerdict
+from shoal.state.feeds.ownfacts import WrittenFacts
 from shoal.state.listing import Listing
 from shoal.state.membership.membership import Membership
 from shoal.state.membership.record import NOTHING, Capacity, MemberRecord, ModelName, ShardRecord
@@ -46,7 +46,7 @@ class Net:
         self.sure = True
         self.on_change: list[Callable[[], None]] = []
         self.views = Views()
-        self.said: dict[str, Said] = {}
+        self.said: dict[str, WrittenFacts] = {}
         self.published: list[dict[str, Any]] = []
         self.listing = Listing(RealHost(), cast(Membership, self), cast(State, self))
 
@@ -83,7 +83,7 @@ class Net:
 
     # As the state.
 
-    def say(self, said: Said) -> None:
+    def say(self, said: WrittenFacts) -> None:
         self.said[said.kind] = said
 
     def feed(
@@ -96,7 +96,7 @@ class Net:
         fresh: bool = False,
     ) -> None:
         packed = {key: None if v is None else msgpack.packb(v) for key, v in facts.items()}
-        verdict = Verdict(Outcome.NEWS, changed=packed)
+        verdict = EntryVerdict(EntryOutcome.NEWS, changed=packed)
         self.views.changed(FeedName(peer, kind, part), verdict)
 
     def describe(self, peer: PeerId, run: int) -> None:

@@ -19,7 +19,7 @@ from shoal.state.errors import StateError
 from shoal.state.feeds.committer import DISK
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.entry import Proof
-from shoal.state.feeds.ownfacts import Said
+from shoal.state.feeds.ownfacts import WrittenFacts
 from shoal.state.feeds.store import Store
 from shoal.state.membership.record import ModelName
 from shoal.state.replication.gossip import encode_heads, told
@@ -496,12 +496,12 @@ def test_own_facts_that_only_peers_have_are_not_restored() -> None:
 
     async def body(swarm: Swarm) -> None:
         one, two = await swarm.pair()
-        one.state.say(Said("models", {(0, "early"): MODEL}))
+        one.state.say(WrittenFacts("models", {(0, "early"): MODEL}))
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert two.names(one) == ["early"]
         await one.stop()
         anew = await swarm.node(one.identity)
-        anew.state.say(Said("models", {(0, "new"): MODEL}))
+        anew.state.say(WrittenFacts("models", {(0, "new"): MODEL}))
         swarm.connect(anew, two)
         await trio.sleep(5)
         assert two.names(anew) == ["new"]
@@ -512,7 +512,7 @@ def test_own_facts_that_only_peers_have_are_not_restored() -> None:
 def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
     async def body(swarm: Swarm) -> None:
         one = await swarm.node()
-        one.state.say(Said("models", {(0, "x" * 300): MODEL, (0, "short"): MODEL}))
+        one.state.say(WrittenFacts("models", {(0, "x" * 300): MODEL, (0, "short"): MODEL}))
         assert one.troubles[OWN_FEEDS].code == "fact-too-large"
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert one.names() == ["short"]

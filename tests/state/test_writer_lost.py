@@ -5,7 +5,7 @@ import trio
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import seal_entry
-from shoal.state.feeds.feed import Outcome
+from shoal.state.feeds.feed import EntryOutcome
 from tests.state.feeds.test_writer import ALICE, JOBS, MEMBER, Node
 from tests.state.test_service import MODEL, Swarm, run
 
@@ -79,7 +79,7 @@ def test_a_feed_that_has_forked_or_is_empty_is_not_written_again() -> None:
     twin = seal_entry(
         ALICE, "jobs", 0, epoch=mine.epoch, seq=0, parent=mine.parent, made=1, update=mine.update
     )
-    assert node.feed(JOBS).compare(mine, twin).outcome is Outcome.FORK
+    assert node.feed(JOBS).compare(mine, twin).outcome is EntryOutcome.FORK
     node.writer.renew()
     assert [entry.name for entry in node.flush()] == [MEMBER]
 

@@ -23,10 +23,10 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.gateway import Gateway, Message, Model, TextDelta
-from shoal.tasks.inference.generation import Text
+from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
+from shoal.tasks.inference.generation import TextCodec
 from shoal.tasks.inference.stage import Stage
-from shoal.tasks.placement.shard import Held
+from shoal.tasks.placement.shard import HeldShard
 from shoal.tasks.text.frames import TextInfo
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed, LinkClosed
@@ -355,7 +355,7 @@ class FakeText:
         await trio.lowlevel.checkpoint()
         return [ord(letter) % VOCABULARY for letter in text]
 
-    async def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    async def encode_chat(self, messages: Sequence[ChatTurn]) -> list[int]:
         return await self.encode("".join(f"<{item.role}>{item.content}" for item in messages))
 
     async def detokenizer(self, stop: Sequence[str] = ()) -> FakeDetokenizer:
@@ -370,7 +370,7 @@ class FakeModels:
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[Model]:
         await trio.lowlevel.checkpoint()
-        text = cast(Text, FakeText())
+        text = cast(TextCodec, FakeText())
         yield Model(ROOT, name, self._layers, HIDDEN, CONTEXT, VOCABULARY, text)
 
 
@@ -399,7 +399,7 @@ class Node:
 
     def serve(self, parts: Parts, kv_tokens: int = KV) -> None:
         self.engine.kv_tokens = kv_tokens
-        self.stage.serve(Held(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens))
+        self.stage.serve(HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens))
 
     async def _meet(self, peer: PeerId) -> None:
         """A link to a member that was cut off, where the swarm allows it."""

@@ -3,7 +3,7 @@
 import random
 from collections import defaultdict
 
-from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.connection import LaneConnection
 from shoal.transport.lane.events import (
     Answered,
     Called,
@@ -34,7 +34,7 @@ class Side:
 
     def __init__(self, *, dialled: bool, limits: Limits = SMALL, peer: Limits = SMALL) -> None:
         self.lane = Lane(dialled=dialled, limits=limits, remote=windows(peer), now=0.0)
-        self.connection: Connection | None = None
+        self.connection: LaneConnection | None = None
         self.mute = False
         self.called: list[Called] = []
         self.answers: dict[OutCall, Answered] = {}
@@ -46,7 +46,7 @@ class Side:
         self.reading = True
 
     @property
-    def wire(self) -> Connection:
+    def wire(self) -> LaneConnection:
         """The connection that carries the lane."""
         assert self.connection is not None
         return self.connection

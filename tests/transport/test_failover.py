@@ -16,7 +16,7 @@ from shoal.netsim.world import World
 from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
 from shoal.transport.errors import LinkClosed
-from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.connection import LaneConnection
 from shoal.transport.limits import Limits
 from shoal.transport.link.link import Link
 from shoal.transport.link.paths import LinkPaths
@@ -131,12 +131,12 @@ async def test_a_path_is_left_sooner_if_another_one_gets_replies(world: World) -
 
 @pytest.mark.parametrize(
     ("name", "off"),
-    [("is_outrun", lambda connection, other: False), ("hint", Connection.ping_soon)],
+    [("is_outrun", lambda connection, other: False), ("hint", LaneConnection.ping_soon)],
 )
 async def test_without_hints_a_path_gets_all_its_time(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, off: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(Connection, name, off)
+    monkeypatch.setattr(LaneConnection, name, off)
     assert await deaf(world) > 1
 
 

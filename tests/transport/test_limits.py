@@ -15,7 +15,7 @@ from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.limits import (
     Arrivals,
     Crowd,
-    Entry,
+    CrowdEntry,
     HalfOpen,
     Limits,
     Sources,
@@ -48,7 +48,7 @@ def test_arrivals_are_counted_by_network_and_in_all() -> None:
     arrivals = Arrivals(limits)
 
     def allow(ip: str, now: float, *, new: bool = False) -> bool:
-        return arrivals.allow(Entry(ip, new), now)
+        return arrivals.allow(CrowdEntry(ip, new), now)
 
     one, two, three = "192.0.2.1", "198.51.100.1", "203.0.113.1"
     assert [allow(one, 0.0) for _ in range(4)] == [True, True, True, False]
@@ -215,7 +215,9 @@ def _let_in(limits: Limits, per_s: int, seconds: int) -> int:
     """Return how many connections are accepted, each from a subnet of its own."""
     arrivals = Arrivals(limits)
     return sum(
-        arrivals.allow(Entry(f"{11 + (n & 63)}.{n >> 12}.{n >> 6 & 63}.1", new=True), n / per_s)
+        arrivals.allow(
+            CrowdEntry(f"{11 + (n & 63)}.{n >> 12}.{n >> 6 & 63}.1", new=True), n / per_s
+        )
         for n in range(per_s * seconds)
     )
 
@@ -233,7 +235,7 @@ def test_a_rush_of_honest_peers_gets_in() -> None:
     """All peers of a relay at once, some over two paths; 200 behind one router in a minute."""
     assert _let_in(Limits(), 1000, 1) == 1000
     arrivals = Arrivals(Limits())
-    assert all(arrivals.allow(Entry("192.0.2.1", new=n == 0), n * 0.3) for n in range(200))
+    assert all(arrivals.allow(CrowdEntry("192.0.2.1", new=n == 0), n * 0.3) for n in range(200))
 
 
 async def _held_open(world: World) -> list[str]:
@@ -291,7 +293,7 @@ async def _accepted(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
     looks = 0
     let_in = Accepting._let_in
 
-    def count(accepting: Accepting, address: str, now: float) -> Entry | None:
+    def count(accepting: Accepting, address: str, now: float) -> CrowdEntry | None:
         nonlocal looks
         looks += 1
         return let_in(accepting, address, now)

@@ -27,7 +27,7 @@ _REASONS: Final = {
 }
 
 
-class Refusal(Exception):
+class HttpRefusal(Exception):
     """Raised to refuse a request. `status` is the HTTP status, and `words` explain the reason to
     the author of the page."""
 
@@ -38,7 +38,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A complete request. Header names are in lower case. If a header occurs several times, the
     last one counts, but a second Host header is refused."""
 
@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """An HTTP response: its status, body and headers."""
 
     status: int
@@ -57,7 +57,7 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Exchange:
+class HttpExchange:
     """The server's side of one HTTP connection."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Exchange:
         self._head: h11.Request | None = None
         self._body = b""
 
-    def receive(self, data: bytes) -> Request | None:
+    def receive(self, data: bytes) -> HttpRequest | None:
         """Process received bytes (b"" at their end), and return the request once it is complete;
         return None before that.
 
@@ -86,12 +86,12 @@ class Exchange:
                 elif event is h11.NEED_DATA:
                     return None
                 else:
-                    raise Refusal(400, "the connection ended too early")
+                    raise HttpRefusal(400, "the connection ended too early")
         except h11.RemoteProtocolError as error:
             status = 400 if error.error_status_hint not in _REASONS else error.error_status_hint
-            raise Refusal(status, "the request is malformed") from None
+            raise HttpRefusal(status, "the request is malformed") from None
 
-    def respond(self, response: Response) -> bytes:
+    def respond(self, response: HttpResponse) -> bytes:
         """Return the encoded response, which is the last one on this connection. Return b"" if no
         response can be sent any more."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -121,23 +121,23 @@ class Exchange:
     def _take_head(self, head: h11.Request) -> None:
         self._head = head
         if head.method == b"CONNECT":
-            raise Refusal(405, "this is no proxy")
+            raise HttpRefusal(405, "this is no proxy")
         length = self._headers().get("content-length", "0")
         if not length.isdecimal() or int(length[:9]) > defaults.BODY_BYTES or len(length) > 9:
-            raise Refusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
+            raise HttpRefusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
 
     def _take_body(self, data: bytes) -> None:
         self._body += data
         if len(self._body) > defaults.BODY_BYTES:
-            raise Refusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
+            raise HttpRefusal(413, f"at most {defaults.BODY_BYTES} bytes are read")
 
     def _headers(self) -> dict[str, str]:
         assert self._head is not None
         return {name.decode("ascii"): value.decode("latin-1") for name, value in self._head.headers}
 
-    def _whole(self) -> Request:
+    def _whole(self) -> HttpRequest:
         assert self._head is not None
-        return Request(
+        return HttpRequest(
             self._head.method.decode("ascii"),
             self._head.target.decode("ascii"),
             self._headers(),

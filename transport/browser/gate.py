@@ -24,13 +24,13 @@ from ..guard import Guard
 from ..host.datagrams import Datagrams, Place
 from ..host.seam import Host
 from ..identity import Identity
-from ..limits import Crowd, Entry
+from ..limits import Crowd, CrowdEntry
 from ..networks import plain_ip
 from . import defaults
 from .clear import BrowserSession
 from .defaults import BrowserLimits
-from .exchange import Exchange, Refusal, Request, Response
-from .site import PAGES, Site, refusal
+from .exchange import HttpExchange, HttpRefusal, HttpRequest, HttpResponse
+from .site import PAGES, GateSite, refusal
 
 if TYPE_CHECKING:  # asyncio is imported only when a gate runs
     from .visits import Visits
@@ -67,7 +67,7 @@ class Exposure:
     best first."""
 
 
-class Gate:
+class BrowserGate:
     """A server for browsers on one IP address and one port number, for TCP and UDP.
 
     `deliver` is called with each session whose browser has proven its peer id. It must not block,
@@ -148,7 +148,7 @@ class Gate:
                         limits=self._limits,
                         guard=self._guard,
                     )
-                    site = Site(pages, self._hosts(listen), self._exposure.origins)
+                    site = GateSite(pages, self._hosts(listen), self._exposure.origins)
                     await self._serve(listener, site, self._visits, task_status)
             finally:
                 datagrams.close()
@@ -178,7 +178,7 @@ class Gate:
     async def _serve(
         self,
         listener: trio.SocketListener,
-        site: Site,
+        site: GateSite,
         visits: "Visits",
         task_status: trio.TaskStatus[int],
     ) -> None:
@@ -202,15 +202,17 @@ class Gate:
                     nursery, source, self._converse, stream, front, entry, end=stream.socket.close
                 )
 
-    async def _converse(self, stream: trio.SocketStream, front: "_Front", entry: Entry) -> None:
+    async def _converse(
+        self, stream: trio.SocketStream, front: "_Front", entry: CrowdEntry
+    ) -> None:
         """Read one request and send one response, each with a timeout of `request_s` seconds."""
-        exchange = Exchange()
-        response = Response(408)
+        exchange = HttpExchange()
+        response = HttpResponse(408)
         try:
             try:
                 with trio.move_on_after(self._limits.request_s):
                     response = front.respond(await _read(stream, exchange))
-            except Refusal as refused:
+            except HttpRefusal as refused:
                 response = refusal(refused)
             self._refused += response.status >= 400
             with trio.move_on_after(self._limits.request_s):
@@ -222,7 +224,7 @@ class Gate:
             self._open.leave(entry)
             stream.socket.close()
 
-    def client(self, request: Request, source: str) -> str:
+    def client(self, request: HttpRequest, source: str) -> str:
         """Return the browser's IP address. If the request came from a trusted proxy, this is the
         last address in X-Forwarded-For."""
         if source not in self._exposure.proxies:
@@ -240,14 +242,14 @@ class Gate:
 class _Front:
     """The gate together with the state of one HTTP connection."""
 
-    gate: Gate
-    site: Site
+    gate: BrowserGate
+    site: GateSite
     visits: "Visits"
     nursery: trio.Nursery
     source: str
     local: str
 
-    def respond(self, request: Request) -> Response:
+    def respond(self, request: HttpRequest) -> HttpResponse:
         self.site.check(request)
         response = self.site.answer(request)
         if response is not None:
@@ -258,7 +260,7 @@ class _Front:
         return self.site.document(request, body)
 
 
-async def _read(stream: trio.SocketStream, exchange: Exchange) -> Request:
+async def _read(stream: trio.SocketStream, exchange: HttpExchange) -> HttpRequest:
     """Read a complete request. Raises Refusal if it is not acceptable, and trio's errors if the
     browser disconnects."""
     while True:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..host.datagrams import Place
-from ..nat.reach.stun import Kind, Message, authentic, decode, encode, is_stun
+from ..nat.reach.stun import MessageClass, StunMessage, authentic, decode, encode, is_stun
 from ..rates import Bucket, Rate
 from . import defaults
 
@@ -22,7 +22,7 @@ _DTLS: Final = range(20, 64)  # first bytes of DTLS records (RFC 9443)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class IceSession:
     """The ICE session of one browser. `take` is called with each DTLS datagram that arrives."""
 
     ufrag: str
@@ -43,8 +43,8 @@ class LiteAgent:
         """`rate` is the number of datagrams that are accepted per second from one browser."""
         self._rate = rate
         self._strangers = Bucket(Rate(defaults.STRANGERS_RATE, defaults.STRANGERS_RATE), now)
-        self._by_ufrag: dict[str, Session] = {}
-        self._by_place: dict[Place, Session] = {}
+        self._by_ufrag: dict[str, IceSession] = {}
+        self._by_place: dict[Place, IceSession] = {}
 
     def open(
         self,
@@ -54,15 +54,15 @@ class LiteAgent:
         peer_ufrag: str,
         take: Callable[[bytes], None],
         now: float,
-    ) -> Session:
+    ) -> IceSession:
         """Create and return a session for an offer. `ufrag` and `password` are this node's ICE
         credentials, which must be new and random. `peer_ufrag` is from the offer."""
         bucket = Bucket(Rate(self._rate / 4, self._rate), now)
-        session = Session(ufrag, password, peer_ufrag, take, bucket)
+        session = IceSession(ufrag, password, peer_ufrag, take, bucket)
         self._by_ufrag[ufrag] = session
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: IceSession) -> None:
         """Remove a session. Datagrams that arrive for it later are dropped."""
         self._by_ufrag.pop(session.ufrag, None)
         if session.place is not None:
@@ -87,7 +87,7 @@ class LiteAgent:
         """Return the reply to a valid connectivity check. Return None for an invalid one, so that a
         scanner learns nothing about the port."""
         request = decode(data)
-        if request is None or request.kind != Kind.REQUEST or request.username is None:
+        if request is None or request.kind != MessageClass.REQUEST or request.username is None:
             return None
         ufrag, _, peer_ufrag = request.username.decode("ascii", "replace").partition(":")
         session = self._by_ufrag.get(ufrag)
@@ -97,10 +97,10 @@ class LiteAgent:
             return None
         if request.use_candidate and not self._nominate(session, source):
             return None
-        answer = Message(Kind.SUCCESS, request.transaction, mapped=source)
+        answer = StunMessage(MessageClass.SUCCESS, request.transaction, mapped=source)
         return encode(answer, session.password.encode(), sha256=False)
 
-    def _nominate(self, session: Session, source: Place) -> bool:
+    def _nominate(self, session: IceSession, source: Place) -> bool:
         """Set the address of a session to the one that its browser has nominated. Return False if
         this is not allowed."""
         if session.place == source:

@@ -32,7 +32,7 @@ class BadOffer(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SdpOffer:
     """Parameters of the browser's end of a data channel."""
 
     ufrag: str
@@ -41,7 +41,7 @@ class Offer:
     name: str  # name of the media section, which the answer must repeat
 
 
-def parse_offer(text: str) -> Offer:
+def parse_offer(text: str) -> SdpOffer:
     """Parse an offer with exactly one media section, which is a data channel. Raises BadOffer if
     the text is anything else."""
     if len(text) > defaults.OFFER_BYTES or not text.isascii():
@@ -54,7 +54,7 @@ def parse_offer(text: str) -> Offer:
     if found["setup"] not in ("actpass", "active"):
         raise BadOffer("the browser must be the DTLS client")
     _match(_PASSWORD, found["ice-pwd"])
-    return Offer(
+    return SdpOffer(
         ufrag=_match(_UFRAG, found["ice-ufrag"]),
         fingerprint=_fingerprint(found["fingerprint"]),
         sctp_port=_port(found["sctp-port"]),
@@ -105,7 +105,7 @@ def fingerprint_text(fingerprint: bytes) -> str:
 
 
 def answer(
-    offer: Offer, *, ufrag: str, password: str, fingerprint: bytes, places: Sequence[Place]
+    offer: SdpOffer, *, ufrag: str, password: str, fingerprint: bytes, places: Sequence[Place]
 ) -> str:
     """Return the answer to an offer, for this node as the ICE-lite agent and DTLS server. `places`
     are its candidates, best first."""

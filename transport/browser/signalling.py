@@ -9,7 +9,7 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass
 
 from . import defaults
-from .sdp import BadOffer, Offer, parse_offer
+from .sdp import BadOffer, SdpOffer, parse_offer
 
 
 class BadRequest(ValueError):
@@ -21,7 +21,7 @@ class JoinRequest:
     """A browser's request to join: its offer, and a nonce (32 bytes) for the proof of its peer
     id."""
 
-    offer: Offer
+    offer: SdpOffer
     nonce: bytes
 
 

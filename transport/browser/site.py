@@ -10,7 +10,7 @@ from a page of the gate itself, or of an origin that the owner has listed.
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from .exchange import Refusal, Request, Response
+from .exchange import HttpRefusal, HttpRequest, HttpResponse
 
 JOIN: Final = "/webrtc"
 _TYPES: Final = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8"}
@@ -37,7 +37,7 @@ _SAFE: Final = {
 }
 
 
-class Site:
+class GateSite:
     """The responses of the gate's web site. `pages` maps file names to contents. `hosts` are the
     accepted values of the Host header, in lower case. `origins` are the other sites whose pages may
     join here (`https://example.org`)."""
@@ -49,20 +49,20 @@ class Site:
         self._hosts = frozenset(hosts)
         self._origins = frozenset(origins)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: HttpRequest) -> None:
         """Check that a request names an accepted host and comes from an allowed origin. Raises
         Refusal if not."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
-            raise Refusal(421, "this name is not served here")
+            raise HttpRefusal(421, "this name is not served here")
         origin = request.headers.get("origin")
         if origin is not None and not self._may_ask(origin, host):
-            raise Refusal(403, "this origin may not ask")
+            raise HttpRefusal(403, "this origin may not ask")
 
     def _may_ask(self, origin: str, host: str) -> bool:
         return origin in self._origins or origin.lower() in (f"http://{host}", f"https://{host}")
 
-    def answer(self, request: Request) -> Response | None:
+    def answer(self, request: HttpRequest) -> HttpResponse | None:
         """Return the response to a request, or None if it is a request to join. Raises Refusal if
         there is no such page or the method is not allowed."""
         path = request.target.partition("?")[0]
@@ -70,23 +70,23 @@ class Site:
             return self._before_join(request)
         name = PAGES.get(path)
         if name is None:
-            raise Refusal(404, "no such page")
+            raise HttpRefusal(404, "no such page")
         if request.method not in ("GET", "HEAD"):
-            raise Refusal(405, "pages are only read")
+            raise HttpRefusal(405, "pages are only read")
         kind = _TYPES[name.rpartition(".")[2]]
-        return Response(200, self._pages[name], {"Content-Type": kind, **_SAFE})
+        return HttpResponse(200, self._pages[name], {"Content-Type": kind, **_SAFE})
 
-    def _before_join(self, request: Request) -> Response | None:
+    def _before_join(self, request: HttpRequest) -> HttpResponse | None:
         if request.method == "OPTIONS":
-            return Response(204, b"", self.sharing(request))
+            return HttpResponse(204, b"", self.sharing(request))
         if request.method != "POST":
-            raise Refusal(405, "an offer is posted")
+            raise HttpRefusal(405, "an offer is posted")
         # A page of another site cannot send this type without a preflight request (CORS).
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            raise Refusal(415, "an offer is posted as application/json")
+            raise HttpRefusal(415, "an offer is posted as application/json")
         return None
 
-    def sharing(self, request: Request) -> dict[str, str]:
+    def sharing(self, request: HttpRequest) -> dict[str, str]:
         """Return the CORS headers that let a page of a listed origin read the response. For other
         origins, return no headers."""
         origin = request.headers.get("origin")
@@ -99,13 +99,13 @@ class Site:
             "Vary": "Origin",
         }
 
-    def document(self, request: Request, body: bytes) -> Response:
+    def document(self, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response to a request to join. `body` is the JSON document."""
         headers = {"Content-Type": "application/json", **_SAFE, **self.sharing(request)}
-        return Response(200, body, headers)
+        return HttpResponse(200, body, headers)
 
 
-def refusal(refused: Refusal) -> Response:
+def refusal(refused: HttpRefusal) -> HttpResponse:
     """Return the HTTP response for a refused request."""
     headers = {"Content-Type": "text/plain; charset=utf-8", **_SAFE}
-    return Response(refused.status, f"{refused.words}\n".encode(), headers)
+    return HttpResponse(refused.status, f"{refused.words}\n".encode(), headers)

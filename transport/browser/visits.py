@@ -20,8 +20,8 @@ from .bridge import Bridge, Carrier, FarEnd
 from .channel import ChannelByteStream
 from .clear import BrowserSession
 from .defaults import BrowserLimits
-from .exchange import Refusal
-from .ice import LiteAgent, Session
+from .exchange import HttpRefusal
+from .ice import IceSession, LiteAgent
 from .proof import LISTENER, PROOF_BYTES, Meeting, dialler_of, prove
 from .sdp import answer
 from .signalling import BadRequest, JoinRequest, encode_answer, parse_join
@@ -36,7 +36,7 @@ class _Visit:
     """One browser, from the answer to its offer to the end of its data channel."""
 
     carrier: Carrier
-    session: Session
+    session: IceSession
     meeting: Meeting
     peer: PeerId | None = None  # None until the browser has proven it
 
@@ -118,16 +118,16 @@ class Visits:
         """
         now = self._host.now()
         if not self._joins.take(source, now):
-            raise Refusal(429, "too many offers from there; try again in a minute")
+            raise HttpRefusal(429, "too many offers from there; try again in a minute")
         try:
             wanted = parse_join(body)
         except BadRequest as error:
-            raise Refusal(400, str(error)) from None
+            raise HttpRefusal(400, str(error)) from None
         with ExitStack() as inside, ExitStack() as joining:
             for crowd, places_of in ((self._inside, inside), (self._joining, joining)):
                 entry = crowd.enter(source, now)
                 if entry is None:
-                    raise Refusal(503, "no room for another browser now")
+                    raise HttpRefusal(503, "no room for another browser now")
                 places_of.callback(crowd.leave, entry)
             visit = self._open(wanted)
             self._visits.add(visit)

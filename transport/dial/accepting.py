@@ -15,11 +15,11 @@ from .. import defaults
 from ..bytestream import ByteStream, PathKind, TcpByteStream
 from ..errors import DialFailed, TransportError
 from ..handshake.certificate import Certificate
-from ..handshake.meeting import Connected, Door, Refused
+from ..handshake.meeting import Connected, Door, HelloRefused
 from ..handshake.secured import PathLost, SecureStream
 from ..handshake.tls import Tls
 from ..identity import PeerId
-from ..limits import Arrivals, Entry, HalfOpen
+from ..limits import Arrivals, CrowdEntry, HalfOpen
 from ..link.link import Link
 from ..link.links import Links
 from ..link.shared import Shared
@@ -97,7 +97,7 @@ class Accepting:
             if pause:
                 await trio.sleep(defaults.ACCEPT_PAUSE_S)
 
-    def _let_in(self, address: str, now: float) -> Entry | None:
+    def _let_in(self, address: str, now: float) -> CrowdEntry | None:
         """Count a connection as half open. Return None if a limit forbids it."""
         entry = self.half_open.enter(address, now)
         if entry is not None and not self._arrivals.allow(entry, now):
@@ -105,7 +105,9 @@ class Accepting:
             return None
         return entry
 
-    async def _greet(self, stream: trio.SocketStream, entry: Entry, nursery: trio.Nursery) -> None:
+    async def _greet(
+        self, stream: trio.SocketStream, entry: CrowdEntry, nursery: trio.Nursery
+    ) -> None:
         """Turn an accepted connection into a link, pass it to an acceptor, or close it."""
         connected: Connected | None = None
         lasting: Acceptor | None = None
@@ -146,7 +148,7 @@ class Accepting:
         """Run the listener's side of the hello. Return None if the peer was refused."""
         try:
             return await self._door.receive(secured, self._links.refusal)
-        except Refused as refused:
+        except HelloRefused as refused:
             await self._door.refuse(secured, refused.code)
             return None
 

@@ -19,7 +19,7 @@ from ..networks import may_dial_port, path_kind_to, plain_ip, targets
 from ..rates import TargetBudget
 
 
-class Aim:
+class FailedDialLimiter:
     """Limiter of failed dials by target, for one node.
 
     `now` returns the time on the host's clock. Within `defaults.AIM_WINDOW_S` seconds, `misses`

@@ -36,7 +36,7 @@ class Allows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AddressAttempt:
     """One address of a peer, to be dialled after `after` seconds.
 
     For a circuit, `others` are further addresses through the same relay.
@@ -55,7 +55,7 @@ def order(
     allows: Allows,
     linked: Collection[PeerId] = (),
     own: Sequence[Address] = (),
-) -> list[Attempt]:
+) -> list[AddressAttempt]:
     """Return the addresses to dial, and when.
 
     There are at most `defaults.CLIMB_ADDRESSES` direct addresses and `defaults.CLIMB_CIRCUITS`
@@ -73,13 +73,13 @@ def order(
     direct = list(dict.fromkeys(direct))[: defaults.CLIMB_ADDRESSES]
     step, apart = defaults.STAGGER_S, defaults.RELAYS_STAGGER_S
     found = [
-        Attempt(peer, address, path_kind_to(address.host), index * step)
+        AddressAttempt(peer, address, path_kind_to(address.host), index * step)
         for index, address in enumerate(direct)
     ]
     first = step if direct else 0.0
     if allows.relay:
         found += [
-            Attempt(peer, address, PathKind.RELAYED, first + index * apart, tuple(others))
+            AddressAttempt(peer, address, PathKind.RELAYED, first + index * apart, tuple(others))
             for index, (address, *others) in enumerate(
                 _by_relay(circuits, linked)[: defaults.CLIMB_CIRCUITS]
             )
@@ -88,7 +88,7 @@ def order(
         ours = [each for each in own if each.peer not in named and each.peer != peer]
         first = defaults.OWN_RELAYS_S if found else 0.0
         found += [
-            Attempt(peer, relay.through(peer), PathKind.RELAYED, first + index * apart)
+            AddressAttempt(peer, relay.through(peer), PathKind.RELAYED, first + index * apart)
             for index, relay in enumerate(ours[: defaults.CLIMB_OWN])
         ]
     return sorted(found, key=lambda each: each.after)
@@ -166,7 +166,7 @@ class ConnectionAttempt:
         return min(self._failures, key=lambda error: ranks.get(error.code, 0)).copy()
 
     async def run(
-        self, attempts: Sequence[Attempt], dial: Callable[[Attempt], Awaitable[Link]]
+        self, attempts: Sequence[AddressAttempt], dial: Callable[[AddressAttempt], Awaitable[Link]]
     ) -> None:
         """Run all dials to their end. A dial that succeeds cancels those that cannot find a better
         path."""
@@ -174,7 +174,9 @@ class ConnectionAttempt:
             for attempt in attempts:
                 nursery.start_soon(self._try, attempt, dial)
 
-    async def _try(self, attempt: Attempt, dial: Callable[[Attempt], Awaitable[Link]]) -> None:
+    async def _try(
+        self, attempt: AddressAttempt, dial: Callable[[AddressAttempt], Awaitable[Link]]
+    ) -> None:
         """Wait for the start of one dial, run it, and record its failure."""
         with trio.CancelScope() as scope:
             self._scopes[scope] = attempt.path_kind

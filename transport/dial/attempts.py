@@ -13,7 +13,7 @@ from ..address import Address
 from ..host.seam import Host
 from ..identity import PeerId
 from ..link.link import Link
-from .attempt import Attempt, ConnectionAttempt
+from .attempt import AddressAttempt, ConnectionAttempt
 from .endpoint import Endpoint
 from .rescue import pace, times
 from .rounds import Rounds
@@ -27,12 +27,14 @@ class AttemptPlan(Protocol):
 
     book: AddressBook
 
-    def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
+    def attempts(
+        self, peer: PeerId, addresses: Sequence[Address], own: bool
+    ) -> list[AddressAttempt]:
         """Return the addresses to try, and when. If `own`, include circuits through this node's
         relays."""
         ...
 
-    async def attempt(self, attempt: Attempt) -> Link:
+    async def attempt(self, attempt: AddressAttempt) -> Link:
         """Dial one address by its strategy. Raises DialFailed if that fails."""
         ...
 

@@ -32,7 +32,7 @@ from ..link.shared import Shared
 from ..networks import path_kind_to
 from ..rates import MemoryBudget
 from .accepting import Accepting, Acceptor
-from .aim import Aim
+from .aim import FailedDialLimiter
 from .introducing import Introducing
 from .rescue import Finder, Rescue
 from .tcp import connect, resolve
@@ -65,7 +65,7 @@ class Endpoint:
         self.listening: list[tuple[str, int]] = []
         """IP addresses and ports on which this node listens."""
         self.identity = identity
-        self.aim = Aim(host.now)
+        self.aim = FailedDialLimiter(host.now)
         """Limits dials to addresses that peers named."""
         self.shaper = shaper
         limits = limits or Limits()

@@ -5,7 +5,7 @@ import trio
 from .. import defaults
 from ..bytestream import PathKind
 from ..errors import DialFailed
-from ..handshake.meeting import Connected, Door, Refused
+from ..handshake.meeting import Connected, Door, HelloRefused
 from ..handshake.secured import PathLost, SecureStream
 from ..identity import PeerId
 from ..link.link import Link
@@ -53,7 +53,7 @@ class Introducing:
                 link = self._links.register(connected, port)
             finally:
                 proving.done()
-        except Refused as refused:
+        except HelloRefused as refused:
             secured.close()
             return await self._after_refusal(peer, refused, name)
         except BaseException as error:
@@ -81,7 +81,7 @@ class Introducing:
             raise DialFailed("closed", f"the link to `{link.peer}` has ended in the meantime")
         return link
 
-    async def _after_refusal(self, peer: PeerId, refused: Refused, name: str) -> Link:
+    async def _after_refusal(self, peer: PeerId, refused: HelloRefused, name: str) -> Link:
         """Handle a refusal by the peer.
 
         If the peer prefers its own dial (`duplicate`), wait for the link and return it. Otherwise

@@ -4,7 +4,7 @@ from .. import defaults
 from ..host.seam import Host
 
 
-class Network:
+class SeenNetwork:
     """State of this machine's network at the last call of `has_changed`."""
 
     def __init__(self, host: Host) -> None:

@@ -29,7 +29,7 @@ class ServesUdp(Protocol):
         ...
 
 
-class Ports:
+class PortOpener:
     """Opener of this node's listening ports.
 
     `without_udp` is the reason why there is no UDP port; "" if there is one or there should be

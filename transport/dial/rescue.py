@@ -18,7 +18,7 @@ Finder = Callable[[Link], Awaitable[None]]
 """Searches for a new path of a link that has none, until cancelled."""
 
 
-class Reach(Protocol):
+class ReachPeer(Protocol):
     """`Endpoint.reach`, which adds a path to the link of the peer that answers.
 
     Raises DialFailed if that fails.
@@ -30,7 +30,7 @@ class Reach(Protocol):
 class Rescue:
     """Redialler of a peer at its last address. `finder` searches elsewhere at the same time."""
 
-    def __init__(self, host: Host, reach: Reach, timeout: float) -> None:
+    def __init__(self, host: Host, reach: ReachPeer, timeout: float) -> None:
         """`timeout` is the time limit of one dial, in seconds."""
         self.finder: Finder | None = None
         self._host = host

@@ -33,7 +33,7 @@ _WINDOW_LIMIT = 1 << 40  # largest window, in bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class HelloToken:
     """The proof of a secret in a hello: the kind of secret, its name, and the HMAC.
 
     The name `ident` is b"" for the swarm's key.
@@ -61,8 +61,8 @@ class Hello:
     port: int = 0  # the TCP port on which the sender listens; 0 for none
     udp_port: int = 0  # the UDP port on which the sender listens; 0 for none
     observed: tuple[str, int] | None = None  # IP address and port at which it sees the receiver
-    token: Token | None = None
-    further: tuple[Token, ...] = ()  # proofs of older secrets of the same kind
+    token: HelloToken | None = None
+    further: tuple[HelloToken, ...] = ()  # proofs of older secrets of the same kind
 
     def encode(self) -> bytes:
         """Encode the hello as the head of a HELLO frame, a msgpack map."""
@@ -173,21 +173,21 @@ def _place(value: object) -> tuple[str, int] | None:
         return None
 
 
-def _token(value: object) -> Token | None:
+def _token(value: object) -> HelloToken | None:
     """Decode a token; None stays None. Raises Fault if it is malformed."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 3:
         raise Fault("bad-hello")
-    return Token(_word(value[0]), _octets(value[1], 0, _WORD_BYTES), _octets(value[2], 32))
+    return HelloToken(_word(value[0]), _octets(value[1], 0, _WORD_BYTES), _octets(value[2], 32))
 
 
-def _row(token: Token) -> tuple[str, bytes, bytes]:
+def _row(token: HelloToken) -> tuple[str, bytes, bytes]:
     """Return a token as it is encoded."""
     return token.kind, token.ident, token.mac
 
 
-def _further(value: object) -> tuple[Token, ...]:
+def _further(value: object) -> tuple[HelloToken, ...]:
     """Decode the tokens of older secrets. Raises Fault if one is malformed."""
     if value is None:
         return ()
@@ -217,7 +217,7 @@ class Secret:
     ident: bytes
     key: bytes
 
-    def prove(self, role: str, binding: Binding) -> Token:
+    def prove(self, role: str, binding: Binding) -> HelloToken:
         """Return the token with which one side proves the secret. `role` is `dialler` or
         `listener`.
 
@@ -233,9 +233,9 @@ class Secret:
             binding.listener.encode(),
         )
         message = b"".join(len(part).to_bytes(2, "big") + part for part in parts)
-        return Token(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
+        return HelloToken(self.kind, self.ident, hmac.digest(self.key, message, "sha256"))
 
-    def proven_by(self, token: Token | None, role: str, binding: Binding) -> bool:
+    def proven_by(self, token: HelloToken | None, role: str, binding: Binding) -> bool:
         """Return whether a token proves that the side `role` knows the secret."""
         return token is not None and hmac.compare_digest(self.prove(role, binding).mac, token.mac)
 

@@ -25,8 +25,8 @@ from .hello import (
     Admitted,
     Binding,
     Hello,
+    HelloToken,
     Secret,
-    Token,
     admit,
     common_version,
     confirm,
@@ -34,7 +34,7 @@ from .hello import (
 from .secured import PathLost, SecureStream
 
 
-class Refused(Exception):
+class HelloRefused(Exception):
     """The exchange of hellos has failed.
 
     `code` is the reason: this node's, or the one that the peer sent, with the peer's message in
@@ -113,7 +113,7 @@ class Door:
         self.port = 0
         self.udp_port = 0
         self.observers: list[Callable[[Connected], None]] = []
-        self.refused: list[Callable[[PeerId, Refused], None]] = []
+        self.refused: list[Callable[[PeerId, HelloRefused], None]] = []
         """Callbacks that are called when a peer refuses to let this node in."""
         self._peer = peer
         self._incarnation = incarnation
@@ -137,7 +137,7 @@ class Door:
         connected = Connected(secured, peer, hello, admitted, False, early)
         code = decide(connected)
         if code is not None:
-            raise Refused(code)
+            raise HelloRefused(code)
         token = None
         if secret is not None:
             self.admission.used(secret)
@@ -152,7 +152,7 @@ class Door:
         if connected.hello.observed is not None:
             self._guard.tell(connected.peer, self.observers, connected, end=connected.secured.close)
 
-    def tell_refused(self, peer: PeerId, refused: Refused) -> None:
+    def tell_refused(self, peer: PeerId, refused: HelloRefused) -> None:
         """Report that a peer has refused to let this node in."""
         self._guard.tell(peer, self.refused, peer, refused)
 
@@ -163,13 +163,13 @@ class Door:
         The secret is None if none was needed. Raises Refused if the peer is not let in.
         """
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
-            raise Refused("no-common-version")
+            raise HelloRefused("no-common-version")
         if hello.resume is not None:  # TLS and both incarnations prove that the link exists
             return Admitted("resumed"), None
         binding = _binding(secured, dialler=secured.tls.peer, listener=self._peer)
         judged = admit(self.admission, hello, binding)
         if isinstance(judged, str):
-            raise Refused(judged)
+            raise HelloRefused(judged)
         return judged
 
     async def introduce(self, secured: SecureStream, resume: bytes | None) -> Connected:
@@ -188,14 +188,14 @@ class Door:
         await secured.drain()
         hello, early = await _read_hello(secured)
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
-            raise Refused("no-common-version")
+            raise HelloRefused("no-common-version")
         if resume is not None:
             if hello.incarnation != resume or hello.resume != self._incarnation:
-                raise Refused("peer-restarted")
+                raise HelloRefused("peer-restarted")
             return self._connected(secured, hello, Admitted("resumed"), early)
         admitted = confirm(self.admission, hello, binding)
         if isinstance(admitted, str):
-            raise Refused(admitted)
+            raise HelloRefused(admitted)
         return self._connected(secured, hello, admitted, early)
 
     def _connected(
@@ -216,7 +216,7 @@ class Door:
             await secured.receive()
         secured.close()
 
-    def _hello(self, secured: SecureStream, resume: bytes | None, *tokens: Token) -> bytes:
+    def _hello(self, secured: SecureStream, resume: bytes | None, *tokens: HelloToken) -> bytes:
         """Encode this node's hello. The first of the `tokens` proves the current secret."""
         hello = Hello(
             versions=defaults.PROTOCOL_VERSIONS,
@@ -247,12 +247,12 @@ async def _read_hello(secured: SecureStream) -> tuple[Hello, bytes]:
             data += piece
         frame, rest = found
         if frame.kind == wire.GOAWAY:
-            raise Refused(*wire.decode_code(frame.head))
+            raise HelloRefused(*wire.decode_code(frame.head))
         if frame.kind != wire.HELLO:
             raise Fault("bad-hello")
         return Hello.decode(frame.head), rest
     except Fault as fault:
-        raise Refused(fault.code) from None
+        raise HelloRefused(fault.code) from None
 
 
 def _binding(secured: SecureStream, *, dialler: PeerId, listener: PeerId) -> Binding:

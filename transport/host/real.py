@@ -26,7 +26,7 @@ from ..errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from .allocator import give_back, keep_freed_memory
 from .datagrams import Datagrams, datagrams
 from .localname import short_name
-from .seam import Entry, FileLock, Group, Interface, Machine, T, Ts
+from .seam import FileLock, FolderEntry, Interface, Machine, MulticastGroup, T, Ts
 
 if TYPE_CHECKING:
     from .database import Database
@@ -183,7 +183,7 @@ class RealFiles:
         with suppress(FileNotFoundError):
             os.unlink(path)
 
-    def list(self, path: Path) -> list[Entry]:
+    def list(self, path: Path) -> list[FolderEntry]:
         entries = []
         try:
             with os.scandir(path) as found:
@@ -191,7 +191,7 @@ class RealFiles:
                     with suppress(FileNotFoundError):
                         folder = item.is_dir()
                         entries.append(
-                            Entry(item.name, folder, 0 if folder else item.stat().st_size)
+                            FolderEntry(item.name, folder, 0 if folder else item.stat().st_size)
                         )
         except FileNotFoundError:
             return []
@@ -317,7 +317,7 @@ class TrioHost:
         return trio.SocketStream(sock)
 
     async def datagrams(
-        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+        self, address: str, port: int, *, group: MulticastGroup | None = None, shared: bool = False
     ) -> Datagrams:
         sock = _socket_at(address, trio.socket.SOCK_DGRAM)
         try:
@@ -466,7 +466,7 @@ _MTU_DISCOVER = ((stdlib_socket.IPPROTO_IP, 10), (stdlib_socket.IPPROTO_IPV6, 23
 _PMTUDISC_PROBE = 3
 
 
-def _join(sock: trio.socket.SocketType, group: Group) -> None:
+def _join(sock: trio.socket.SocketType, group: MulticastGroup) -> None:
     """Join an IPv4 multicast group. Raises HostError if the system refuses."""
     interface = stdlib_socket.inet_aton(group.interface)
     member = stdlib_socket.inet_aton(group.address) + interface

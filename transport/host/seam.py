@@ -38,7 +38,7 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MulticastGroup:
     """A multicast group, and the address of the interface on which the group is joined and sent
     to."""
 
@@ -58,7 +58,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """An entry of a folder. `size` is in bytes, and 0 for folders."""
 
     name: str
@@ -125,7 +125,7 @@ class Files(Protocol):
         """Remove a file. Do nothing if there is no such file."""
         ...
 
-    def list(self, path: Path) -> list[Entry]:
+    def list(self, path: Path) -> list[FolderEntry]:
         """Return the entries of a folder, sorted by name. If there is no such folder, return an
         empty list."""
         ...
@@ -250,7 +250,7 @@ class Host(Protocol):
         ...
 
     async def datagrams(
-        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+        self, address: str, port: int, *, group: MulticastGroup | None = None, shared: bool = False
     ) -> Datagrams:
         """Open a UDP socket. `port` 0 means any free port. Raises AddressInUse if the port is in
         use, and HostError if the socket cannot be opened for another reason.

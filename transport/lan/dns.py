@@ -41,7 +41,7 @@ class Type(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DnsQuestion:
     """A question for the records of a name. `type` is a number, which may be unknown to `Type`."""
 
     name: Name
@@ -49,19 +49,19 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class SrvData:
     """Data of an SRV record: the port of a service and the name of its host."""
 
     port: int
     host: Name
 
 
-Data = Name | Service | IPv4Address | tuple[bytes, ...]
+Data = Name | SrvData | IPv4Address | tuple[bytes, ...]
 """Data of a record of type PTR, SRV, A and TXT, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DnsRecord:
     """A resource record. `ttl` is in seconds. `shared` is True if other hosts may have records with
     the same name and type (PTR records)."""
 
@@ -73,19 +73,19 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class DnsMessage:
     """A query or a response. A query has questions, and in `records` the answers that the querier
     already knows. A response has only records."""
 
     response: bool
-    questions: list[Question] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
+    questions: list[DnsQuestion] = field(default_factory=list)
+    records: list[DnsRecord] = field(default_factory=list)
 
 
 # Encoding. Names are not compressed, because ours are short.
 
 
-def encode(message: Message) -> bytes:
+def encode(message: DnsMessage) -> bytes:
     """Return the encoded message."""
     flags = _RESPONSE if message.response else 0
     head = _HEAD.pack(0, flags, len(message.questions), len(message.records), 0, 0)
@@ -95,16 +95,16 @@ def encode(message: Message) -> bytes:
     return b"".join([head, *questions, *map(_record, message.records)])
 
 
-def _record(record: Record) -> bytes:
+def _record(record: DnsRecord) -> bytes:
     data = _data(record)
     unique = _FLUSH if not record.shared else 0
     head = _RECORD.pack(record.type, _INTERNET | unique, record.ttl, len(data))
     return _name(record.name) + head + data
 
 
-def _data(record: Record) -> bytes:
+def _data(record: DnsRecord) -> bytes:
     data = record.data
-    if isinstance(data, Service):
+    if isinstance(data, SrvData):
         return _SERVICE.pack(0, 0, data.port) + _name(data.host)
     if isinstance(data, IPv4Address):
         return data.packed
@@ -124,7 +124,7 @@ class _Malformed(Exception):
     """Raised if a message is malformed or exceeds a limit."""
 
 
-def decode(data: bytes) -> Message | None:
+def decode(data: bytes) -> DnsMessage | None:
     """Return the decoded message, or None if the data is malformed or exceeds a limit.
 
     Questions of other classes, and records of other types and classes, are skipped.
@@ -134,7 +134,7 @@ def decode(data: bytes) -> Message | None:
     _, flags, questions, *counts = _HEAD.unpack_from(data)
     if flags & _OPCODE_RCODE or questions > QUESTIONS or sum(counts) > RECORDS:
         return None
-    message = Message(bool(flags & _QR))
+    message = DnsMessage(bool(flags & _QR))
     reader = _Reader(data)
     try:
         for _ in range(questions):
@@ -152,14 +152,14 @@ class _Reader:
         self._at = _HEAD.size
         self._labels = 0
 
-    def question(self, message: Message) -> None:
+    def question(self, message: DnsMessage) -> None:
         name = self._name()
         kind, group = _QUESTION.unpack_from(self._data, self._at)
         self._at += _QUESTION.size
         if group & ~_FLUSH in (_INTERNET, Type.ANY):
-            message.questions.append(Question(name, kind))
+            message.questions.append(DnsQuestion(name, kind))
 
-    def record(self, message: Message) -> None:
+    def record(self, message: DnsMessage) -> None:
         name = self._name()
         kind, group, ttl, length = _RECORD.unpack_from(self._data, self._at)
         self._at += _RECORD.size
@@ -170,7 +170,7 @@ class _Reader:
             found = self._read(kind, end)
             if found is not None:
                 shared = not group & _FLUSH
-                message.records.append(Record(name, Type(kind), found, ttl, shared))
+                message.records.append(DnsRecord(name, Type(kind), found, ttl, shared))
         self._at = end
 
     def _read(self, kind: int, end: int) -> Data | None:
@@ -184,7 +184,7 @@ class _Reader:
         if kind == Type.SRV:
             port = int(_SERVICE.unpack_from(self._data, self._at)[2])
             self._at += _SERVICE.size
-            return Service(port, self._name_until(end))
+            return SrvData(port, self._name_until(end))
         return self._texts(end) if kind == Type.TXT else None
 
     def _texts(self, end: int) -> tuple[bytes, ...]:

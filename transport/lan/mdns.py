@@ -8,10 +8,10 @@ import trio
 from ..errors import AddressInUse, HostError
 from ..guard import Guard
 from ..host.datagrams import Datagrams, Place
-from ..host.seam import Group, Host, Interface
+from ..host.seam import Host, Interface, MulticastGroup
 from ..identity import PeerId
 from .defaults import GROUP, PORT, LanLimits
-from .responder import Responder
+from .responder import MdnsResponder
 from .service import Announcement
 
 OnPeer = Callable[[PeerId, Place], None]
@@ -46,7 +46,7 @@ class LanDiscovery:
         self._limits = limits or LanLimits()
         self._listeners: list[OnPeer] = []
         self._served: dict[Interface, trio.CancelScope] = {}
-        self._responders: dict[Interface, Responder] = {}
+        self._responders: dict[Interface, MdnsResponder] = {}
         self._troubles: dict[Interface, str] = {}
         self._entropy = host.entropy(8)
         self._port = 0
@@ -102,7 +102,7 @@ class LanDiscovery:
             with self._served[interface], self._guard.around(f"network of {interface.address}"):
                 # The socket is bound to the group's address. Otherwise unicast datagrams for
                 # another program on this port could be delivered here (RFC 6762, section 15).
-                group = Group(GROUP, interface.address)
+                group = MulticastGroup(GROUP, interface.address)
                 socket = await self._host.datagrams(GROUP, PORT, group=group, shared=True)
                 self._troubles.pop(interface, None)
                 await self._work(interface, socket)
@@ -123,7 +123,7 @@ class LanDiscovery:
             self._peer, self._swarm, interface.address, self._port, self._entropy
         )
         now = self._host.now()
-        responder = Responder(announcement, interface, self._limits, self._luck, now)
+        responder = MdnsResponder(announcement, interface, self._limits, self._luck, now)
         self._responders[interface] = responder
         try:
             async with trio.open_nursery() as nursery:
@@ -138,7 +138,7 @@ class LanDiscovery:
             socket.close()
             del self._responders[interface]
 
-    async def _receive(self, socket: Datagrams, responder: Responder, turn: "_Turn") -> None:
+    async def _receive(self, socket: Datagrams, responder: MdnsResponder, turn: "_Turn") -> None:
         while True:
             for data, source in await socket.receive():
                 with self._guard.around(source):

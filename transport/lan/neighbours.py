@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from ..host.datagrams import Place
 from ..identity import PeerId
 from .defaults import GOODBYE_S, REFRESH, REFRESH_SPREAD, LanLimits
-from .service import Found
+from .service import FoundPeer
 
 
 @dataclass(slots=True)
-class Neighbour:
+class LanNeighbour:
     """A peer at an address. `heard` (when it was announced) and `expires` are times on this node's
     clock, in seconds."""
 
-    found: Found
+    found: FoundPeer
     heard: float
     expires: float
     left: bool = False  # after its goodbye: remembered for a while, but not returned to callers
@@ -31,13 +31,13 @@ class Neighbour:
         return self.heard + (REFRESH[self.refreshed] + self.spread) * (self.expires - self.heard)
 
 
-class Neighbours:
+class LanNeighbours:
     """The peers known on one LAN. `luck` returns a random number from 0 to 1."""
 
     def __init__(self, limits: LanLimits, luck: Callable[[], float]) -> None:
         self._limits = limits
         self._luck = luck
-        self._by_key: dict[tuple[PeerId, Place], Neighbour] = {}
+        self._by_key: dict[tuple[PeerId, Place], LanNeighbour] = {}
         self._due = math.inf  # not later than the time when `pass_time` has something to do
 
     def __len__(self) -> int:
@@ -52,12 +52,12 @@ class Neighbours:
             if known == peer and not item.left
         ]
 
-    def knows(self, found: Found) -> bool:
+    def knows(self, found: FoundPeer) -> bool:
         """Return whether the peer is stored at that address. This is still so for a while after its
         goodbye."""
         return (found.peer, found.place) in self._by_key
 
-    def is_news(self, found: Found) -> bool:
+    def is_news(self, found: FoundPeer) -> bool:
         """Return whether the peer is new at that address and may be stored, given the limit on
         peers per IP address."""
         if not found.ttl or self.knows(found):
@@ -65,7 +65,7 @@ class Neighbours:
         theirs = sum(place[0] == found.place[0] for _, place in self._by_key)
         return theirs < self._limits.per_source
 
-    def hear(self, found: Found, now: float) -> None:
+    def hear(self, found: FoundPeer, now: float) -> None:
         """Store the announcement of a peer. If it is a goodbye, mark the stored peer as having left
         instead."""
         key = found.peer, found.place
@@ -78,7 +78,7 @@ class Neighbours:
         if known is None and len(self._by_key) >= self._limits.peers:
             del self._by_key[min(self._by_key, key=lambda each: self._by_key[each].expires)]
         spread = REFRESH_SPREAD * self._luck()
-        item = self._by_key[key] = Neighbour(found, now, now + found.ttl, spread=spread)
+        item = self._by_key[key] = LanNeighbour(found, now, now + found.ttl, spread=spread)
         self._due = min(self._due, item.refresh_at)
 
     def due(self) -> float:

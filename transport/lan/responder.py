@@ -23,13 +23,13 @@ from .defaults import (
     QUERY_S,
     LanLimits,
 )
-from .neighbours import Neighbours
-from .service import Announcement, Found, query
+from .neighbours import LanNeighbours
+from .service import Announcement, FoundPeer, query
 
 _NEVER: Final = math.inf
 
 
-class Responder:
+class MdnsResponder:
     """Multicast DNS responder and querier.
 
     `luck` returns a random number from 0 to 1. Call `poll` at the time that `due` returns. A call
@@ -44,7 +44,7 @@ class Responder:
         luck: Callable[[], float],
         now: float,
     ) -> None:
-        self.neighbours = Neighbours(limits, luck)
+        self.neighbours = LanNeighbours(limits, luck)
         self.dropped = 0
         """Number of datagrams that the rate limiter has dropped."""
         self._announcement = announcement
@@ -90,7 +90,7 @@ class Responder:
         """Return the datagram which announces that this node leaves (RFC 6762, section 10.1)."""
         return self._announcement.encode(ttl=0)
 
-    def receive(self, data: bytes, source: Place, now: float) -> list[Found]:
+    def receive(self, data: bytes, source: Place, now: float) -> list[FoundPeer]:
         """Process a datagram and return the peers that it announces for the first time, with their
         addresses.
 
@@ -111,7 +111,7 @@ class Responder:
         found = self._announcement.read(message, source[0])
         return [item for item in found if self._is_news(item, now)]
 
-    def _is_news(self, found: Found, now: float) -> bool:
+    def _is_news(self, found: FoundPeer, now: float) -> bool:
         """Store an announcement and return whether its peer is new. If new peers exceed the rate
         limit, drop the announcement and return False."""
         news = self.neighbours.is_news(found)
@@ -121,7 +121,7 @@ class Responder:
             self.neighbours.hear(found, now)
         return news
 
-    def _be_asked(self, message: dns.Message, now: float) -> None:
+    def _be_asked(self, message: dns.DnsMessage, now: float) -> None:
         """Schedule a reply to a query. The delay lets one reply answer several queries, and keeps
         equal replies apart."""
         if self._announcement.is_asked(message):

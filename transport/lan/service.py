@@ -17,7 +17,7 @@ from ..host.datagrams import Place
 from ..identity import PeerId, parse_peer_id
 from . import dns
 from .defaults import LONGEST_TTL_S, SERVICE, TTL_S
-from .dns import Message, Name, Question, Record, Type
+from .dns import DnsMessage, DnsQuestion, DnsRecord, Name, Type
 
 _VERSION: Final = b"v=1"
 _TAG_BYTES: Final = 8
@@ -31,7 +31,7 @@ def tag_of(swarm: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPeer:
     """A peer of this node's swarm, and the address that it announced. `ttl` is in seconds; 0 means
     that the peer is leaving. `instance` is its label in the service's names."""
 
@@ -54,32 +54,32 @@ class Announcement:
         self._address = IPv4Address(address)
         self._port = port
 
-    def records(self, ttl: int = TTL_S) -> list[Record]:
+    def records(self, ttl: int = TTL_S) -> list[DnsRecord]:
         """Return this node's PTR, SRV, TXT and A records, with a TTL in seconds."""
         text = (_VERSION, b"p=" + self._peer.encode(), b"s=" + self._tag)
         return [
-            Record(SERVICE, Type.PTR, self._name, ttl, shared=True),
-            Record(self._name, Type.SRV, dns.Service(self._port, self._host), ttl),
-            Record(self._name, Type.TXT, text, ttl),
-            Record(self._host, Type.A, self._address, ttl),
+            DnsRecord(SERVICE, Type.PTR, self._name, ttl, shared=True),
+            DnsRecord(self._name, Type.SRV, dns.SrvData(self._port, self._host), ttl),
+            DnsRecord(self._name, Type.TXT, text, ttl),
+            DnsRecord(self._host, Type.A, self._address, ttl),
         ]
 
     def encode(self, ttl: int = TTL_S) -> bytes:
         """Return the encoded announcement of this node. With a TTL of 0 it is a goodbye (RFC 6762,
         section 10.1)."""
-        return dns.encode(Message(True, [], self.records(ttl)))
+        return dns.encode(DnsMessage(True, [], self.records(ttl)))
 
     def encode_service(self) -> bytes:
         """Return the encoded reply to a query for all types of services (RFC 6763, section 9)."""
-        kind = Record(_EVERY_SERVICE, Type.PTR, SERVICE, TTL_S, shared=True)
-        return dns.encode(Message(True, [], [kind]))
+        kind = DnsRecord(_EVERY_SERVICE, Type.PTR, SERVICE, TTL_S, shared=True)
+        return dns.encode(DnsMessage(True, [], [kind]))
 
-    def asks_for_kinds(self, message: Message) -> bool:
+    def asks_for_kinds(self, message: DnsMessage) -> bool:
         """Return whether a query asks for all types of services."""
         wanted = _EVERY_SERVICE
         return any(each.name == wanted and _is(each, Type.PTR) for each in message.questions)
 
-    def is_asked(self, message: Message) -> bool:
+    def is_asked(self, message: DnsMessage) -> bool:
         """Return whether a query asks for this node and does not list it as already known (RFC
         6762, section 7.1)."""
         return any(map(self._is_ours, message.questions)) and not any(
@@ -87,11 +87,11 @@ class Announcement:
             for record in message.records
         )
 
-    def _is_ours(self, question: Question) -> bool:
+    def _is_ours(self, question: DnsQuestion) -> bool:
         wanted = {SERVICE: (Type.PTR,), self._name: (Type.SRV, Type.TXT), self._host: (Type.A,)}
         return any(_is(question, kind) for kind in wanted.get(question.name, ()))
 
-    def read(self, message: Message, source: str) -> list[Found]:
+    def read(self, message: DnsMessage, source: str) -> list[FoundPeer]:
         """Return the peers of this node's swarm in a response from the IP address `source`.
 
         A peer counts only if it announces the address from which the response was sent. A host
@@ -106,16 +106,17 @@ def query(known: Iterable[tuple[bytes, int]]) -> bytes:
     """Return an encoded query for peers. `known` has (instance, remaining TTL in seconds) of peers
     that need not reply."""
     records = [
-        Record(SERVICE, Type.PTR, (instance, *SERVICE), ttl, shared=True) for instance, ttl in known
+        DnsRecord(SERVICE, Type.PTR, (instance, *SERVICE), ttl, shared=True)
+        for instance, ttl in known
     ]
-    return dns.encode(Message(False, [Question(SERVICE, Type.PTR)], records))
+    return dns.encode(DnsMessage(False, [DnsQuestion(SERVICE, Type.PTR)], records))
 
 
-def _is(question: Question, kind: Type) -> bool:
+def _is(question: DnsQuestion, kind: Type) -> bool:
     return question.type in (kind, Type.ANY)
 
 
-def _instances(message: Message) -> list[Name]:
+def _instances(message: DnsMessage) -> list[Name]:
     """Return the names of the instances of our service in a message, without duplicates."""
     names = [
         record.name
@@ -125,16 +126,16 @@ def _instances(message: Message) -> list[Name]:
     return list(dict.fromkeys(names))
 
 
-def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None:
+def _read(message: DnsMessage, name: Name, source: str, tag: bytes) -> FoundPeer | None:
     """Return the peer that an instance in a response belongs to. Return None unless all its records
     are present and consistent."""
-    service: dns.Service | None = None
+    service: dns.SrvData | None = None
     texts: tuple[bytes, ...] = ()
     ttl = LONGEST_TTL_S
     for record in message.records:
         if record.name != name:
             continue
-        if isinstance(record.data, dns.Service):
+        if isinstance(record.data, dns.SrvData):
             service, ttl = record.data, min(ttl, record.ttl)
         elif record.type is Type.TXT and isinstance(record.data, tuple):
             texts, ttl = record.data, min(ttl, record.ttl)
@@ -143,10 +144,10 @@ def _read(message: Message, name: Name, source: str, tag: bytes) -> Found | None
     if not _says(message, service.host, source):
         return None
     peer = _peer(texts)
-    return Found(peer, (source, service.port), ttl, name[0]) if peer is not None else None
+    return FoundPeer(peer, (source, service.port), ttl, name[0]) if peer is not None else None
 
 
-def _says(message: Message, host: Name, source: str) -> bool:
+def _says(message: DnsMessage, host: Name, source: str) -> bool:
     """Return whether the response gives its source address as the address of `host`."""
     return any(
         record.type is Type.A and record.name == host and str(record.data) == source

@@ -26,7 +26,7 @@ from ..defaults import (
 from . import frame as wire
 from .frame import Cutter, Fault, Priority
 from .queueing import Yielding
-from .stream import Entry
+from .stream import QueuedFrame
 
 _COUNT = 0xFFFFFFFF
 _PROBE = 1 << 32  # lowest mark of pings behind bulk; the marks of other pings are smaller
@@ -34,7 +34,7 @@ _URGENT = 8  # largest number of urgent frames that are queued
 _TICK_S = 0.05  # the shortest time between two ticks
 
 
-class Connection:
+class LaneConnection:
     """One connection that carries a lane. `idle_s` and `silent_s` have the meaning they have in
     `Limits`. `yielding` bounds the bulk in flight; None means no bound."""
 
@@ -81,12 +81,12 @@ class Connection:
         self.received = 0  # counted frames received; each outgoing frame reports this number
         self.unreported = 0  # counted frames received since it was last reported
         self.unreported_bytes = 0
-        self.urgent: list[Entry] = []
+        self.urgent: list[QueuedFrame] = []
         self.idle_s = self._least_idle_s = idle_s
         self._silent_s = silent_s
         # An int stands for that many frames that are now sent on another connection. It saves
         # memory if a peer acknowledges nothing and makes this node switch back and forth.
-        self._unacked: deque[Entry | int] = deque()
+        self._unacked: deque[QueuedFrame | int] = deque()
         self._sent = 0
         self._pressing = 0  # unacknowledged frames that a caller may be waiting for
         self.acked = 0  # sent frames that the peer has acknowledged
@@ -117,7 +117,7 @@ class Connection:
         """Whether counted frames are in flight."""
         return bool(self._unacked)
 
-    def keep(self, entry: Entry, length: int, now: float) -> None:
+    def keep(self, entry: QueuedFrame, length: int, now: float) -> None:
         """Store a counted frame that is being sent, until the peer acknowledges it. `length` is the
         size of its head and payload in bytes."""
         self._sent = (self._sent + 1) & _COUNT
@@ -162,7 +162,7 @@ class Connection:
                 self.bulk_waits = False
         return freed
 
-    def give_back(self) -> list[Entry]:
+    def give_back(self) -> list[QueuedFrame]:
         """Return the unacknowledged frames, to be sent again on another connection. The peer may
         still acknowledge them on this one."""
         lost = [entry for entry in self._unacked if not isinstance(entry, int)]
@@ -207,7 +207,7 @@ class Connection:
 
     def push_urgent(self, kind: int, *, offset: int = 0, head: bytes = b"") -> None:
         """Queue an urgent frame."""
-        self.urgent.append(Entry(kind, 0, 0, offset, head, b""))
+        self.urgent.append(QueuedFrame(kind, 0, 0, offset, head, b""))
         if len(self.urgent) > _URGENT:  # the peer might send pings and not read the pongs
             del self.urgent[0]
 
@@ -308,7 +308,7 @@ class Connection:
             return False
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
 
-    def is_outrun(self, other: "Connection") -> bool:
+    def is_outrun(self, other: "LaneConnection") -> bool:
         """Return whether a ping on this connection is unanswered, while the other connection has
         received something since."""
         sent = self._ping_sent
@@ -332,7 +332,7 @@ class Connection:
         return sent is not None and now >= max(sent, self.heard) + self._look()
 
 
-def _is_pressing(entry: Entry) -> bool:
+def _is_pressing(entry: QueuedFrame) -> bool:
     """Return whether the loss of a frame must be noticed soon.
 
     The loss of posts and replies may be noticed later. A caller that waits for a reply has its own

@@ -16,7 +16,7 @@ from ..defaults import PATIENCE, SMALL_PAYLOAD_BYTES
 from ..host.blank import blank
 from ..limits import Limits
 from . import frame as wire
-from .connection import Connection
+from .connection import LaneConnection
 from .events import (
     Answered,
     Called,
@@ -30,10 +30,10 @@ from .events import (
 )
 from .frame import Bytes, Fault, Frame, Priority
 from .meter import LEAST_PIECE_BYTES, Allowance
-from .outbox import Message, Outbox, OutCall
+from .outbox import Outbox, OutCall, OutgoingMessage
 from .queueing import Yielding
 from .shaper import Flow
-from .stream import Entry, LaneStream
+from .stream import LaneStream, QueuedFrame
 
 
 @dataclass(slots=True)
@@ -54,12 +54,12 @@ class Lane:
 
     def __init__(self, *, dialled: bool, limits: Limits, remote: Windows, now: float) -> None:
         self.ended: Ended | None = None
-        self.connections: list[Connection] = []
+        self.connections: list[LaneConnection] = []
         self.outbox = Outbox(remote.link_bytes, limits.backlog_bytes)
         self.streams: dict[int, LaneStream] = {}
         self.heard = now  # when the last byte was received
         self._now = now
-        self._from = Connection(idle_s=0, silent_s=0, now=now)  # the connection being read
+        self._from = LaneConnection(idle_s=0, silent_s=0, now=now)  # the connection being read
         self._role = 0 if dialled else 1
         # A ping and its pong show each side that the other is alive, so one side suffices. The side
         # that dialled pings first.
@@ -104,10 +104,10 @@ class Lane:
 
     # Connections.
 
-    def attach(self, now: float, yielding: Yielding | None = None) -> Connection:
+    def attach(self, now: float, yielding: Yielding | None = None) -> LaneConnection:
         """Add a connection and return its state. If it is the only one, this side sends on it at
         once, otherwise only after `use`. `yielding` bounds its bulk in flight."""
-        connection = Connection(
+        connection = LaneConnection(
             idle_s=self.idle_s, silent_s=self._limits.silent_s, now=now, yielding=yielding
         )
         self.heard = self._now = now
@@ -116,14 +116,14 @@ class Lane:
             self.outbox.use(connection)
         return connection
 
-    def detach(self, connection: Connection) -> None:
+    def detach(self, connection: LaneConnection) -> None:
         """Remove a connection. If this side was sending on it, nothing is sent until `use` selects
         another one."""
         self.connections.remove(connection)
         if connection is self.outbox.carrier:
             self.outbox.use(None)
 
-    def use(self, connection: Connection) -> None:
+    def use(self, connection: LaneConnection) -> None:
         """Send on this connection from now on."""
         self.outbox.use(connection)
 
@@ -136,7 +136,7 @@ class Lane:
         method's name or the header is too large."""
         call = OutCall(priority)
         head = wire.encode_request(method, header)
-        self.outbox.push(Message(wire.CALL, int(priority), 0, head, payload, call))
+        self.outbox.push(OutgoingMessage(wire.CALL, int(priority), 0, head, payload, call))
         return call
 
     def post(
@@ -145,14 +145,14 @@ class Lane:
         """Queue a post, which is a call without a reply. Raises ValueError if the method's name or
         the header is too large."""
         head = wire.encode_request(method, header)
-        self.outbox.push(Message(wire.POST, int(priority), 0, head, payload, None))
+        self.outbox.push(OutgoingMessage(wire.POST, int(priority), 0, head, payload, None))
 
     def give_up(self, call: OutCall) -> None:
         """Stop waiting for the reply to a call. If no part of the call has been sent yet, remove it
         from the queue, otherwise tell the peer."""
         if call.ident:
             if self.outbox.waiting.pop(call.ident, None) is not None:
-                cancel = Entry(wire.CANCEL, int(call.priority), call.ident, 0, b"", b"")
+                cancel = QueuedFrame(wire.CANCEL, int(call.priority), call.ident, 0, b"", b"")
                 self.outbox.push(cancel)
         else:
             self.outbox.withdraw(call)
@@ -164,14 +164,14 @@ class Lane:
         head = wire.encode_header(header)
         size = len(payload)
         if size <= LEAST_PIECE_BYTES:  # never split into parts
-            self.outbox.push(Entry(wire.REPLY, int(priority), ident, size, head, payload))
+            self.outbox.push(QueuedFrame(wire.REPLY, int(priority), ident, size, head, payload))
         else:
-            self.outbox.push(Message(wire.REPLY, int(priority), ident, head, payload, None))
+            self.outbox.push(OutgoingMessage(wire.REPLY, int(priority), ident, head, payload, None))
 
     def refuse(self, ident: int, code: str, message: str, priority: Priority) -> None:
         """Queue the refusal of a call of the peer, with a code."""
         head = wire.encode_code(code, message)
-        self.outbox.push(Entry(wire.REFUSAL, int(priority), ident, 0, head, b""))
+        self.outbox.push(QueuedFrame(wire.REFUSAL, int(priority), ident, 0, head, b""))
 
     def open(
         self, method: str, header: Mapping[str, object], priority: Priority
@@ -210,7 +210,7 @@ class Lane:
                 connection.push_urgent(wire.GOAWAY, head=wire.encode_code(code, message))
 
     def take(
-        self, connection: Connection, room: int, now: float, allowance: Allowance | None = None
+        self, connection: LaneConnection, room: int, now: float, allowance: Allowance | None = None
     ) -> bytes:
         """Return encoded frames to write to a connection now: up to `room` bytes, plus at most one
         frame. `allowance` is the budget of each priority under the bandwidth caps; None means that
@@ -241,7 +241,7 @@ class Lane:
             self._grant(0, self._link_granted)
 
     def _grant(self, ident: int, limit: int) -> None:
-        self.outbox.push(Entry(wire.CREDIT, int(Priority.CONTROL), ident, limit, b"", b""))
+        self.outbox.push(QueuedFrame(wire.CREDIT, int(Priority.CONTROL), ident, limit, b"", b""))
 
     def _forget_if_done(self, stream: LaneStream) -> None:
         if stream.done and self.streams.get(stream.ident) is stream:
@@ -250,7 +250,7 @@ class Lane:
 
     # Received frames.
 
-    def receive(self, connection: Connection, data: Bytes, now: float) -> list[Event]:
+    def receive(self, connection: LaneConnection, data: Bytes, now: float) -> list[Event]:
         """Process decrypted bytes from a connection and return the events. A protocol error of the
         peer ends the link with the code of that error."""
         events: list[Event] = []

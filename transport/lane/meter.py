@@ -11,8 +11,8 @@ milliseconds. A call on another path does not wait.
 from math import inf
 from typing import Final
 
-from .connection import Connection
-from .shaper import Direction, Flow, Shaper
+from .connection import LaneConnection
+from .shaper import Flow, Shaper, TrafficDirection
 
 LEAST_S: Final = 0.0005
 """Shortest time after which a traffic class without budget is retried, in seconds."""
@@ -26,7 +26,7 @@ _OWN: Final = (Flow.CONTROL, Flow.ACTIVATION, Flow.BULK)
 class Allowance:
     """Budget of one batch of frames, by priority. It also counts the bytes that are sent."""
 
-    def __init__(self, shaper: Shaper, who: "Meter") -> None:
+    def __init__(self, shaper: Shaper, who: "PathMeter") -> None:
         """`who` identifies the path in the shaper's queues."""
         self.again_at = inf
         """Time at which to retry the classes that had no budget; infinite if all had some."""
@@ -62,9 +62,9 @@ class Allowance:
 
     def _ask(self, flow: Flow) -> int:
         now, shaper = self._now, self._shaper
-        left = self._left[flow] = shaper.room(Direction.UP, flow, self._who, now, self._most)
+        left = self._left[flow] = shaper.room(TrafficDirection.UP, flow, self._who, now, self._most)
         if not left:
-            at = max(shaper.next_at(Direction.UP, flow, self._who, now), now + LEAST_S)
+            at = max(shaper.next_at(TrafficDirection.UP, flow, self._who, now), now + LEAST_S)
             self.again_at = min(self.again_at, at)
         return left
 
@@ -86,16 +86,16 @@ class Allowance:
         encryption, including those that are not counted."""
         counted = sum(self._sent)
         if not counted:
-            self._shaper.spend(Direction.UP, Flow.CONTROL, size - self._lent, self._now)
+            self._shaper.spend(TrafficDirection.UP, Flow.CONTROL, size - self._lent, self._now)
             return
         part = (size - self._lent) / counted
         for flow in Flow:
             if self._sent[flow]:
                 cost = round(self._sent[flow] * part)
-                self._shaper.spend(Direction.UP, flow, cost, self._now)
+                self._shaper.spend(TrafficDirection.UP, flow, cost, self._now)
 
 
-class Meter:
+class PathMeter:
     """Account of one path in both directions, if the node has caps. Call `leave` when the path
     closes."""
 
@@ -116,7 +116,7 @@ class Meter:
 
     def allow(self, most: int, now: float) -> Allowance | None:
         """Return the budget for a batch of at most `most` bytes, or None if there is no cap."""
-        if not self._shaper.capped[Direction.UP]:
+        if not self._shaper.capped[TrafficDirection.UP]:
             return None
         self._up.open(most, now)
         return self._up
@@ -124,7 +124,7 @@ class Meter:
     def sent(self, bytes_out: int) -> None:
         """Charge the bytes that were sent since the last call. `bytes_out` is the total number of
         bytes sent on this path."""
-        if self._shaper.capped[Direction.UP]:
+        if self._shaper.capped[TrafficDirection.UP]:
             self._up.settle(bytes_out - self._out)
         self._out = bytes_out
 
@@ -135,7 +135,7 @@ class Meter:
 
     # Reading.
 
-    def read(self, connection: Connection, bytes_in: int, now: float) -> list[Flow]:
+    def read(self, connection: LaneConnection, bytes_in: int, now: float) -> list[Flow]:
         """Charge the bytes that were received since the last call. `bytes_in` is the total number
         of bytes received on this path.
 
@@ -144,7 +144,7 @@ class Meter:
         """
         size, self._in = bytes_in - self._in, bytes_in
         came, connection.intake = connection.intake or [0] * FLOWS, None
-        if not self._shaper.capped[Direction.DOWN]:
+        if not self._shaper.capped[TrafficDirection.DOWN]:
             self._begun = (0, 0)
             return []
         connection.intake = [0] * FLOWS
@@ -156,7 +156,7 @@ class Meter:
         for flow in _OWN:
             cost = came[flow] + (rest if flow is main else 0)
             if cost:
-                self._shaper.spend(Direction.DOWN, flow, cost, now)
+                self._shaper.spend(TrafficDirection.DOWN, flow, cost, now)
         return [flow for flow in _OWN if came[flow] > 0]
 
     def room(self, flows: list[Flow], most: int, now: float) -> tuple[int, float]:
@@ -164,8 +164,8 @@ class Meter:
         the classes has no budget."""
         found, at = most, now
         for flow in flows:
-            room = self._shaper.room(Direction.DOWN, flow, self, now, most)
+            room = self._shaper.room(TrafficDirection.DOWN, flow, self, now, most)
             found = min(found, room)
             if not room:
-                at = max(at, self._shaper.next_at(Direction.DOWN, flow, self, now))
+                at = max(at, self._shaper.next_at(TrafficDirection.DOWN, flow, self, now))
         return found, at if found else max(at, now + LEAST_S)

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 from ..defaults import FRAME_OVERHEAD_BYTES, FRAME_PAYLOAD_BYTES, SMALL_BATCH_BYTES
 from . import frame as wire
-from .connection import Connection
+from .connection import LaneConnection
 from .frame import Bytes, Priority
 from .meter import Allowance
-from .stream import Entry, LaneStream
+from .stream import LaneStream, QueuedFrame
 
 
-def _is_awaited(item: "Message | Entry") -> bool:
+def _is_awaited(item: "OutgoingMessage | QueuedFrame") -> bool:
     """Return whether a queued item is (part of) a reply, or a call of which nothing has been
     sent."""
     if item.kind == wire.PART:
         return bool(item.flags & wire.OF_REPLY)
     if item.kind == wire.CALL:
-        return isinstance(item, Message) and item.call is not None and not item.call.ident
+        return isinstance(item, OutgoingMessage) and item.call is not None and not item.call.ident
     return item.kind in (wire.REPLY, wire.REFUSAL)
 
 
@@ -42,7 +42,7 @@ class OutCall:
         self.deadline = inf
 
 
-class Message:
+class OutgoingMessage:
     """A call, post or reply that is queued or partly sent."""
 
     __slots__ = ("call", "flags", "head", "ident", "kind", "payload", "sent")
@@ -70,12 +70,12 @@ class _Queue:
     __slots__ = ("messages", "resend", "streams", "turn")
 
     def __init__(self) -> None:
-        self.resend: deque[Entry] = _NOTHING
-        self.messages: deque[Message | Entry] = _NOTHING
+        self.resend: deque[QueuedFrame] = _NOTHING
+        self.messages: deque[OutgoingMessage | QueuedFrame] = _NOTHING
         self.streams: deque[LaneStream] = _NOTHING
         self.turn = False  # whether it is a stream's turn, because a message was sent last
 
-    def add(self, item: "Message | Entry") -> None:
+    def add(self, item: "OutgoingMessage | QueuedFrame") -> None:
         """Append a message or a single frame."""
         if self.messages is _NOTHING:
             self.messages = deque()
@@ -105,7 +105,7 @@ class Outbox:
         self._backlog_limit = backlog_limit
         self._link_sent = 0
         self._fragment = FRAME_PAYLOAD_BYTES
-        self.carrier: Connection | None = None
+        self.carrier: LaneConnection | None = None
         self._queues = (_Queue(), _Queue(), _Queue())
 
     @property
@@ -127,7 +127,7 @@ class Outbox:
             for item in items
         )
 
-    def has_output(self, connection: Connection) -> bool:
+    def has_output(self, connection: LaneConnection) -> bool:
         """Return whether `take` would return frames for this connection."""
         if connection.urgent:
             return True
@@ -137,7 +137,7 @@ class Outbox:
                     return queue is not self._queues[wire.BULK] or not connection.bulk_waits
         return connection.ack_due
 
-    def push(self, item: Message | Entry) -> None:
+    def push(self, item: OutgoingMessage | QueuedFrame) -> None:
         """Append a message or a single frame to the queue of its priority."""
         self.backlog += FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
         self._queues[item.flags & wire.PRIORITY_MASK].add(item)
@@ -146,7 +146,7 @@ class Outbox:
         """Remove a call from the queue, if nothing of it has been sent yet."""
         messages = self._queues[call.priority].messages
         for item in messages:
-            if isinstance(item, Message) and item.call is call:
+            if isinstance(item, OutgoingMessage) and item.call is call:
                 messages.remove(item)
                 self.backlog -= FRAME_OVERHEAD_BYTES + len(item.head) + len(item.payload)
                 return
@@ -173,7 +173,7 @@ class Outbox:
         """Subtract acknowledged bytes from the backlog."""
         self.backlog -= freed
 
-    def use(self, connection: Connection | None) -> None:
+    def use(self, connection: LaneConnection | None) -> None:
         """Send counted frames on this connection from now on. None means that there is no
         connection.
 
@@ -186,7 +186,7 @@ class Outbox:
         before, self.carrier = self.carrier, connection
         if before is None:
             return
-        lost: tuple[list[Entry], ...] = ([], [], [])
+        lost: tuple[list[QueuedFrame], ...] = ([], [], [])
         for entry in before.give_back():
             lost[entry.flags & wire.PRIORITY_MASK].append(entry)
         for queue, entries in zip(self._queues, lost, strict=True):
@@ -195,7 +195,7 @@ class Outbox:
 
     def take(
         self,
-        connection: Connection,
+        connection: LaneConnection,
         room: int,
         now: float,
         *,
@@ -236,8 +236,8 @@ class Outbox:
         return b"".join(pieces)
 
     def _next(
-        self, connection: Connection, carries: bool, now: float, allowance: Allowance | None
-    ) -> Entry | None:
+        self, connection: LaneConnection, carries: bool, now: float, allowance: Allowance | None
+    ) -> QueuedFrame | None:
         if connection.urgent:
             return connection.urgent.pop(0)
         if not carries:
@@ -265,9 +265,9 @@ class Outbox:
                 return self._next_of_messages(queue.messages)
         return None
 
-    def _next_of_messages(self, messages: deque[Message | Entry]) -> Entry:
+    def _next_of_messages(self, messages: deque[OutgoingMessage | QueuedFrame]) -> QueuedFrame:
         message = messages[0]
-        if isinstance(message, Entry):
+        if isinstance(message, QueuedFrame):
             messages.popleft()
             return message
         entry = self._first(message) if message.sent < 0 else self._part(message)
@@ -276,7 +276,7 @@ class Outbox:
         messages.popleft()
         return entry
 
-    def _first(self, message: Message) -> Entry:
+    def _first(self, message: OutgoingMessage) -> QueuedFrame:
         """Return a message's first frame. Its id is assigned here, so that ids are sent in
         ascending order."""
         if message.kind != wire.REPLY:
@@ -291,17 +291,17 @@ class Outbox:
             message.payload = memoryview(payload)
             payload = message.payload[: self._fragment]
         message.sent = len(payload)
-        return Entry(message.kind, message.flags, message.ident, total, message.head, payload)
+        return QueuedFrame(message.kind, message.flags, message.ident, total, message.head, payload)
 
-    def _part(self, message: Message) -> Entry:
+    def _part(self, message: OutgoingMessage) -> QueuedFrame:
         piece = message.payload[message.sent : message.sent + self._fragment]
         flags = message.flags | (wire.OF_REPLY if message.kind == wire.REPLY else 0)
-        entry = Entry(wire.PART, flags, message.ident, message.sent, b"", piece)
+        entry = QueuedFrame(wire.PART, flags, message.ident, message.sent, b"", piece)
         message.sent += len(piece)
         self.backlog += FRAME_OVERHEAD_BYTES
         return entry
 
-    def _next_of_streams(self, queue: _Queue, allowance: Allowance | None) -> Entry | None:
+    def _next_of_streams(self, queue: _Queue, allowance: Allowance | None) -> QueuedFrame | None:
         while queue.streams:
             stream = queue.streams.popleft()
             stream.scheduled = False

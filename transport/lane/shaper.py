@@ -48,7 +48,7 @@ class Flow(IntEnum):
     RELAY = 3  # data that this node forwards for other peers as a relay
 
 
-class Direction(IntEnum):
+class TrafficDirection(IntEnum):
     """Direction of traffic, as seen from this node."""
 
     UP = 0
@@ -204,7 +204,9 @@ class Shaper:
         """Whether each direction has any cap."""
         self._sides = (_Side(caps.up, now), _Side(caps.down, now))
 
-    def room(self, direction: Direction, flow: Flow, who: Hashable, now: float, most: int) -> int:
+    def room(
+        self, direction: TrafficDirection, flow: Flow, who: Hashable, now: float, most: int
+    ) -> int:
         """Return how many bytes of a traffic class may pass now, at most `most`. If it returns 0,
         call `next_at` for the time at which to retry."""
         side = self._sides[direction]
@@ -219,12 +221,12 @@ class Shaper:
         mine.waiting.remove(who)
         return int(min(tokens, most, mine.quantum if mine.waiting.several else inf))
 
-    def spend(self, direction: Direction, flow: Flow, size: int, now: float) -> None:
+    def spend(self, direction: TrafficDirection, flow: Flow, size: int, now: float) -> None:
         """Charge bytes that have passed. If they are more than `room` allowed, later calls of
         `room` allow less."""
         self._sides[direction].spend(flow, size, now)
 
-    def next_at(self, direction: Direction, flow: Flow, who: Hashable, now: float) -> float:
+    def next_at(self, direction: TrafficDirection, flow: Flow, who: Hashable, now: float) -> float:
         """Return the time at which `who` should retry. It keeps its place in the queue until
         shortly after that time."""
         side = self._sides[direction]

@@ -13,7 +13,7 @@ from ..defaults import FRAME_PAYLOAD_BYTES
 from .frame import DATA, FIN, OPEN, RESET, Bytes, Fault, Frame, Priority, encode_code
 
 
-class Entry(NamedTuple):
+class QueuedFrame(NamedTuple):
     """A frame to be sent, without the fields that are determined only when it is sent."""
 
     kind: int
@@ -131,26 +131,26 @@ class LaneStream:
             return self._limit > self._sent and link_room > 0
         return self.finishing
 
-    def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> Entry:
+    def next_entry(self, link_room: int, most: int = FRAME_PAYLOAD_BYTES) -> QueuedFrame:
         """Return the next frame to send, with up to `most` bytes of payload. Call this only if
         `has_output` returns True."""
         if self.open_head is not None:
             head, self.open_head = self.open_head, None
-            return Entry(OPEN, self.priority, self.ident, 0, head, b"")
+            return QueuedFrame(OPEN, self.priority, self.ident, 0, head, b"")
         if self._reset_due is not None:
             self.send_done = True
             head, self._reset_due = encode_code(self._reset_due), None
-            return Entry(RESET, self.priority, self.ident, self._sent, head, b"")
+            return QueuedFrame(RESET, self.priority, self.ident, self._sent, head, b"")
         return self._next_data(min(most, self._limit - self._sent, link_room))
 
-    def _next_data(self, room: int) -> Entry:
+    def _next_data(self, room: int) -> QueuedFrame:
         payload = self._take_piece(room) if self.queued else b""
         offset, flags = self._sent, int(self.priority)
         self._sent += len(payload)
         if self.finishing and not self.queued:
             flags |= FIN
             self.send_done = True
-        return Entry(DATA, flags, self.ident, offset, b"", payload)
+        return QueuedFrame(DATA, flags, self.ident, offset, b"", payload)
 
     def _take_piece(self, room: int) -> memoryview:
         piece = self._pieces[0]

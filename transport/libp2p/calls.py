@@ -18,7 +18,7 @@ from ..lane.frame import Fault
 from ..link.calls import Answer, Call, Handler, Refusal, Reply
 from ..link.serving import HANDLER_ERRORS, refusal_of
 from . import defaults
-from .connection import Connection
+from .connection import Libp2pConnection
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .varint import prefixed
@@ -37,7 +37,7 @@ class CallService:
         self._limits = limits
         self._open = 0
 
-    async def serve(self, connection: Connection, stream: MuxStream) -> None:
+    async def serve(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         """Read one request from a stream and reply to it. Raises Fault if the stream fails."""
         limits = self._limits
         if connection.calls >= limits.calls or self._open >= limits.calls_total:
@@ -55,7 +55,7 @@ class CallService:
             self._open -= 1
         connection.progress()
 
-    async def _answer(self, connection: Connection, request: bytes) -> Answer:
+    async def _answer(self, connection: Libp2pConnection, request: bytes) -> Answer:
         """Decode a request, and return the handler's reply to it."""
         await connection.pay(defaults.CALL_COST + len(request))
         try:

@@ -45,7 +45,7 @@ _VARINT_LIMIT: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class CircuitLimit:
     """Limits of a circuit: seconds, and bytes of both directions together. 0 means no limit."""
 
     seconds: int
@@ -57,7 +57,7 @@ def hop_request(kind: int, peer: str | None = None) -> bytes:
     return _encode(package().HopMessage, type=kind, peer=None if peer is None else _peer(peer))
 
 
-def stop_connect(peer: str, allowance: Allowance) -> bytes:
+def stop_connect(peer: str, allowance: CircuitLimit) -> bytes:
     """Encode a relay's request to the target of a circuit. `peer` is the source of the circuit."""
     limit = _limit(allowance)
     return _encode(package().StopMessage, type=STOP_CONNECT, peer=_peer(peer), limit=limit)
@@ -66,7 +66,7 @@ def stop_connect(peer: str, allowance: Allowance) -> bytes:
 def hop_status(
     status: int,
     *,
-    allowance: Allowance | None = None,
+    allowance: CircuitLimit | None = None,
     reservation: "circuit_pb2.Reservation | None" = None,
 ) -> bytes:
     """Encode a relay's reply to a HOP request."""
@@ -167,6 +167,6 @@ def _peer(peer: str) -> "circuit_pb2.PeerId":
     return package().Peer(id=encode_peer(peer))
 
 
-def _limit(allowance: Allowance) -> "circuit_pb2.Limit":
+def _limit(allowance: CircuitLimit) -> "circuit_pb2.Limit":
     """Create the protobuf form of a circuit's limits."""
     return package().Limit(duration=allowance.seconds, data=allowance.size)

@@ -23,11 +23,11 @@ from ..rates import MemoryBudget
 from . import circuit as wire
 from . import defaults
 from .circuit import HopMessage, StopMessage
-from .connection import Connection, Protocols, Serve
+from .connection import Libp2pConnection, Protocols, Serve
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .package import package
-from .session import Session
+from .session import Libp2pSession
 
 OnCircuit = Callable[[MuxStream, PeerId, Address], None]
 _EXPIRED: Final = "expired"  # code of a connection whose reservation could not be renewed
@@ -38,7 +38,7 @@ class _Relay:
     """A relay to which this node is connected. `reserved` says whether there is a reservation."""
 
     address: Address
-    connection: Connection
+    connection: Libp2pConnection
     reserved: bool = False
 
 
@@ -171,14 +171,14 @@ class CircuitClient:
             raise DialFailed("not-running", "the client of relays is not running")
         await self._host.offload(package)
         stream = await self._connect(address)
-        session = Session(
+        session = Libp2pSession(
             self._identity,
             dialled=True,
             entropy=self._host.entropy,
             limits=self._limits,
             expect=peer,
         )
-        connection = Connection(
+        connection = Libp2pConnection(
             TcpByteStream(stream),
             session,
             host=self._host,
@@ -248,7 +248,7 @@ class CircuitClient:
 
     # Reservations and circuits.
 
-    async def _ask_reservation(self, connection: Connection) -> float:
+    async def _ask_reservation(self, connection: Libp2pConnection) -> float:
         """Request a reservation. Return its life in seconds. Raises DialFailed if it is refused."""
         stream, answer = await self._request(connection, wire.RESERVE, None)
         stream.close()
@@ -256,7 +256,7 @@ class CircuitClient:
         return min(max((answer.expires or 0) - self._host.wall(), shortest), longest)
 
     async def _request(
-        self, connection: Connection, kind: int, peer: str | None
+        self, connection: Libp2pConnection, kind: int, peer: str | None
     ) -> tuple[MuxStream, HopMessage]:
         """Send a HOP request, and return (its stream, the reply that grants it).
 
@@ -299,7 +299,7 @@ class CircuitClient:
         """Return the protocols that are served to relays."""
         return {**self._base(), wire.STOP: self._serve_stop}
 
-    async def _serve_stop(self, connection: Connection, stream: MuxStream) -> None:
+    async def _serve_stop(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         """Accept a circuit from a relay and pass it to the callback. Return when the circuit is
         closed."""
         with trio.fail_after(self._limits.request_s):
@@ -337,7 +337,7 @@ def _source(body: bytes) -> PeerId | int:
         return wire.PERMISSION_DENIED
 
 
-async def _hold(connection: Connection, stream: MuxStream) -> None:
+async def _hold(connection: Libp2pConnection, stream: MuxStream) -> None:
     """Prevent the idle timeout of a connection until the circuit over it is closed."""
     with connection.held():
         await stream.wait_closed()

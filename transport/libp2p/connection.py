@@ -12,19 +12,19 @@ from ..lane.frame import Fault
 from ..rates import MemoryBudget
 from . import defaults
 from .limits import Libp2pLimits
-from .multistream import Choice, Offer
+from .multistream import ProtocolChoice, ProtocolOffer
 from .muxstream import MuxStream
 from .pace import Pace
-from .session import Session
-from .yamux import Channel, Opened
+from .session import Libp2pSession
+from .yamux import ChannelOpened, YamuxChannel
 
-Serve = Callable[["Connection", MuxStream], Awaitable[None]]
+Serve = Callable[["Libp2pConnection", MuxStream], Awaitable[None]]
 """Serves a stream whose protocol is negotiated. If this raises Fault, the stream is reset."""
 Protocols = Callable[[], Mapping[str, Serve]]
 """Returns the protocols that are served, by protocol id. It is called again for each stream."""
 
 
-class Connection:
+class Libp2pConnection:
     """Runner of `session` over the byte stream `pipe`.
 
     It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
@@ -36,7 +36,7 @@ class Connection:
     def __init__(
         self,
         pipe: ByteStream,
-        session: Session,
+        session: Libp2pSession,
         *,
         host: Host,
         limits: Libp2pLimits,
@@ -130,7 +130,7 @@ class Connection:
             raise Fault("stream-lost")
         stream = self._shell(self._session.yamux.open())
         try:
-            offer = Offer(protocol)
+            offer = ProtocolOffer(protocol)
             await stream.send(offer.opening())
             await self._negotiate(stream, offer)
         except BaseException:
@@ -189,7 +189,7 @@ class Connection:
         self._heard = self._host.now()
         yamux = self._session.yamux
         for event in self._session.receive(data):
-            if isinstance(event, Opened):
+            if isinstance(event, ChannelOpened):
                 if self._nursery is not None:
                     self._nursery.start_soon(self._serve, self._shell(event.stream))
             elif event.stream.context is not None:
@@ -264,7 +264,7 @@ class Connection:
 
     # Streams.
 
-    def _shell(self, channel: Channel) -> MuxStream:
+    def _shell(self, channel: YamuxChannel) -> MuxStream:
         """Create the `MuxStream` of a yamux stream."""
         return MuxStream(channel, self._session.yamux, flush=self._flush, room=self._room)
 
@@ -272,7 +272,7 @@ class Connection:
         """Negotiate the protocol of a stream that the peer has opened, and serve the stream."""
         try:
             protocols = self._protocols()
-            choice = Choice(protocols)
+            choice = ProtocolChoice(protocols)
             with trio.fail_after(self._limits.request_s):
                 chosen = await self._negotiate(stream, choice)
             await protocols[chosen](self, stream)
@@ -283,7 +283,7 @@ class Connection:
         finally:
             stream.close()
 
-    async def _negotiate(self, stream: MuxStream, agreeing: Choice | Offer) -> str:
+    async def _negotiate(self, stream: MuxStream, agreeing: ProtocolChoice | ProtocolOffer) -> str:
         """Negotiate a stream's protocol, and return it. Raises Fault if there is no agreement."""
         while agreeing.chosen is None:
             data = await stream.receive(defaults.LINE_BYTES)

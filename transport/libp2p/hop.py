@@ -16,8 +16,8 @@ from ..lane.frame import Fault
 from ..relay.book import Asker, Circuit, RelayBook
 from . import circuit as wire
 from . import defaults
-from .circuit import Allowance, HopMessage, StopMessage
-from .connection import Connection
+from .circuit import CircuitLimit, HopMessage, StopMessage
+from .connection import Libp2pConnection
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .package import encode_address
@@ -53,20 +53,20 @@ class HopService:
         self._book = book
         self._addresses = addresses
         self._limits = limits
-        self._reserved: dict[str, Connection] = {}
+        self._reserved: dict[str, Libp2pConnection] = {}
 
     @property
     def offered(self) -> bool:
         """Whether this node relays now."""
         return self._book.lends
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: Libp2pConnection) -> None:
         """Release the reservations of a connection that has ended."""
         for peer in [peer for peer, found in self._reserved.items() if found is connection]:
             del self._reserved[peer]
             self._book.release(_NAME + peer)
 
-    async def serve(self, connection: Connection, stream: MuxStream) -> None:
+    async def serve(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         """Serve the one request of a stream."""
         await connection.pay(defaults.CALL_COST)
         with trio.fail_after(self._limits.request_s):
@@ -87,7 +87,7 @@ class HopService:
                 raise
             await stream.send(wire.hop_status(wire.MALFORMED_MESSAGE))
 
-    def _reserve(self, connection: Connection) -> bytes:
+    def _reserve(self, connection: Libp2pConnection) -> bytes:
         """Return the reply to RESERVE. The connection stays open as long as the reservation."""
         now = self._host.now()
         granted = self._book.reserve(_asker(connection), now)
@@ -101,12 +101,12 @@ class HopService:
         body = wire.reservation(expires, listed, proof)
         return wire.hop_status(wire.OK, allowance=self._allowance(), reservation=body)
 
-    def _allowance(self) -> Allowance:
+    def _allowance(self) -> CircuitLimit:
         """Return the limits of a stranger's circuit."""
         limits = self._book.limits
-        return Allowance(int(limits.stranger_s), limits.stranger_bytes)
+        return CircuitLimit(int(limits.stranger_s), limits.stranger_bytes)
 
-    async def _connect(self, connection: Connection, stream: MuxStream, peer: str) -> None:
+    async def _connect(self, connection: Libp2pConnection, stream: MuxStream, peer: str) -> None:
         """Serve CONNECT: open a circuit in the book, and carry it."""
         circuit = self._book.open_circuit(_asker(connection), _NAME + peer, self._host.now())
         if isinstance(circuit, str):
@@ -123,7 +123,11 @@ class HopService:
             circuit.close()
 
     async def _join(
-        self, connection: Connection, stream: MuxStream, target: Connection, circuit: Circuit
+        self,
+        connection: Libp2pConnection,
+        stream: MuxStream,
+        target: Libp2pConnection,
+        circuit: Circuit,
     ) -> None:
         """Open a stream to the target, and copy bytes until the circuit ends."""
         far: MuxStream | None = None
@@ -141,7 +145,7 @@ class HopService:
         finally:
             far.close()
 
-    async def _announce(self, source: str, target: Connection) -> MuxStream:
+    async def _announce(self, source: str, target: Libp2pConnection) -> MuxStream:
         """Return a stream to the target, on which the target has accepted the source.
 
         Raises Fault if the target refuses or is lost.
@@ -189,6 +193,6 @@ class HopService:
             await sink.send(data)
 
 
-def _asker(connection: Connection) -> Asker:
+def _asker(connection: Libp2pConnection) -> Asker:
     """Return a libp2p program as an asker for the book. No such program is a member."""
     return Asker(_NAME + connection.peer, connection.ip, relayed=connection.relayed)

@@ -54,7 +54,7 @@ class _Lines:
         return data
 
 
-class Choice:
+class ProtocolChoice:
     """The side that answers proposals. `chosen` is the accepted protocol, None until there is
     one."""
 
@@ -95,7 +95,7 @@ class Choice:
         return line(_NOT_AVAILABLE)
 
 
-class Offer:
+class ProtocolOffer:
     """The side that proposes a single protocol. `chosen` is that protocol once the other side
     accepts it."""
 

@@ -9,7 +9,7 @@ from ..host.datagrams import Place
 from ..lane.frame import Fault
 from . import defaults
 from .varint import read_uvarint
-from .yamux import Channel, Yamux
+from .yamux import Yamux, YamuxChannel
 
 _LITTLE = defaults.UNSENT_BYTES // 4  # unsent bytes up to which a stream may write
 
@@ -26,7 +26,7 @@ class MuxStream:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: YamuxChannel,
         yamux: Yamux,
         *,
         flush: Callable[[], None],

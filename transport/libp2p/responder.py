@@ -21,14 +21,14 @@ from ..relay.book import RelayBook
 from . import defaults
 from .calls import CALL, CallService
 from .circuit import HOP
-from .connection import Connection, Serve
+from .connection import Libp2pConnection, Serve
 from .hop import HopService
 from .identify import IDENTIFY, IDENTIFY_PUSH, identify_answer
 from .limits import Libp2pLimits
 from .muxstream import MuxStream
 from .pace import Pace
 from .package import package
-from .session import Session
+from .session import Libp2pSession
 
 PING: Final = "/ipfs/ping/1.0.0"
 _PING_BYTES: Final = 32
@@ -95,7 +95,7 @@ class Libp2pResponder:
             self._crowd.leave(entry)
             pipe.close()
 
-    async def _run(self, connection: Connection, first: bytes) -> str:
+    async def _run(self, connection: Libp2pConnection, first: bytes) -> str:
         """Run a connection to its end, and release its reservations."""
         try:
             await connection.run(first)
@@ -117,11 +117,13 @@ class Libp2pResponder:
             found[HOP] = self._hop.serve
         return found
 
-    def _connection(self, pipe: ByteStream, relayed: bool) -> Connection:
+    def _connection(self, pipe: ByteStream, relayed: bool) -> Libp2pConnection:
         """Create the connection for a byte stream."""
         limits = self._limits
-        session = Session(self._identity, dialled=False, entropy=self._host.entropy, limits=limits)
-        return Connection(
+        session = Libp2pSession(
+            self._identity, dialled=False, entropy=self._host.entropy, limits=limits
+        )
+        return Libp2pConnection(
             pipe,
             session,
             host=self._host,
@@ -132,7 +134,7 @@ class Libp2pResponder:
             relayed=relayed,
         )
 
-    async def _serve_identify(self, connection: Connection, stream: MuxStream) -> None:
+    async def _serve_identify(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         """Send this node's identity and addresses."""
         ip, port = connection.remote
         listening = [replace(address, peer=None) for address in self._addresses()[:_LISTED]]
@@ -146,13 +148,13 @@ class Libp2pResponder:
         connection.progress()
 
 
-async def _hear_push(connection: Connection, stream: MuxStream) -> None:
+async def _hear_push(connection: Libp2pConnection, stream: MuxStream) -> None:
     """Read an identify push and ignore it. Without this, the stream would be reset."""
     await stream.receive_message(defaults.IDENTIFY_BYTES)
     connection.progress()
 
 
-async def _answer_pings(connection: Connection, stream: MuxStream) -> None:
+async def _answer_pings(connection: Libp2pConnection, stream: MuxStream) -> None:
     """Send each received payload back."""
     while payload := await stream.receive(_PING_BYTES):
         rest = await stream.receive_exactly(_PING_BYTES - len(payload))

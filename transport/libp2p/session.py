@@ -11,7 +11,7 @@ from ..identity import Identity
 from ..lane.frame import Fault
 from . import defaults
 from .limits import Libp2pLimits
-from .multistream import Choice, Offer
+from .multistream import ProtocolChoice, ProtocolOffer
 from .noise import Noise
 from .yamux import Event, Yamux
 
@@ -19,7 +19,7 @@ NOISE: Final = "/noise"
 YAMUX: Final = "/yamux/1.0.0"
 
 
-class Session:
+class Libp2pSession:
     """State of a libp2p connection. Pass what arrives to `receive`, and send what `outgoing`
     returns.
 
@@ -39,11 +39,15 @@ class Session:
         self.yamux = Yamux(dialled=dialled, streams=limits.streams, held=limits.held_bytes)
         self.established = False
         self._noise = Noise(identity, initiator=dialled, entropy=entropy, expect=expect)
-        self._security: Choice | Offer = Offer(NOISE) if dialled else Choice((NOISE,))
-        self._muxer: Choice | Offer = Offer(YAMUX) if dialled else Choice((YAMUX,))
+        self._security: ProtocolChoice | ProtocolOffer = (
+            ProtocolOffer(NOISE) if dialled else ProtocolChoice((NOISE,))
+        )
+        self._muxer: ProtocolChoice | ProtocolOffer = (
+            ProtocolOffer(YAMUX) if dialled else ProtocolChoice((YAMUX,))
+        )
         self._muxer_asked = False
         self._clear = bytearray()
-        if isinstance(self._security, Offer):
+        if isinstance(self._security, ProtocolOffer):
             self._clear += self._security.opening()
 
     @property
@@ -82,7 +86,7 @@ class Session:
             return self.yamux.receive(plaintext)
         if not self._muxer_asked:
             self._muxer_asked = True
-            if isinstance(self._muxer, Offer):
+            if isinstance(self._muxer, ProtocolOffer):
                 self._noise.send(self._muxer.opening())
         answer = self._muxer.receive(plaintext)
         if answer:

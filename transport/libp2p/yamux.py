@@ -22,23 +22,23 @@ _PIECE: Final = 16 * 1024  # largest payload of a frame, so that streams alterna
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ChannelOpened:
     """Event: the peer has opened a stream."""
 
-    stream: "Channel"
+    stream: "YamuxChannel"
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
     """Event: a stream has new bytes or credit, or has ended or failed."""
 
-    stream: "Channel"
+    stream: "YamuxChannel"
 
 
-Event = Opened | Changed
+Event = ChannelOpened | Changed
 
 
-class Channel:
+class YamuxChannel:
     """One stream: received bytes that are unread, and the credit to send."""
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Yamux:
     """
 
     def __init__(self, *, dialled: bool, streams: int, held: int) -> None:
-        self.channels: dict[int, Channel] = {}
+        self.channels: dict[int, YamuxChannel] = {}
         self.held = 0
         self.leaving = False  # whether the peer accepts no more streams
         self.pongs = 0  # replies to pings so far, a count
@@ -131,7 +131,9 @@ class Yamux:
         self._parity = 0 if dialled else 1  # parity of the ids of the peer's streams
         self._theirs = 0  # open streams of the peer, a count
         self._buffer = bytearray()
-        self._body: tuple[Channel | None, int, int] | None = None  # stream, bytes missing, flags
+        self._body: tuple[YamuxChannel | None, int, int] | None = (
+            None  # stream, bytes missing, flags
+        )
         self._out = bytearray()
 
     @property
@@ -139,9 +141,9 @@ class Yamux:
         """The number of queued bytes."""
         return len(self._out)
 
-    def open(self) -> Channel:
+    def open(self) -> YamuxChannel:
         """Open a stream from this side."""
-        channel = self.channels[self._next] = Channel(self, self._next)
+        channel = self.channels[self._next] = YamuxChannel(self, self._next)
         self.frame(WINDOW, SYN, self._next, 0)
         self._next += 2
         return channel
@@ -163,7 +165,7 @@ class Yamux:
         self._out += HEADER.pack(0, kind, flags, stream, size)
         self._out += body
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: YamuxChannel) -> None:
         """Remove a stream from the table if it has ended. Its unread bytes can still be read."""
         over = channel.failed or (channel.read_done and channel.write_done)
         if over and self.channels.get(channel.ident) is channel:
@@ -235,7 +237,7 @@ class Yamux:
                 events.append(Changed(channel))
         return len(piece)
 
-    def _find(self, flags: int, ident: int, events: list[Event]) -> Channel | None:
+    def _find(self, flags: int, ident: int, events: list[Event]) -> YamuxChannel | None:
         """Return the stream of a frame. Return None if it has ended, or exceeds the number of
         streams."""
         channel = self.channels.get(ident)
@@ -247,13 +249,13 @@ class Yamux:
         if self._theirs >= self._most_streams:
             self.frame(WINDOW, RST, ident, 0)
             return None
-        channel = self.channels[ident] = Channel(self, ident)
+        channel = self.channels[ident] = YamuxChannel(self, ident)
         self._theirs += 1
         self.frame(WINDOW, ACK, ident, 0)
-        events.append(Opened(channel))
+        events.append(ChannelOpened(channel))
         return channel
 
-    def _on_flags(self, channel: Channel, flags: int) -> None:
+    def _on_flags(self, channel: YamuxChannel, flags: int) -> None:
         """Process the end or the reset of a stream."""
         if flags & RST:
             channel.fail()
@@ -261,7 +263,7 @@ class Yamux:
             channel.read_done = True
             self.forget(channel)
 
-    def _on_credit(self, channel: Channel, size: int) -> None:
+    def _on_credit(self, channel: YamuxChannel, size: int) -> None:
         """Add credit to a stream. Raises Fault if it becomes too large."""
         channel.credit += size
         if channel.credit > defaults.YAMUX_CREDIT:

@@ -32,7 +32,7 @@ from .serving import CallServer, stable
 from .shared import Shared
 from .status import LinkStatus
 from .stream import Stream
-from .streams import Streams
+from .streams import LinkStreams
 
 _EMPTY: Mapping[str, object] = MappingProxyType({})
 
@@ -123,7 +123,7 @@ class Link:
         self._changed = trio.lowlevel.ParkingLot()  # woken when `_tend` must look again
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
-        self._streams = Streams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
+        self._streams = LinkStreams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
         self._paths = LinkPaths(shared, lane, self)
         self._callers = Callers(
             lane,

@@ -9,9 +9,9 @@ from .. import defaults
 from ..bytestream import PathKind
 from ..handshake.secured import SecureStream
 from ..host.seam import Host
-from ..lane.connection import Connection
-from ..lane.meter import Meter
-from .writer import Writer
+from ..lane.connection import LaneConnection
+from ..lane.meter import PathMeter
+from .writer import LaneWriter
 
 
 class LinkPath:
@@ -29,10 +29,10 @@ class LinkPath:
         self,
         secured: SecureStream,
         path_kind: PathKind,
-        connection: Connection,
-        writer: Writer,
+        connection: LaneConnection,
+        writer: LaneWriter,
         now: float,
-        meter: Meter | None = None,
+        meter: PathMeter | None = None,
     ) -> None:
         self.secured = secured
         self.path_kind = path_kind
@@ -41,7 +41,7 @@ class LinkPath:
         self.meter = meter
         self.since = self.due = self.wanted = now
 
-    async def keep_to_caps(self, host: Host, meter: Meter) -> None:
+    async def keep_to_caps(self, host: Host, meter: PathMeter) -> None:
         """Count the bytes that were read from this path, and wait until the bandwidth caps allow
         more."""
         now, secured = host.now(), self.secured

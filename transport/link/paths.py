@@ -11,12 +11,12 @@ from ..handshake.meeting import Identities
 from ..handshake.secured import PathLost, SecureStream
 from ..host.datagrams import Place
 from ..lane.lane import Lane
-from ..lane.meter import Meter
+from ..lane.meter import PathMeter
 from ..lane.queueing import Yielding
 from .path import LinkPath, best, is_long, redundant, worst
 from .shared import Shared
 from .status import PathStatus
-from .writer import Writer
+from .writer import LaneWriter
 
 
 class CarriedLink(Protocol):
@@ -163,8 +163,8 @@ class LinkPaths:
         connection = self._lane.attach(now, yielding)
         meter = None
         if self._shaper is not None and not secured.inside:  # the outer link has a meter already
-            meter = Meter(self._shaper)
-        writer = Writer(self._host, self._lane, connection, secured, self._wrote, meter)
+            meter = PathMeter(self._shaper)
+        writer = LaneWriter(self._host, self._lane, connection, secured, self._wrote, meter)
         path = LinkPath(secured, path_kind, connection, writer, now, meter)
         self._paths.append(path)
         self._note_place(path)
@@ -237,7 +237,7 @@ class LinkPaths:
     # Choice of the path to send on.
 
     def flush(self, *, at_once: bool = False, now: float | None = None) -> None:
-        """Send waiting frames on the path in use, as many as it accepts (see `Writer.flush`)."""
+        """Send waiting frames on the path in use, as many as it accepts (`LaneWriter.flush`)."""
         if self.used is not None:
             self.used.writer.flush(at_once=at_once, now=now)
 

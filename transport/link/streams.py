@@ -14,7 +14,7 @@ from .serving import HANDLER_ERRORS, Handlers, IncomingStream, StreamHandler, re
 from .stream import Stream
 
 
-class Streams:
+class LinkStreams:
     """The streams of one link.
 
     `flush` sends the frames that the lane has queued. `ended` returns the error with which the link

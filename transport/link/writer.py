@@ -8,12 +8,12 @@ import trio
 from .. import defaults
 from ..handshake.secured import PathLost, SecureStream
 from ..host.seam import Host
-from ..lane.connection import Connection
+from ..lane.connection import LaneConnection
 from ..lane.lane import Lane
-from ..lane.meter import Meter
+from ..lane.meter import PathMeter
 
 
-class Writer:
+class LaneWriter:
     """Writer of a lane's frames to one path.
 
     If nothing is being written, frames are written in the caller's context. Otherwise the writer's
@@ -26,10 +26,10 @@ class Writer:
         self,
         host: Host,
         lane: Lane,
-        connection: Connection,
+        connection: LaneConnection,
         secured: SecureStream,
         sent: Callable[[], None],
-        meter: Meter | None = None,
+        meter: PathMeter | None = None,
     ) -> None:
         self.batch = 4 * defaults.SMALL_BATCH_BYTES
         self._host = host

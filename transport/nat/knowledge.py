@@ -13,16 +13,16 @@ from ..relay.client import RelayClient
 from ..relay.vouch import Vouched
 from ..udp.port import UdpPort
 from .portmap.mapper import PortMapper
-from .punch.candidates import Candidate, Seen, Transport, gather
-from .punch.needs import Own
-from .punch.predict import Nat
+from .punch.candidates import Candidate, CandidateTransport, SeenAddresses, gather
+from .punch.needs import OwnNat
+from .punch.predict import NatProfile
 from .reach.service import Reach
 
 _VOUCHED: Final = 4  # IP addresses that are remembered for each peer, a count
 _PEERS: Final = 1024  # peers whose addresses are remembered, a count
 
 
-class Knowledge:
+class NodeKnowledge:
     """Store of the addresses at which others see this node and its peers.
 
     Implements the protocol `punch.needs.Knowledge`, through which hole punching queries it.
@@ -87,15 +87,15 @@ class Knowledge:
 
     # Queries by hole punching.
 
-    def own(self, peer: PeerId) -> Own:
+    def own(self, peer: PeerId) -> OwnNat:
         """Return this node's NAT, its candidate addresses, and the observers that it may ask."""
         known = self._reach.reachability
         interfaces = [item.address for item in self._host.interfaces()]
-        nat = Nat.of(known)
+        nat = NatProfile.of(known)
         has_moved = self._has_moved()
         if has_moved:  # until an observer is asked, the outer UDP port may have changed as well
             nat = replace(nat, preserves=False)
-        return Own(
+        return OwnNat(
             nat,
             [*self._udp_candidates(interfaces), *self._tcp_candidates(interfaces)],
             self._reach.observers(),
@@ -114,7 +114,7 @@ class Knowledge:
         observed = known.udp_places if known.udp_place is None else (known.udp_place,)
         mapped = [(mapping.address, mapping.udp_port)] if mapping and mapping.udp_port else []
         return gather(
-            Transport.UDP,
+            CandidateTransport.UDP,
             self._udp.port,
             interfaces,
             observed=dict.fromkeys(observed),
@@ -129,18 +129,18 @@ class Knowledge:
                 observed.append((held.seen.ip, held.seen.tcp))
         mapped = [(mapping.address, mapping.tcp_port)] if mapping and mapping.tcp_port else []
         return gather(
-            Transport.TCP,
+            CandidateTransport.TCP,
             self._endpoint.port,
             interfaces,
             observed=dict.fromkeys(observed),
             mapped=mapped,
         )[:8]
 
-    def seen(self, peer: PeerId) -> Seen:
+    def seen(self, peer: PeerId) -> SeenAddresses:
         """Return the IP addresses of a peer that are known from others than the peer itself."""
         vouched = list(self._vouched.get(peer, ()))
         shares = self._shares_site(self._by_own.get(peer, ()))
-        return Seen(vouched, shares, list(self._found.get(peer, ())))
+        return SeenAddresses(vouched, shares, list(self._found.get(peer, ())))
 
     def _shares_site(self, vouched: Iterable[str]) -> bool:
         """Whether this node is itself seen at one of the public addresses in `vouched`."""

@@ -22,7 +22,7 @@ from ..networks import region
 from ..rates import Rate, Rates
 from ..relay.families import versions
 from ..relay.vouch import is_relayed, read_vouched, seen_at
-from .knowledge import Knowledge
+from .knowledge import NodeKnowledge
 
 METHOD: Final = "reach.where"
 
@@ -30,7 +30,7 @@ METHOD: Final = "reach.where"
 class Vouching:
     """Client and server of `reach.where`. Stores the replies of the linked peers in `knowledge`."""
 
-    def __init__(self, host: Host, endpoint: Endpoint, knowledge: Knowledge) -> None:
+    def __init__(self, host: Host, endpoint: Endpoint, knowledge: NodeKnowledge) -> None:
         self._host = host
         self._endpoint = endpoint
         self._knowledge = knowledge

@@ -12,7 +12,7 @@ from ..host.seam import Host
 from ..networks import is_public, path_kind_to
 from ..relay.client import RelayClient
 from .portmap.mapper import PortMapper
-from .reach.reachability import Answer, Ipv6
+from .reach.reachability import DialBackResult, Ipv6
 from .reach.service import Reach
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
@@ -70,7 +70,7 @@ class Whereabouts:
         addresses for which no dial-back has given a result.
         """
         known, port = self._reach.reachability, self._endpoint.udp_port
-        tried = {item.place for item in known.dialled if item.answer != Answer.UNKNOWN}
+        tried = {item.place for item in known.dialled if item.answer != DialBackResult.UNKNOWN}
         own = [(ip, port) for ip in self._public() if ":" not in ip and port]
         return [*known.reached("udp"), *(place for place in own if place not in tried)]
 
@@ -100,9 +100,11 @@ class Whereabouts:
         answers = {
             item.answer
             for item in known.dialled
-            if item.transport == "tcp" and item.place in places and item.answer != Answer.UNKNOWN
+            if item.transport == "tcp"
+            and item.place in places
+            and item.answer != DialBackResult.UNKNOWN
         }
-        return Answer.REACHED in answers if answers else None
+        return DialBackResult.REACHED in answers if answers else None
 
     def public_ipv4(self) -> bool:
         """Whether this node listens at a public IPv4 address of its own."""

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ..lane.shaper import Direction, Flow, Shaper
+from ..lane.shaper import Flow, Shaper, TrafficDirection
 from ..limits import Sources
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
-from .pacer import Pacer, Share
+from .pacer import RelayPacer, Share
 
 LIMIT: Final = "limit"  # code of a circuit that has carried as many bytes as it may
 EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
@@ -147,7 +147,7 @@ class Circuit:
     def _under_caps(self, shaper: Shaper, most: int, now: float) -> int:
         """Return how many of `most` bytes the node's bandwidth caps allow now."""
         self._again = 0.0
-        for direction in Direction:
+        for direction in TrafficDirection:
             room = shaper.room(direction, Flow.RELAY, self, now, most)
             if not room:
                 at = shaper.next_at(direction, Flow.RELAY, self, now)
@@ -166,7 +166,7 @@ class Circuit:
         self._share.spend(n + PIECE_COST)
         self._book.count(n)
         if self._book.shaper is not None:
-            for direction in Direction:
+            for direction in TrafficDirection:
                 self._book.shaper.spend(direction, Flow.RELAY, n, now)
         return True
 
@@ -224,7 +224,7 @@ class RelayBook:
         self._stranger_sources = Sources(
             limits.stranger_circuits_per_subnet, limits.stranger_circuits
         )
-        self._pacer = Pacer(limits.rate, now)
+        self._pacer = RelayPacer(limits.rate, now)
         self._relayed = 0
         self._pieces = 0
         self._refused: Counter[str] = Counter()

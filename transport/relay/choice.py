@@ -21,7 +21,7 @@ _FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "revoked
 
 
 @dataclass(slots=True)
-class Candidate:
+class RelayCandidate:
     """A node that may relay.
 
     `rtt` is the round trip in seconds as last measured, None if it never was. `failures` counts the
@@ -45,19 +45,19 @@ class Candidate:
         return {network_of(each.host) for each in self.addresses}
 
 
-class Choice:
+class KnownRelays:
     """Known relays. If there are too many, the one whose address was named least recently is
     removed."""
 
     def __init__(self) -> None:
-        self._known: dict[PeerId, Candidate] = {}
+        self._known: dict[PeerId, RelayCandidate] = {}
         self._lending: dict[PeerId, None] = {}
 
     def offer(self, peer: PeerId, address: Address) -> bool:
         """Add an address of a relay. Return whether it is new. Circuit addresses are ignored."""
         if address.relay is not None or address.peer not in (None, peer):
             return False
-        candidate = self._known.pop(peer, None) or Candidate(peer)
+        candidate = self._known.pop(peer, None) or RelayCandidate(peer)
         self._known[peer] = candidate
         while len(self._known) > CANDIDATES:
             del self._known[next(iter(self._known))]
@@ -81,17 +81,17 @@ class Choice:
         while len(self._lending) > CANDIDATES:
             del self._lending[next(iter(self._lending))]
 
-    def find(self, peer: PeerId) -> Candidate | None:
+    def find(self, peer: PeerId) -> RelayCandidate | None:
         """Return the candidate with this peer id, or None."""
         return self._known.get(peer)
 
-    def answered(self) -> list[Candidate]:
+    def answered(self) -> list[RelayCandidate]:
         """Return the candidates that have answered as relays and have not failed since."""
         return [each for each in self._known.values() if each.rtt is not None and not each.failures]
 
     def to_try(
         self, held: Collection[PeerId], linked: Collection[PeerId], count: int, now: float
-    ) -> list[Candidate]:
+    ) -> list[RelayCandidate]:
         """Return up to `count` relays to measure next.
 
         `held` are the relays with a reservation, which are left out, and `linked` the peers with a
@@ -123,8 +123,8 @@ class Choice:
         return min(times, default=float("inf"))
 
     def rank(
-        self, measured: Iterable[Candidate], held: Collection[PeerId], want: int
-    ) -> list[Candidate]:
+        self, measured: Iterable[RelayCandidate], held: Collection[PeerId], want: int
+    ) -> list[RelayCandidate]:
         """Return the measured relays in the order in which to reserve at them.
 
         `want` is the number that will be used. They are sorted by round trip, with new networks
@@ -170,7 +170,7 @@ class Choice:
             pause = max(pause, longest / 6)
         candidate.not_before = now + pause
 
-    def _usable(self, now: float) -> list[Candidate]:
+    def _usable(self, now: float) -> list[RelayCandidate]:
         """Return the relays that may be tried now. These are peers that have said that they
         relay."""
         return [
@@ -188,11 +188,11 @@ class Choice:
         return found
 
 
-def _spread(candidates: Iterable[Candidate], taken: set[str]) -> list[Candidate]:
+def _spread(candidates: Iterable[RelayCandidate], taken: set[str]) -> list[RelayCandidate]:
     """Move candidates of a network that occurred before behind the others, and keep the order
     else."""
-    first: list[Candidate] = []
-    second: list[Candidate] = []
+    first: list[RelayCandidate] = []
+    second: list[RelayCandidate] = []
     seen = set(taken)
     for each in candidates:
         (second if each.networks & seen else first).append(each)

@@ -24,7 +24,7 @@ from ..link.calls import Call, Refusal, Reply
 from ..link.link import Link
 from ..link.serving import IncomingStream
 from ..rates import Rate, Rates
-from .choice import Candidate, Choice
+from .choice import KnownRelays, RelayCandidate
 from .circuit import CircuitByteStream
 from .defaults import (
     ANSWER_S,
@@ -53,7 +53,7 @@ peer), the relay, and the address at which the relay sees the opener."""
 
 
 @dataclass(slots=True)
-class Held:
+class HeldReservation:
     """A reservation of this node.
 
     `rtt` is the round trip to the relay in seconds. `seen` is the address at which the relay sees
@@ -88,9 +88,9 @@ class RelayClient:
         self.everywhere = False
         """Whether peers reach this node on TCP 443 too, and therefore from nearly any network."""
         self._reachable = False
-        self._choice = Choice()
+        self._choice = KnownRelays()
         self._survey = Survey(host, endpoint, self._choice, reach=reach)
-        self._held: dict[PeerId, Held] = {}
+        self._held: dict[PeerId, HeldReservation] = {}
         self._asking: set[PeerId] = set()  # relays with a reservation request in progress
         self._running = False
         self._arriving: Counter[PeerId] = Counter()  # open incoming circuits by relay
@@ -124,12 +124,12 @@ class RelayClient:
             self._news.set()
 
     @property
-    def relays(self) -> list[Held]:
+    def relays(self) -> list[HeldReservation]:
         """The reservations that are held now, the nearest relay first."""
         return sorted(self._held.values(), key=lambda held: held.rtt)
 
     @property
-    def known(self) -> list[Candidate]:
+    def known(self) -> list[RelayCandidate]:
         """Nodes that have answered as relays, whether this node has a reservation there or not."""
         return self._choice.answered()
 
@@ -369,7 +369,7 @@ class RelayClient:
             for held in due:
                 self._endpoint.guard.start(nursery, held.relay, self._renew_one, held)
 
-    async def _renew_one(self, held: Held) -> None:
+    async def _renew_one(self, held: HeldReservation) -> None:
         """Renew a reservation, or drop it if that fails."""
         link = self._endpoint.link(held.relay)
         if link is None or not await self._reserve(link, held.rtt):
@@ -409,14 +409,14 @@ class RelayClient:
                 self._give_up(held.relay)
                 return
 
-    async def _measure(self, count: int, *, hurry: bool = False) -> list[Candidate]:
+    async def _measure(self, count: int, *, hurry: bool = False) -> list[RelayCandidate]:
         """Measure up to `count` candidates, and return those that have answered as relays.
 
         If `hurry` is set and there is no reservation yet, reserve at once at the first relay that
         answers, because it is probably the nearest.
         """
 
-        async def serve_at_once(candidate: Candidate) -> None:
+        async def serve_at_once(candidate: RelayCandidate) -> None:
             if hurry and not self._held and not self._asking:
                 await self._reserve_at(candidate)
 
@@ -424,7 +424,7 @@ class RelayClient:
         trying = self._choice.to_try(self._held, links, count, self._host.now())
         return await self._survey.measure(trying, serve_at_once)
 
-    async def _reserve_at(self, candidate: Candidate) -> bool:
+    async def _reserve_at(self, candidate: RelayCandidate) -> bool:
         """Make a reservation at a candidate, and report it. Return whether it was granted."""
         link = self._endpoint.link(candidate.peer)
         if link is None or not await self._reserve(link, candidate.rtt or 0.0):
@@ -446,7 +446,7 @@ class RelayClient:
             return False
         now, ttl = self._host.now(), _ttl(reply)
         seen = read_vouched(reply.header.get("seen"), link.status.address[0])
-        self._held[link.peer] = Held(link.peer, rtt, seen, now + ttl / 2, now + ttl)
+        self._held[link.peer] = HeldReservation(link.peer, rtt, seen, now + ttl / 2, now + ttl)
         link.keep()
         self._choice.worked(link.peer)
         return True

@@ -26,11 +26,11 @@ from .defaults import (
 
 
 class Share:
-    """A circuit's part of the rate. Created by `Pacer.join`."""
+    """A circuit's part of the rate. Created by `RelayPacer.join`."""
 
     __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "turn", "weight")
 
-    def __init__(self, pacer: "Pacer", weight: int) -> None:
+    def __init__(self, pacer: "RelayPacer", weight: int) -> None:
         self.weight = weight
         self.tokens = 0.0  # bytes assigned to this circuit alone; negative after borrowing
         self.turn = 0.0  # bytes assigned since the circuit became the first in its queue
@@ -56,7 +56,7 @@ class Share:
         self._pacer.leave(self)
 
 
-class Pacer:
+class RelayPacer:
     """Distributor of `rate` bytes per second. With a rate of 0, nothing may be moved."""
 
     def __init__(self, rate: int, now: float) -> None:

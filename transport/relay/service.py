@@ -36,7 +36,7 @@ from .defaults import (
     RelayLimits,
 )
 from .openings import Openings
-from .standing import Standing
+from .standing import LinkedTimes
 from .vouch import is_relayed, seen_at
 
 Since = Callable[[PeerId], float | None]
@@ -66,7 +66,7 @@ class RelayService:
         self.book = book or RelayBook(limits, host.now(), endpoint.shaper)
         self._host = host
         self._endpoint = endpoint
-        self._standing = Standing()
+        self._standing = LinkedTimes()
         self.member = member or self.since
         self._openings = Openings(host, limits.rate)
         self._coming: set[tuple[PeerId, PeerId]] = set()  # (source, target) of waiting circuits

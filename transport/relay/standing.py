@@ -21,7 +21,7 @@ class _Known:
     gone: float | None = None  # time at which its link ended; None while it is linked
 
 
-class Standing:
+class LinkedTimes:
     """Times for which peers have been linked to this node, in seconds on the caller's clock."""
 
     def __init__(self) -> None:

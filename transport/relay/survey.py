@@ -9,7 +9,7 @@ from ..dial.endpoint import Endpoint
 from ..errors import CallRefused, DialFailed, LinkClosed
 from ..host.seam import Host
 from ..link.link import Link
-from .choice import Candidate, Choice
+from .choice import KnownRelays, RelayCandidate
 from .defaults import ANSWER_S, DIAL_S, GATHER_S
 from .vouch import is_relayed
 
@@ -24,7 +24,7 @@ class Survey:
         self,
         host: Host,
         endpoint: Endpoint,
-        choice: Choice,
+        choice: KnownRelays,
         *,
         reach: Callable[[Address, float], Awaitable[Link]] | None,
     ) -> None:
@@ -34,18 +34,20 @@ class Survey:
         self._choice = choice
 
     async def measure(
-        self, trying: Sequence[Candidate], on_answer: Callable[[Candidate], Awaitable[None]]
-    ) -> list[Candidate]:
+        self,
+        trying: Sequence[RelayCandidate],
+        on_answer: Callable[[RelayCandidate], Awaitable[None]],
+    ) -> list[RelayCandidate]:
         """Measure all candidates at the same time, and return those that have answered as relays.
 
         Once one has answered, the others get only `GATHER_S` more seconds, because a later one is
         far away. `on_answer` is called with each that answers, and may be cancelled.
         """
-        answered: list[Candidate] = []
+        answered: list[RelayCandidate] = []
         first, all_done = trio.Event(), trio.Event()
         left = len(trying)
 
-        async def ask(candidate: Candidate) -> None:
+        async def ask(candidate: RelayCandidate) -> None:
             nonlocal left
             if await self._ask(candidate):
                 answered.append(candidate)
@@ -77,7 +79,7 @@ class Survey:
             return link
         return await self.reach(address, timeout)
 
-    async def _ask(self, candidate: Candidate) -> bool:
+    async def _ask(self, candidate: RelayCandidate) -> bool:
         """Measure a candidate's round trip. Return whether the candidate relays."""
         try:
             link = await self._link_to(candidate)
@@ -92,7 +94,7 @@ class Survey:
         candidate.rtt = self._host.now() - began
         return True
 
-    async def _link_to(self, candidate: Candidate) -> Link:
+    async def _link_to(self, candidate: RelayCandidate) -> Link:
         """Return a direct link to a candidate by the first of its addresses that answers.
 
         Raises DialFailed if none does.

@@ -16,7 +16,7 @@ from ..identity import PeerId
 from ..libp2p.client import CircuitClient
 from ..libp2p.muxstream import MuxStream
 from ..link.link import Link
-from ..nat.knowledge import Knowledge
+from ..nat.knowledge import NodeKnowledge
 from ..relay.circuit import CircuitByteStream
 from ..relay.client import RelayClient
 from ..relay.vouch import Vouched
@@ -64,7 +64,7 @@ class Circuits:
         endpoint: Endpoint,
         relays: RelayClient,
         foreign: CircuitClient,
-        knowledge: Knowledge,
+        knowledge: NodeKnowledge,
         links: Improves,
     ) -> None:
         self._endpoint = endpoint

@@ -16,13 +16,13 @@ from .. import defaults
 from ..address import Address
 from ..bytestream import ByteStream, PathKind
 from ..dial.accepting import Acceptor
-from ..dial.attempt import Attempt, order
+from ..dial.attempt import AddressAttempt, order
 from ..dial.attempts import AddressBook, ConnectionAttempts
 from ..dial.direct import Direct
 from ..dial.endpoint import Endpoint
 from ..dial.longpaths import LongPaths
-from ..dial.networkchange import Network
-from ..dial.ports import Places, Ports
+from ..dial.networkchange import SeenNetwork
+from ..dial.ports import Places, PortOpener
 from ..errors import DialFailed, HostError
 from ..handshake.meeting import Connected
 from ..host.datagrams import Datagrams, Place
@@ -32,14 +32,14 @@ from ..lan.linking import Neighbourhood
 from ..libp2p.accepting import answer_libp2p
 from ..libp2p.client import CircuitClient
 from ..link.link import Link
-from ..nat.knowledge import Knowledge
+from ..nat.knowledge import NodeKnowledge
 from ..nat.portmap.mapper import PortMapper
-from ..nat.portmap.mapping import Mapping
-from ..nat.punch.budget import Budget
+from ..nat.portmap.mapping import PortMapping
+from ..nat.punch.budget import PunchBudget
 from ..nat.punch.defaults import PunchLimits
 from ..nat.punch.improving import Improving
 from ..nat.punch.needs import Tools
-from ..nat.punch.outcome import Outcome
+from ..nat.punch.outcome import PunchOutcome
 from ..nat.punch.puncher import Puncher
 from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from ..nat.reach.measuring import Mapped
@@ -106,7 +106,7 @@ class Dialer:
         self._on_change: list[Callable[[], None]] = []
         self._incoming = Incoming(endpoint)
         self.udp = UdpPort(host, guard=guard) if strategies.udp else None
-        self.ports = Ports(endpoint, self.udp)
+        self.ports = PortOpener(endpoint, self.udp)
         self.direct = Direct(endpoint, self.udp)
         self.reach = Reach(host, endpoint, self.udp, seen_at=self._seen_at, guard=guard)
         self.mapper = PortMapper(host, key=key, guard=guard)
@@ -115,7 +115,9 @@ class Dialer:
         self.relaying = RelayService(
             host, endpoint, relaying or RelayLimits(), fetch=self.climbs.fetch
         )
-        self.knowledge = Knowledge(host, endpoint, self.udp, self.reach, self.relays, self.mapper)
+        self.knowledge = NodeKnowledge(
+            host, endpoint, self.udp, self.reach, self.relays, self.mapper
+        )
         self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
         self.vouching = Vouching(host, endpoint, self.knowledge)
         self.web_port = WebPort(endpoint, self.whereabouts) if strategies.web_port else None
@@ -135,7 +137,9 @@ class Dialer:
         if not strategies.prediction:
             limits = replace(limits, searches=0)
         udp, endpoint = self.udp if strategies.punch_udp else None, self.endpoint
-        tools = Tools(self._host, udp, lambda: endpoint.port, Budget(limits), limits, self._punched)
+        tools = Tools(
+            self._host, udp, lambda: endpoint.port, PunchBudget(limits), limits, self._punched
+        )
         return Puncher(
             endpoint, tools, self.knowledge, guard=endpoint.guard, look=self.vouching.ask
         )
@@ -183,7 +187,7 @@ class Dialer:
         """Register `callback()`, called whenever `addresses` may have changed."""
         self._on_change.append(callback)
 
-    def outcome(self, peer: PeerId) -> Outcome | None:
+    def outcome(self, peer: PeerId) -> PunchOutcome | None:
         """Return the outcome of the last attempt at hole punching with a peer, or None."""
         return self.puncher.outcomes.get(peer)
 
@@ -330,7 +334,7 @@ class Dialer:
 
     async def _watch_network(self) -> None:
         """Check regularly for network changes and for relayed links, until cancelled."""
-        network = Network(self._host)
+        network = SeenNetwork(self._host)
         while True:
             await trio.sleep(defaults.NETWORK_S)
             if network.has_changed():
@@ -354,7 +358,9 @@ class Dialer:
 
     # Used by connection attempts and circuits (`AttemptPlan`, `Improves`).
 
-    def attempts(self, peer: PeerId, addresses: Sequence[Address], own: bool) -> list[Attempt]:
+    def attempts(
+        self, peer: PeerId, addresses: Sequence[Address], own: bool
+    ) -> list[AddressAttempt]:
         """Return the addresses to try, and when. If `own`, include circuits through this node's
         relays."""
         found = self.knowledge.found_at(peer)
@@ -368,7 +374,7 @@ class Dialer:
             [each for each in ours if each is not None],
         )
 
-    async def attempt(self, attempt: Attempt) -> Link:
+    async def attempt(self, attempt: AddressAttempt) -> Link:
         """Dial one address by its strategy. Raises DialFailed if that fails."""
         address = attempt.address
         if address.relay is not None:
@@ -475,7 +481,7 @@ class Dialer:
             known.append(Address(ip, port, link.peer, transport="udp"))
         self.relays.met([(link.peer, each) for each in known])
 
-    def _mapped(self, mapping: Mapping | None) -> None:
+    def _mapped(self, mapping: PortMapping | None) -> None:
         """Tell the measurement of reachability about the router's port mapping."""
         self.reach.port_mapped(
             Mapped()

@@ -17,14 +17,14 @@ _NOT_AFTER = datetime.datetime(4096, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class QuicCertificate:
     """A self-signed certificate, and its private key, which is used for nothing else."""
 
     x509: x509.Certificate
     key: Ed25519PrivateKey = field(repr=False)
 
     @classmethod
-    def generate(cls, host: Host) -> "Certificate":
+    def generate(cls, host: Host) -> "QuicCertificate":
         """Return a new certificate, with a key created from the host's entropy."""
         key = Ed25519PrivateKey.from_private_bytes(host.entropy(32))
         digest = hashlib.sha256(key.public_key().public_bytes_raw()).digest()

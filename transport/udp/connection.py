@@ -34,7 +34,7 @@ from aioquic.tls import CipherSuite, Epoch, Group, SignatureAlgorithm
 from ..handshake.certificate import UNREADABLE as BAD_CERTIFICATE
 from ..host.datagrams import Datagrams, Place
 from . import defaults
-from .certificate import Certificate
+from .certificate import QuicCertificate
 from .congestion import DelayControl, Pacer
 from .defaults import UdpLimits
 from .mtu import PacketSize
@@ -73,7 +73,7 @@ class _Silent(logging.LoggerAdapter[logging.Logger]):
 _SILENT: Final = logging.Logger("shoal.udp", logging.CRITICAL + 1)
 
 
-def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicConfiguration:
+def configuration(certificate: QuicCertificate | None, limits: UdpLimits) -> QuicConfiguration:
     """Return the aioquic configuration of a server if a certificate is given, and of a client if it
     is None."""
     return QuicConfiguration(
@@ -92,7 +92,7 @@ def configuration(certificate: Certificate | None, limits: UdpLimits) -> QuicCon
     )
 
 
-class Connection(QuicConnection):
+class UdpConnection(QuicConnection):
     """One QUIC connection, without I/O. Its input is datagrams and the time `now`, its output
     datagrams and events."""
 

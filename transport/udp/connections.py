@@ -28,11 +28,11 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from ..guard import Guard
 from ..host.datagrams import Datagram, Datagrams, Place
 from ..host.seam import Host
-from ..limits import Entry, HalfOpen
-from .certificate import Certificate
-from .connection import UNREADABLE, Connection, configuration
+from ..limits import CrowdEntry, HalfOpen
+from .certificate import QuicCertificate
+from .connection import UNREADABLE, UdpConnection, configuration
 from .defaults import UdpLimits
-from .gate import Gate, Welcome, destination
+from .gate import FirstPacketGate, Welcome, destination
 from .quic import QuicByteStream
 from .window import Extra
 
@@ -43,7 +43,9 @@ _LEAST_S: Final = 0.0005  # shortest timer, so that no state of aioquic can caus
 class _Entry:
     """A connection, and what the port knows about it."""
 
-    def __init__(self, connection: Connection, deadline: float, half_open: Entry | None) -> None:
+    def __init__(
+        self, connection: UdpConnection, deadline: float, half_open: CrowdEntry | None
+    ) -> None:
         self.connection = connection
         self.deadline = deadline  # when the handshake and the authentication must be done
         # Entry in the counter of half-open connections; None if dialled or authenticated.
@@ -76,7 +78,7 @@ class Connections:
         whenever `timeout` must be called earlier than announced before."""
         self.dropped = 0
         """Datagrams that belonged to no connection."""
-        self.gate = Gate(host, half_open, limits)
+        self.gate = FirstPacketGate(host, half_open, limits)
         self._host = host
         self._limits = limits
         self._extra = Extra(limits)
@@ -86,7 +88,7 @@ class Connections:
         self._on_due = on_due
         self._guard = guard
         self._client = configuration(None, limits)
-        self._server = configuration(Certificate.generate(host), limits)
+        self._server = configuration(QuicCertificate.generate(host), limits)
         self._by_cid: dict[bytes, _Entry] = {}
         self._entries: dict[_Entry, None] = {}
         self._heap: list[tuple[float, int, _Entry]] = []
@@ -159,7 +161,7 @@ class Connections:
                 socket.send(found, place)
             return None
         try:
-            connection = Connection(
+            connection = UdpConnection(
                 self._server,
                 self._limits,
                 self._extra,
@@ -194,14 +196,14 @@ class Connections:
         if len(self._entries) >= self._limits.connections:
             raise OSError(errno.EMFILE, "too many QUIC connections")
         now = self._host.now()
-        connection = Connection(self._client, self._limits, self._extra)
+        connection = UdpConnection(self._client, self._limits, self._extra)
         entry = self._add(connection, now, None)
         entry.pipe = QuicByteStream(connection, lambda: self._turn(entry, self._host.now()))
         connection.begin(place, socket, now)
         self._turn(entry, now)
         return entry.pipe, entry.opened
 
-    def _add(self, connection: Connection, now: float, half_open: Entry | None) -> _Entry:
+    def _add(self, connection: UdpConnection, now: float, half_open: CrowdEntry | None) -> _Entry:
         entry = _Entry(connection, now + self._limits.handshake_s, half_open)
         self._entries[entry] = None
         for cid in connection.cids:

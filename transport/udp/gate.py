@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ..host.datagrams import Place
 from ..host.seam import Host
-from ..limits import Arrivals, Entry, HalfOpen, Limits
+from ..limits import Arrivals, CrowdEntry, HalfOpen, Limits
 from ..rates import Bucket, Rate
 from . import defaults
 from .defaults import UdpLimits
@@ -33,7 +33,7 @@ class Welcome:
 
     original: bytes
     retried: bytes | None
-    entry: Entry
+    entry: CrowdEntry
 
 
 class _Tokens(QuicRetryTokenHandler):
@@ -43,7 +43,7 @@ class _Tokens(QuicRetryTokenHandler):
         self._aead = AESGCM(host.entropy(16))
 
 
-class Gate:
+class FirstPacketGate:
     """Examines clients' first packets and admits connections. `half_open` counts the admitted
     connections that are not authenticated yet."""
 

@@ -8,7 +8,7 @@ from aioquic.quic.events import StreamDataReceived
 
 from ..host.datagrams import Place
 from . import defaults
-from .connection import Connection
+from .connection import UdpConnection
 
 
 class QuicByteStream:
@@ -22,7 +22,7 @@ class QuicByteStream:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: UdpConnection,
         flush: Callable[[], None],
         trusted: Callable[[], None] = lambda: None,
     ) -> None:

@@ -13,12 +13,12 @@ from typing import Final
 import trio
 
 from ...host import Host
-from ...network.gateway import Gateway, check
+from ...network.gateway import Router, check
 from ...network.packet import IP4_HEADER, UDP, UDP_HEADER, Addr, Packet
 from ...sockets.factory import equip
 from . import pcp, upnp
 from .leases import Leases
-from .upnp import Device, Request, WebServer, response, search_answers
+from .upnp import IgdDevice, UpnpRequest, WebServer, response, search_answers
 
 PROTOCOLS: Final = ("upnp", "nat-pmp", "pcp")
 LEASE_S: Final = 7200.0  # RFC 6886 3.3
@@ -55,7 +55,7 @@ KNOBS: Final = {
 """The names of the settings as knobs of a gateway."""
 
 
-def add_igd(gateway: Gateway, settings: IgdSettings) -> None:
+def add_igd(gateway: Router, settings: IgdSettings) -> None:
     """Add the services that answer requests for ports to a gateway, unless `protocols` is empty.
     Raises ValueError if a setting is invalid.
     """
@@ -73,17 +73,17 @@ def add_igd(gateway: Gateway, settings: IgdSettings) -> None:
         names,
         WebServer(
             leases,
-            Device(_uuid(gateway), gateway.lan.addresses[0], settings.version),
+            IgdDevice(_uuid(gateway), gateway.lan.addresses[0], settings.version),
             permanent=settings.permanent,
             external=settings.external,
         ),
-        pcp.PortControl(
+        pcp.PortControlServer(
             leases, pmp="nat-pmp" in names, pcp="pcp" in names, external=settings.external
         ),
     )
 
 
-def _uuid(gateway: Gateway) -> str:
+def _uuid(gateway: Router) -> str:
     """Return a device's permanent identifier."""
     text = f"{gateway.network.streams.get(gateway.name, 'uuid').getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"  # RFC 9562 5.4
@@ -102,7 +102,11 @@ class Igd:
     """Program of the gateway: a task per protocol, and one per connection of UPnP."""
 
     def __init__(
-        self, leases: Leases, protocols: Collection[str], control: WebServer, ports: pcp.PortControl
+        self,
+        leases: Leases,
+        protocols: Collection[str],
+        control: WebServer,
+        ports: pcp.PortControlServer,
     ) -> None:
         self.leases = leases
         self._protocols = protocols
@@ -193,7 +197,7 @@ class Igd:
             with trio.move_on_after(PATIENCE_S):
                 client = str(stream.socket.getpeername()[0])
                 request = await read_request(stream, client)
-                if isinstance(request, Request):
+                if isinstance(request, UpnpRequest):
                     await stream.send_all(self._control.answer(request))
                 else:
                     await stream.send_all(response(request, ""))
@@ -204,7 +208,7 @@ class Igd:
             self._connections -= 1
 
 
-async def read_request(stream: trio.abc.ReceiveStream, client: str) -> Request | int:
+async def read_request(stream: trio.abc.ReceiveStream, client: str) -> UpnpRequest | int:
     """Read an HTTP request. Return it, or the HTTP status with which to refuse it."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -230,4 +234,4 @@ async def read_request(stream: trio.abc.ReceiveStream, client: str) -> Request |
         if not more:
             return 400
         body += more
-    return Request(first[0], first[1], fields, body[: int(length)], client)
+    return UpnpRequest(first[0], first[1], fields, body[: int(length)], client)

@@ -45,7 +45,7 @@ class ResultCode(IntEnum):
     ADDRESS_MISMATCH = 12
 
 
-class Refused(Exception):
+class PcpRefused(Exception):
     """Error that a PCP request is answered with."""
 
     def __init__(self, result: ResultCode) -> None:
@@ -64,7 +64,7 @@ _PMP_MAP: Final = struct.Struct("!BBHHHI")
 _PMP_PROTOS: Final = {1: UDP, 2: TCP}
 
 
-class PortControl:
+class PortControlServer:
     """Server of NAT-PMP, PCP or both. `external` is the outer address to report; None means the
     real one.
     """
@@ -148,7 +148,7 @@ class PortControl:
     def _answer_pcp(self, data: bytes, client: str) -> bytes:
         try:
             return self._serve(data, client)
-        except Refused as refused:
+        except PcpRefused as refused:
             return self._refusal(data, refused.result)
 
     def _refusal(self, data: bytes, result: ResultCode) -> bytes:
@@ -164,25 +164,25 @@ class PortControl:
 
     def _serve(self, data: bytes, client: str) -> bytes:
         if data[0] != PCP:
-            raise Refused(ResultCode.UNSUPP_VERSION)
+            raise PcpRefused(ResultCode.UNSUPP_VERSION)
         if not _HEADER.size <= len(data) <= MOST_BYTES or len(data) % 4:
-            raise Refused(ResultCode.MALFORMED_REQUEST)
+            raise PcpRefused(ResultCode.MALFORMED_REQUEST)
         _, opcode, _, seconds, address = _HEADER.unpack_from(data)
         if opcode not in (ANNOUNCE, MAP):
-            raise Refused(ResultCode.UNSUPP_OPCODE)
+            raise PcpRefused(ResultCode.UNSUPP_OPCODE)
         if address != _mapped(client):
-            raise Refused(ResultCode.ADDRESS_MISMATCH)
+            raise PcpRefused(ResultCode.ADDRESS_MISMATCH)
         if opcode == ANNOUNCE:
             return self._head(ANNOUNCE, ResultCode.SUCCESS, 0)
         return self._map(data, seconds, client)
 
     def _map(self, data: bytes, seconds: int, client: str) -> bytes:
         if len(data) < _HEADER.size + _MAP.size:
-            raise Refused(ResultCode.MALFORMED_REQUEST)
+            raise PcpRefused(ResultCode.MALFORMED_REQUEST)
         nonce, proto, inside, wish, address = _MAP.unpack_from(data, _HEADER.size)
         exact = _options(data[_HEADER.size + _MAP.size :])
         if not proto and inside:
-            raise Refused(ResultCode.MALFORMED_REQUEST)
+            raise PcpRefused(ResultCode.MALFORMED_REQUEST)
         if seconds == 0:
             outside = self._delete(nonce, proto, (client, inside), wish)
         else:
@@ -196,16 +196,16 @@ class PortControl:
         self, nonce: bytes, proto: int, inner: Addr, wish: int, seconds: int, exact: bool
     ) -> Lease:
         if proto not in (TCP, UDP) or not inner[1]:
-            raise Refused(ResultCode.UNSUPP_PROTOCOL)
+            raise PcpRefused(ResultCode.UNSUPP_PROTOCOL)
         lease = self._mine(nonce, proto, inner)
         try:
             port = lease.port if lease is not None else self._leases.free_port(proto, wish)
             if exact and wish and port != wish:
-                raise Refused(ResultCode.CANNOT_PROVIDE_EXTERNAL)
+                raise PcpRefused(ResultCode.CANNOT_PROVIDE_EXTERNAL)
             granted = min(max(seconds, LEAST_LEASE_S), self._leases.longest)
             lease = self._leases.add(proto, port, inner, granted)
         except Full:
-            raise Refused(ResultCode.NO_RESOURCES) from None
+            raise PcpRefused(ResultCode.NO_RESOURCES) from None
         lease.nonce = nonce
         return lease
 
@@ -215,7 +215,7 @@ class PortControl:
         """
         lease = self._leases.of(proto, inner)
         if lease is not None and lease.nonce is not None and lease.nonce != nonce:
-            raise Refused(ResultCode.NOT_AUTHORIZED)
+            raise PcpRefused(ResultCode.NOT_AUTHORIZED)
         return lease
 
     def _delete(self, nonce: bytes, proto: int, inner: Addr, wish: int) -> int:
@@ -249,14 +249,14 @@ def _options(data: bytes) -> bool:
     exact = False
     while data:
         if len(data) < 4:
-            raise Refused(ResultCode.MALFORMED_OPTION)
+            raise PcpRefused(ResultCode.MALFORMED_OPTION)
         code, length = struct.unpack_from("!BxH", data)
         size = 4 + length + -length % 4
         if size > len(data) or (code == PREFER_FAILURE and length):
-            raise Refused(ResultCode.MALFORMED_OPTION)
+            raise PcpRefused(ResultCode.MALFORMED_OPTION)
         if code == PREFER_FAILURE:
             exact = True
         elif code < 128:
-            raise Refused(ResultCode.UNSUPP_OPTION)
+            raise PcpRefused(ResultCode.UNSUPP_OPTION)
         data = data[size:]
     return exact

@@ -36,7 +36,7 @@ _ERRORS: Final = {
 }
 
 
-class Fault(Exception):
+class UpnpFault(Exception):
     """A UPnP error code with which the router answers an action."""
 
     def __init__(self, code: int) -> None:
@@ -45,7 +45,7 @@ class Fault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class IgdDevice:
     """The router's description of itself. `version` is that of the IGD: 1 or 2."""
 
     uuid: str
@@ -96,14 +96,14 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchRequest:
     """An M-SEARCH: the target, and over how many seconds replies may be spread."""
 
     target: str
     spread: float
 
 
-def parse_search(data: bytes) -> Search | None:
+def parse_search(data: bytes) -> SearchRequest | None:
     """Return the search; None if the datagram is not an M-SEARCH (UDA 1.1, 1.3.2)."""
     lines = data.decode("latin-1").split("\r\n")
     if lines[0].split(" ")[0] != "M-SEARCH":
@@ -112,16 +112,16 @@ def parse_search(data: bytes) -> Search | None:
     if fields.get("man") != '"ssdp:discover"' or "st" not in fields:
         return None
     spread = fields.get("mx", "0")
-    return Search(fields["st"], min(float(spread), 5.0) if spread.isdecimal() else 0.0)
+    return SearchRequest(fields["st"], min(float(spread), 5.0) if spread.isdecimal() else 0.0)
 
 
-def search_answers(device: Device, search: Search) -> list[bytes]:
+def search_answers(device: IgdDevice, search: SearchRequest) -> list[bytes]:
     """Return a datagram for each target of the device that the search matches."""
     wanted = [t for t in device.targets if search.target in (t, "ssdp:all")]
     return [_search_answer(device, target).encode() for target in wanted]
 
 
-def _search_answer(device: Device, target: str) -> str:
+def _search_answer(device: IgdDevice, target: str) -> str:
     uuid = f"uuid:{device.uuid}"
     name = uuid if target == uuid else f"{uuid}::{target}"
     return (
@@ -141,7 +141,7 @@ def headers(lines: list[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class UpnpRequest:
     method: str
     path: str
     fields: dict[str, str]
@@ -157,7 +157,7 @@ class WebServer:
     """
 
     def __init__(
-        self, leases: Leases, device: Device, *, permanent: bool, external: str | None
+        self, leases: Leases, device: IgdDevice, *, permanent: bool, external: str | None
     ) -> None:
         self.device = device
         self._leases = leases
@@ -174,7 +174,7 @@ class WebServer:
         if device.version > 1:
             self._actions["AddAnyPortMapping"] = self._add_any
 
-    def answer(self, request: Request) -> bytes:
+    def answer(self, request: UpnpRequest) -> bytes:
         """Return the whole response to a request."""
         if request.method == "GET" and request.path == "/rootDesc.xml":
             return response(200, self.device.description())
@@ -185,9 +185,9 @@ class WebServer:
         try:
             name, arguments = _action(request, self.device.service)
             if name not in self._actions:
-                raise Fault(401)
+                raise UpnpFault(401)
             found = self._actions[name](arguments, request.client)
-        except Fault as fault:
+        except UpnpFault as fault:
             return response(500, _fault(fault.code))
         inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in found.items())
         tag = f"u:{name}Response"
@@ -208,7 +208,7 @@ class WebServer:
         proto, port, inner, seconds = self._mapping(arguments, client)
         held = self._leases.at_port(proto, port)
         if held is not None and held.inner[0] != inner[0]:
-            raise Fault(718)
+            raise UpnpFault(718)
         self._lease(proto, port, inner, seconds, arguments)
         return {}
 
@@ -220,7 +220,7 @@ class WebServer:
             try:
                 port = self._leases.free_port(proto, 0)
             except Full:
-                raise Fault(728) from None
+                raise UpnpFault(728) from None
         self._lease(proto, port, inner, seconds, arguments)
         return {"NewReservedPort": str(port)}
 
@@ -229,14 +229,14 @@ class WebServer:
         inside = _port(arguments, "NewInternalPort")
         to = arguments.get("NewInternalClient", "")
         if to != client:  # only for the client itself, as in secure routers
-            raise Fault(606)
+            raise UpnpFault(606)
         seconds = _number(arguments, "NewLeaseDuration", 2**32 - 1)
         if not port:
-            raise Fault(716)
+            raise UpnpFault(716)
         if not inside:
-            raise Fault(402)
+            raise UpnpFault(402)
         if self._permanent and seconds:
-            raise Fault(725)
+            raise UpnpFault(725)
         if not seconds:  # forever in IGD 1, a week in IGD 2
             endless = self.device.version == 1 or self._permanent
             return proto, port, (to, inside), math.inf if endless else LONGEST_LEASE_S
@@ -248,13 +248,13 @@ class WebServer:
         try:
             lease = self._leases.add(proto, port, inner, seconds)
         except Full:
-            raise Fault(728 if self.device.version > 1 else 501) from None
+            raise UpnpFault(728 if self.device.version > 1 else 501) from None
         lease.description = arguments.get("NewPortMappingDescription", "")[:64]
 
     def _delete(self, arguments: Arguments, client: str) -> dict[str, str]:
         lease = self._held(arguments)
         if lease.inner[0] != client:
-            raise Fault(606)
+            raise UpnpFault(606)
         self._leases.remove(lease)
         return {}
 
@@ -265,7 +265,7 @@ class WebServer:
         every = list(self._leases)
         index = _number(arguments, "NewPortMappingIndex", 65535)
         if index >= len(every):
-            raise Fault(713)
+            raise UpnpFault(713)
         lease = every[index]
         return {
             "NewRemoteHost": "",
@@ -276,7 +276,7 @@ class WebServer:
     def _held(self, arguments: Arguments) -> Lease:
         lease = self._leases.at_port(_proto(arguments), _port(arguments, "NewExternalPort"))
         if lease is None:
-            raise Fault(714)
+            raise UpnpFault(714)
         return lease
 
     def _shown(self, lease: Lease) -> dict[str, str]:
@@ -290,24 +290,24 @@ class WebServer:
         }
 
 
-def _action(request: Request, service: str) -> tuple[str, dict[str, str]]:
+def _action(request: UpnpRequest, service: str) -> tuple[str, dict[str, str]]:
     """Return the action's name and arguments. Raises Fault."""
     urn, _, name = request.fields.get("soapaction", "").strip('"').partition("#")
     if b"<!" in request.body or not urn.startswith(service[:-1]):
-        raise Fault(401)
+        raise UpnpFault(401)
     try:
         body = ElementTree.fromstring(request.body).find(f"{{{ENVELOPE}}}Body")
     except ElementTree.ParseError:
-        raise Fault(402) from None
+        raise UpnpFault(402) from None
     if body is None or not len(body) or body[0].tag != f"{{{urn}}}{name}":
-        raise Fault(402)
+        raise UpnpFault(402)
     return name, {child.tag: (child.text or "").strip() for child in body[0]}
 
 
 def _proto(arguments: Arguments) -> int:
     proto = {"TCP": TCP, "UDP": UDP}.get(arguments.get("NewProtocol", ""))
     if proto is None:
-        raise Fault(402)
+        raise UpnpFault(402)
     return proto
 
 
@@ -318,7 +318,7 @@ def _port(arguments: Arguments, name: str) -> int:
 def _number(arguments: Arguments, name: str, most: int) -> int:
     text = arguments.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= most):
-        raise Fault(402)
+        raise UpnpFault(402)
     return int(text)
 
 

@@ -51,7 +51,7 @@ class Lab(Protocol):
 # UDP.
 
 
-class Datagrams:
+class LabDatagrams:
     """Bound UDP socket."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
@@ -79,31 +79,31 @@ def _addr(name: tuple[str, int]) -> Addr:
     return str(name[0]), int(name[1])
 
 
-async def udp(lab: Lab, host: str, port: int, address: str = "0.0.0.0") -> Datagrams:
+async def udp(lab: Lab, host: str, port: int, address: str = "0.0.0.0") -> LabDatagrams:
     sock = lab.socket(host, stdlib.SOCK_DGRAM)
     await sock.bind((address, port))
-    return Datagrams(sock)
+    return LabDatagrams(sock)
 
 
 class Servers:
     """The public host's four UDP sockets, as [address 0 or 1, port 0 or 1]."""
 
-    def __init__(self, lab: Lab, sockets: dict[tuple[int, int], Datagrams]) -> None:
+    def __init__(self, lab: Lab, sockets: dict[tuple[int, int], LabDatagrams]) -> None:
         self._sockets = sockets
         self._hosts = lab.addresses["server"], lab.addresses["server2"]
 
-    def __getitem__(self, where: tuple[int, int]) -> Datagrams:
+    def __getitem__(self, where: tuple[int, int]) -> LabDatagrams:
         return self._sockets[where]
 
     def address(self, where: tuple[int, int]) -> Addr:
         return self._hosts[where[0]], PORTS[where[1]]
 
-    async def seen(self, client: Datagrams, where: tuple[int, int]) -> Addr | None:
+    async def seen(self, client: LabDatagrams, where: tuple[int, int]) -> Addr | None:
         """Return the endpoint from which the server sees `client` send."""
         await client.send(self.address(where))
         return await self[where].expect()
 
-    async def ask(self, client: Datagrams, where: tuple[int, int]) -> Addr | None:
+    async def ask(self, client: LabDatagrams, where: tuple[int, int]) -> Addr | None:
         """Return the same as `seen`, and let the server reply."""
         seen = await self.seen(client, where)
         if seen is not None:

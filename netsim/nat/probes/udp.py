@@ -3,7 +3,7 @@
 import trio
 
 from ...network.packet import Addr
-from .sockets import SKEWS_S, WAIT_S, Datagrams, Found, Lab, Servers, udp
+from .sockets import SKEWS_S, WAIT_S, Found, Lab, LabDatagrams, Servers, udp
 
 
 async def mapping(lab: Lab, servers: Servers) -> Found:
@@ -78,7 +78,7 @@ async def remap(lab: Lab, servers: Servers) -> Found:
     return {"udp.remap.stable": first == second, "udp.remap.answered": got}
 
 
-async def _alive(servers: Servers, client: Datagrams, seen: Addr | None) -> bool:
+async def _alive(servers: Servers, client: LabDatagrams, seen: Addr | None) -> bool:
     if seen is None:
         return False
     await servers[0, 0].send(seen)
@@ -107,7 +107,7 @@ async def _burst(lab: Lab, servers: Servers) -> Found:
     return {"udp.timer.burst_3s": await _alive(servers, client, seen)}
 
 
-async def _stream(lab: Lab, servers: Servers, port: int) -> tuple[Datagrams, Addr | None]:
+async def _stream(lab: Lab, servers: Servers, port: int) -> tuple[LabDatagrams, Addr | None]:
     """Create a flow that has lasted longer than two seconds."""
     client = await udp(lab, "a1", port)
     for _ in range(2):
@@ -178,7 +178,7 @@ async def punch(lab: Lab, servers: Servers) -> Found:
 
 
 async def _peer(
-    me: Datagrams, other: Addr, delay: float, heard: list[int], index: int, rounds: int = 10
+    me: LabDatagrams, other: Addr, delay: float, heard: list[int], index: int, rounds: int = 10
 ) -> None:
     """Send every 0.2 s to the endpoint where the other was last seen."""
     await trio.sleep(delay)

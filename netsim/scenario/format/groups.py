@@ -10,14 +10,14 @@ from typing import Final
 
 from ...errors import BadScenario
 from ...population import mix
-from ...streams import Streams
+from ...streams import RandomStreams
 from ..programs import SETTINGS
 from . import actions, units, vocabulary
 from .actions import Action
 from .places import Places
 from .positions import Path
 from .source import knobs
-from .tables import Group, Link, Scenario, Step, WorldTable
+from .tables import GroupTable, LinkTable, Scenario, StepTable, WorldTable
 
 MOST_GROUPS: Final = 100  # bounds the memory, as each group may have every host
 PUBLIC: Final = "public"  # the kind of a host without a gateway
@@ -26,7 +26,9 @@ PUBLIC: Final = "public"  # the kind of a host without a gateway
 class Groups(Places):
     """Parser of the [[group]] tables of a document. Refuses errors by raising BadScenario."""
 
-    def drawn_groups(self, world: WorldTable, links: tuple[Link, ...]) -> tuple[Group, ...]:
+    def drawn_groups(
+        self, world: WorldTable, links: tuple[LinkTable, ...]
+    ) -> tuple[GroupTable, ...]:
         """Parse every [[group]], in the order of the file, and register its name and its possible
         hosts.
 
@@ -39,7 +41,7 @@ class Groups(Places):
         for number, (path, data) in enumerate(self.source.tables("group")):
             if number == MOST_GROUPS:
                 self.source.refuse(path, f"at most {MOST_GROUPS} groups")
-            group = self.source.read(Group, path, data, "[[group]]")
+            group = self.source.read(GroupTable, path, data, "[[group]]")
             self.group_name(group.name, path)
             known = {*self.names, *self.groups}
             for key in ("of", "without"):
@@ -65,7 +67,7 @@ class Groups(Places):
         if name in {*self.names, *self.groups, *self.gateways, "population"}:
             self.source.refuse((*path, "name"), f"the name `{name}` is already used")
 
-    def size_of_group(self, group: Group, path: Path) -> None:
+    def size_of_group(self, group: GroupTable, path: Path) -> None:
         """Refuse a group that has both a `share` and a `count`, or a share of 0."""
         if group.share is not None and group.count is not None:
             self.source.refuse((*path, "share"), "[[group]] has either a `share` or a `count`")
@@ -73,7 +75,7 @@ class Groups(Places):
             self.source.refuse((*path, "share"), "`0`: a share here is greater than 0")
 
     def settings_of_group(
-        self, group: Group, path: Path, data: dict[str, object]
+        self, group: GroupTable, path: Path, data: dict[str, object]
     ) -> dict[str, object] | None:
         """Parse the settings that a group gives to its hosts. Return the values by field name.
 
@@ -105,7 +107,7 @@ class Groups(Places):
             if any(name in self.gateways or name == "population" for name in self.members_of(word))
         }
 
-    def unused_groups(self, groups: tuple[Group, ...], steps: tuple[Step, ...]) -> None:
+    def unused_groups(self, groups: tuple[GroupTable, ...], steps: tuple[StepTable, ...]) -> None:
         """Refuse a group that has no effect, instead of ignoring it silently.
 
         A group has an effect if a step or another group names it, or if it has a `link` or
@@ -128,10 +130,10 @@ def words_of(action: Action) -> set[str]:
 
 
 def draw(
-    tables: Iterable[Group],
+    tables: Iterable[GroupTable],
     known: Mapping[str, list[str]],
     kinds: Mapping[str, frozenset[str]],
-    streams: Streams,
+    streams: RandomStreams,
 ) -> dict[str, list[str]]:
     """Draw the hosts of each group. Return the names of the hosts, by group.
 
@@ -157,7 +159,7 @@ def draw(
     return found
 
 
-def _some(table: Group, names: list[str], streams: Streams) -> list[str]:
+def _some(table: GroupTable, names: list[str], streams: RandomStreams) -> list[str]:
     """Draw as many of `names` as the group asks for, and at least one, in the order of `names`.
 
     Raises BadScenario if there are too few names.

@@ -6,12 +6,12 @@ from typing import Any
 from ...errors import BadScenario
 from ...network.link import Burst, LinkSpec, PipeSpec
 from . import units, vocabulary
-from .tables import Direction, Link
+from .tables import DirectionTable, LinkTable
 
 _BURST = ("bad", "good", "loss_bad", "loss_good")
 
 
-def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
+def pipe_spec(link: LinkTable, own: DirectionTable, way: str) -> PipeSpec:
     """Return the specification of one direction (`way`: `up` or `down`) of a link.
 
     Values of `own`, for this direction, override those of `link.both`, which override the link's
@@ -22,7 +22,7 @@ def pipe_spec(link: Link, own: Direction, way: str) -> PipeSpec:
     for table in (link.both, own):
         changes: dict[str, Any] = {
             item.name: value
-            for item in dataclasses.fields(Direction)
+            for item in dataclasses.fields(DirectionTable)
             if (value := getattr(table, item.name)) is not None
         }
         if "burst" in changes:
@@ -60,7 +60,7 @@ def _burst(table: dict[str, object]) -> Burst:
     return Burst(**shares)
 
 
-def link_spec(link: Link) -> LinkSpec:
+def link_spec(link: LinkTable) -> LinkSpec:
     """Return the specification of a `[[link]]`, with both directions.
 
     Raises BadScenario if a value is impossible or has no effect.

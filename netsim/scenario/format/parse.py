@@ -12,8 +12,19 @@ from .actions import Action
 from .groups import Groups
 from .places import Beside
 from .positions import Path
-from .source import Source
-from .tables import Churn, Expect, Group, HostTable, Link, Nat, Scenario, Sim, Step, WorldTable
+from .source import SourceDocument
+from .tables import (
+    Churn,
+    Expect,
+    GroupTable,
+    HostTable,
+    LinkTable,
+    NatTable,
+    Scenario,
+    Sim,
+    StepTable,
+    WorldTable,
+)
 
 # The tables that a file can have at its top level.
 TOP = ("sim", "world", "nat", "host", "group", "link", "step", "churn", "expect")
@@ -30,7 +41,7 @@ def parse(text: str, *, hosts: int | None = None, beside: Beside = nothing_besid
     If `hosts` is given, it replaces `hosts` of [world]. `beside` returns the text of a file in the
     scenario's folder, by name.
     """
-    source = Source.parse(text)
+    source = SourceDocument.parse(text)
     if hosts is not None:
         world = source.table(("world",), source.data.get("world", {}))
         if "hosts" not in world:
@@ -72,16 +83,16 @@ class _Parser(Groups):
 
     def unused(
         self,
-        links: tuple[Link, ...],
-        nats: tuple[Nat, ...],
+        links: tuple[LinkTable, ...],
+        nats: tuple[NatTable, ...],
         hosts: tuple[HostTable, ...],
-        groups: tuple[Group, ...],
+        groups: tuple[GroupTable, ...],
     ) -> None:
         """Refuse a link or gateway that no host uses, instead of ignoring it silently."""
         plugged = {item.link for items in (nats, hosts, groups) for item in items}
         behind = {nat.behind for nat in nats} | {host.behind for host in hosts}
         behind |= {host.nat for host in hosts}
-        named: list[tuple[str, Sequence[Link | Nat], set[str]]]
+        named: list[tuple[str, Sequence[LinkTable | NatTable], set[str]]]
         named = [("link", links, plugged), ("nat", nats, behind)]
         for kind, items, used in named:
             for number, one in enumerate(items):
@@ -101,7 +112,7 @@ class _Parser(Groups):
         if world.spread and "churn" in self.source.data and all(host.start for host in hosts):
             self.without_effect(("world", "spread"), "is up to [churn]", "leave it out")
 
-    def step(self, path: Path, data: dict[str, object], sim: Sim) -> Step:
+    def step(self, path: Path, data: dict[str, object], sim: Sim) -> StepTable:
         """Parse a [[step]], and check its times and targets."""
         for key in ("at", "action"):
             if key not in data:
@@ -122,7 +133,7 @@ class _Parser(Groups):
         elif table in actions.NEEDS_FOR:
             self.source.refuse(path, f"`{name}` needs `for`", 'say how long, as `for = "5s"`')
         self.targets(action, path)
-        return Step(at, name, action, lasts, self.source.line(path))
+        return StepTable(at, name, action, lasts, self.source.line(path))
 
     def before_the_end(self, path: Path, when: float, sim: Sim) -> None:
         """Refuse a time (in virtual seconds) that is after the end of the run."""
@@ -182,7 +193,9 @@ class _Parser(Groups):
             )  # fmt: skip
         return churn
 
-    def expects(self, sim: Sim, steps: tuple[Step, ...], programs: set[str]) -> tuple[Expect, ...]:
+    def expects(
+        self, sim: Sim, steps: tuple[StepTable, ...], programs: set[str]
+    ) -> tuple[Expect, ...]:
         """Parse every [[expect]]. `programs` are the names of the programs that hosts run."""
         found = []
         for path, data in self.source.tables("expect"):
@@ -197,7 +210,7 @@ class _Parser(Groups):
         path: Path,
         data: dict[str, object],
         sim: Sim,
-        steps: tuple[Step, ...],
+        steps: tuple[StepTable, ...],
         programs: set[str],
     ) -> Expect:
         """Parse an [[expect]] that compares a metric."""
@@ -226,7 +239,7 @@ class _Parser(Groups):
         path: Path,
         data: dict[str, object],
         sim: Sim,
-        steps: tuple[Step, ...],
+        steps: tuple[StepTable, ...],
         programs: set[str],
     ) -> Expect:
         """Parse an [[expect]] of an invariant, which has to hold within a time of the start or of
@@ -254,12 +267,12 @@ class _Parser(Groups):
         return Expect(invariant=name, within=within, after=after, line=line)
 
 
-def events_of(step: Step) -> list[str]:
+def events_of(step: StepTable) -> list[str]:
     """Return the names of a step's events: its action and, if it has a `for`, the ending action."""
     return [step.name] if step.lasts is None else [step.name, actions.UNDO[step.name]]
 
 
-def moments_after(steps: tuple[Step, ...], word: str) -> list[float]:
+def moments_after(steps: tuple[StepTable, ...], word: str) -> list[float]:
     """Return the virtual times, in seconds, of the events named `word`, in ascending order.
 
     An event is a step's action, or the action that ends a step with a `for`.

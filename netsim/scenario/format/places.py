@@ -15,8 +15,8 @@ from ..programs import SETTINGS, ProgramSettings
 from . import units, vocabulary
 from .links import pipe_spec
 from .positions import Path
-from .source import Source, knobs
-from .tables import Direction, HostTable, Link, Nat, Sim, WorldTable
+from .source import SourceDocument, knobs
+from .tables import DirectionTable, HostTable, LinkTable, NatTable, Sim, WorldTable
 
 Beside = Callable[[str], str]
 """Returns the text of a file in the scenario's folder, by name. Raises BadScenario if it cannot."""
@@ -30,7 +30,7 @@ MOST_SAMPLES = 100_000  # samples of the metrics in one run
 class Places:
     """Parser of one document's static tables. It collects the names that they define."""
 
-    def __init__(self, source: Source, beside: Beside) -> None:
+    def __init__(self, source: SourceDocument, beside: Beside) -> None:
         self.source = source
         self.beside = beside
         self.files: dict[str, str] = {}  # files read from the scenario's folder
@@ -165,9 +165,9 @@ class Places:
         """Refuse the key at `path` because it would have no effect. `why` completes "it …"."""
         self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
 
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[LinkTable, ...]:
         """Parse every [[link]], and check that their names are unique."""
-        found: dict[str, Link] = {}
+        found: dict[str, LinkTable] = {}
         for path, data in self.source.tables("link"):
             link = self.link(path, data)
             if link.id in found or link.id in vocabulary.profiles():
@@ -175,10 +175,10 @@ class Places:
             found[link.id] = link
         return tuple(found.values())
 
-    def link(self, path: Path, data: dict[str, object]) -> Link:
+    def link(self, path: Path, data: dict[str, object]) -> LinkTable:
         """Parse one [[link]]."""
         beside = ("id", "profile", "up", "down")
-        both = self.source.read(Direction, path, data, "[[link]]", beside=beside)
+        both = self.source.read(DirectionTable, path, data, "[[link]]", beside=beside)
         if "id" not in data:
             self.source.refuse(
                 path, "[[link]] needs `id`", "`id` is its name, which a host's `link` uses"
@@ -192,12 +192,14 @@ class Places:
         one_way = {}
         for key in ("up", "down"):
             inner = self.source.table((*path, key), data.get(key, {}))
-            one_way[key] = self.source.read(Direction, (*path, key), inner, f"`{key}`")
-        found = Link(name, profile, both, one_way["up"], one_way["down"], self.source.line(path))
+            one_way[key] = self.source.read(DirectionTable, (*path, key), inner, f"`{key}`")
+        found = LinkTable(
+            name, profile, both, one_way["up"], one_way["down"], self.source.line(path)
+        )
         self.check_link(found, path, data)
         return found
 
-    def check_link(self, link: Link, path: Path, data: dict[str, object]) -> None:
+    def check_link(self, link: LinkTable, path: Path, data: dict[str, object]) -> None:
         """Check that the resulting values of each direction of a link fit together."""
         for key, own in (("up", link.up), ("down", link.down)):
             try:
@@ -208,12 +210,12 @@ class Places:
                 where = at if error.message.split("`")[1] in inner else (*path, at[-1])
                 self.source.refuse(where, error.message, error.hint)
 
-    def nats(self, links: tuple[Link, ...]) -> tuple[Nat, ...]:
+    def nats(self, links: tuple[LinkTable, ...]) -> tuple[NatTable, ...]:
         """Parse every [[nat]].
 
         A [[nat]] that is `behind` another must come after the other in the file.
         """
-        found: dict[str, Nat] = {}
+        found: dict[str, NatTable] = {}
         for path, data in self.source.tables("nat"):
             nat = self.nat(path, data)
             if nat.id in found or nat.id in vocabulary.kinds():
@@ -229,15 +231,15 @@ class Places:
         self.gateways |= set(found)
         return tuple(found.values())
 
-    def nat(self, path: Path, data: dict[str, object]) -> Nat:
+    def nat(self, path: Path, data: dict[str, object]) -> NatTable:
         """Parse one [[nat]]. Its `kind` decides which further keys it can have."""
         kind = self.source.value((*path, "kind"), data.get("kind", "router"), units.text)
         self.source.choice((*path, "kind"), "kind of gateway", kind, vocabulary.kinds())
         extra = vocabulary.nat_knobs(kind)
-        own = knobs(Nat)
+        own = knobs(NatTable)
         self.source.keys(path, data, {*own, *extra}, f"[[nat]] of kind `{kind}`")
         plain = {key: value for key, value in data.items() if key in own}
-        nat = self.source.read(Nat, path, plain, "[[nat]]")
+        nat = self.source.read(NatTable, path, plain, "[[nat]]")
         values = {
             key: self.source.value((*path, key), value, extra[key])
             for key, value in data.items()
@@ -249,7 +251,7 @@ class Places:
             self.source.refuse(path, str(error))
         return dataclasses.replace(nat, extra=values, line=self.source.line(path))
 
-    def known_link(self, path: Path, name: str, links: tuple[Link, ...]) -> None:
+    def known_link(self, path: Path, name: str, links: tuple[LinkTable, ...]) -> None:
         """Refuse the name of a link that is neither a [[link]] nor a profile.
 
         An empty name is allowed.
@@ -258,7 +260,9 @@ class Places:
             known = {link.id for link in links} | set(vocabulary.profiles())
             self.source.choice(path, "link", name, known)
 
-    def hosts(self, links: tuple[Link, ...], nats: tuple[Nat, ...]) -> tuple[HostTable, ...]:
+    def hosts(
+        self, links: tuple[LinkTable, ...], nats: tuple[NatTable, ...]
+    ) -> tuple[HostTable, ...]:
         """Parse every [[host]], and register the names of the hosts."""
         shared = {nat.id for nat in nats}
         found = []

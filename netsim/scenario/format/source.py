@@ -1,7 +1,7 @@
 """A TOML document, and a strict parser that converts its tables to dataclasses.
 
-A dataclass declares the keys of a table with `knob(...)` fields. `Source.read` refuses every other
-key. The error has the line and the nearest known word.
+A dataclass declares the keys of a table with `knob(...)` fields. `SourceDocument.read` refuses
+every other key. The error has the line and the nearest known word.
 """
 
 import re
@@ -71,7 +71,7 @@ def knobs(table: type) -> dict[str, "Field[object]"]:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceDocument:
     """A parsed document. `lines` has the line of each key, from 1, by its path.
 
     To refuse something means to raise BadScenario with its line.
@@ -81,7 +81,7 @@ class Source:
     lines: dict[Path, int]
 
     @classmethod
-    def parse(cls, text: str) -> "Source":
+    def parse(cls, text: str) -> "SourceDocument":
         """Parse the text of a document. Raises BadScenario if it is too large or not valid TOML."""
         if len(text) > MOST_BYTES:
             raise BadScenario(

@@ -64,7 +64,7 @@ class WorldTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class DirectionTable:
     """Properties of one direction of a `[[link]]`, or of both. None: not given in the file."""
 
     delay: float | None = knob(units.duration, None, says="one way")
@@ -86,7 +86,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkTable:
     """`[[link]]`: a named access link.
 
     `both` applies to both directions. `up` and `down` override it for one of them. `profile` is the
@@ -95,14 +95,14 @@ class Link:
 
     id: str
     profile: str
-    both: Direction
-    up: Direction
-    down: Direction
+    both: DirectionTable
+    up: DirectionTable
+    down: DirectionTable
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class Nat:
+class NatTable:
     """`[[nat]]`: a gateway that several hosts can share."""
 
     id: str = knob(units.text, says="its name")
@@ -139,7 +139,7 @@ class HostTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupTable:
     """`[[group]]`: a name for some of the hosts, which the seed draws."""
 
     name: str = knob(units.text, says="its name, for steps and other groups")
@@ -158,7 +158,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepTable:
     """`[[step]]`: an action at a time.
 
     `at` is in virtual seconds. `name` is the action's name in the file, and `action` one of the
@@ -214,11 +214,11 @@ class Scenario:
 
     sim: Sim
     world: WorldTable
-    nats: tuple[Nat, ...]
-    links: tuple[Link, ...]
+    nats: tuple[NatTable, ...]
+    links: tuple[LinkTable, ...]
     hosts: tuple[HostTable, ...]
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
+    groups: tuple[GroupTable, ...]
+    steps: tuple[StepTable, ...]
     churn: Churn | None
     expects: tuple[Expect, ...]
     text: str

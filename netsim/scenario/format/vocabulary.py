@@ -15,7 +15,7 @@ from ...population import latency as matrices
 from ...population import mix
 from ...population import profiles as link_profiles
 from ...population.data import unknown
-from ...streams import Streams
+from ...streams import RandomStreams
 from . import units
 from .source import Reader
 
@@ -115,7 +115,7 @@ def check_nat(kind: str, values: Mapping[str, object]) -> None:
             raise ValueError(f"`{name}` has no effect without `{what}`")
     if "block_size" in values and kind != "cgn" and values.get("ports") != "block":
         raise ValueError('`block_size` has no effect without `ports = "block"`')
-    network = Network(Events(), Streams(0), None)
+    network = Network(Events(), RandomStreams(0), None)
     plain = {name: value for name, value in values.items() if name != "ipv6"}
     if values.get("ipv6"):
         plain["prefix"] = "2600:0:1::/64"

@@ -6,7 +6,8 @@ from .daemon import DaemonSettings
 from .echo import Echo, EchoSettings
 from .idle import Idle, IdleSettings
 from .punch import PunchSettings
-from .transfer import Transfer, TransferSettings
+from .transfer import TransferProgram as TransferProgram
+from .transfer import TransferSettings
 
 ProgramSettings = DaemonSettings | EchoSettings | TransferSettings | PunchSettings | IdleSettings
 # Settings by the program's name in a scenario file.

@@ -51,7 +51,7 @@ class PunchResult:
     attempts: list[tuple[str, float | None]] = field(default_factory=list)
 
 
-class Relay:
+class Introducer:
     """Server that records the address of every host, and sends the addresses of two hosts to each
     other.
     """
@@ -89,7 +89,7 @@ def _peer(number: int, at: Addr) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class HostDirectory:
     """What all hosts have in common: their names by number, the names of the relays, and a function
     that returns a host's address.
     """
@@ -111,7 +111,7 @@ class Punch:
         settings: PunchSettings,
         number: int,
         partners: Sequence[tuple[int, int]],
-        meeting: Meeting,
+        meeting: HostDirectory,
         luck: Random,
     ) -> None:
         self.settings = settings

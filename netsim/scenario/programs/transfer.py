@@ -38,7 +38,7 @@ class TransferResult:
     failed: int = 0
 
 
-class Transfer:
+class TransferProgram:
     """Program of one host. `result` is kept when the host restarts.
 
     `targets` are the names of hosts, and `where` returns a host's address.

@@ -1,7 +1,7 @@
 """States of a connection (RFC 9293, section 3.3.2), from the first SYN to the last ACK.
 
-Create a `Connection` and call `open(now)`. Send the segments in `out`. Call `receive(segment, now)`
-for each segment that arrives, and `tick(now)` when the time `wake` is reached.
+Create a `TcpConnection` and call `open(now)`. Send the segments in `out`. Call `receive(segment,
+now)` for each segment that arrives, and `tick(now)` when the time `wake` is reached.
 """
 
 import errno
@@ -18,7 +18,7 @@ from .defaults import (
     SYN_TIMEOUT_S,
 )
 from .scoreboard import Scoreboard
-from .segment import Control, Segment, refusal
+from .segment import ControlSegment, TcpSegment, refusal
 from .sender import HANDSHAKE, Sender
 
 CLOSED: Final = 0
@@ -36,7 +36,7 @@ _TIMESTAMPS: Final = 12  # bytes of an option that the MSS does not count (RFC 6
 _CHALLENGE_S: Final = 0.5  # minimum between two replies to invalid segments (RFC 5961)
 
 
-class Connection(Sender):
+class TcpConnection(Sender):
     """One end of a TCP connection. A method that takes `now` may append segments to `out` and lower
     `wake`.
     """
@@ -79,20 +79,20 @@ class Connection(Sender):
         self.nxt = self.una + 1
         self._send_syn(now)
 
-    def accept(self, syn: Segment, now: float) -> None:
+    def accept(self, syn: TcpSegment, now: float) -> None:
         """Reply to a SYN that arrived at a listener."""
         self._passive = True
         self.nxt = self.una + 1
         self._meet(syn, now)
 
-    def _meet(self, syn: Segment, now: float) -> None:
+    def _meet(self, syn: TcpSegment, now: float) -> None:
         """Reply to the peer's SYN with a SYN and ACK."""
         self.state = SYN_RECEIVED
         self._learn(syn)
         self._tries = 0
         self._send_syn(now)
 
-    def _learn(self, syn: Segment) -> None:
+    def _learn(self, syn: TcpSegment) -> None:
         """Store the parameters of the peer's SYN: sequence number, timestamp, MSS and window."""
         self.inbox.start(syn.seq + 1)
         self._last_ack = syn.seq + 1
@@ -107,7 +107,7 @@ class Connection(Sender):
         window = self.inbox.offer_first()
         answers = self.state == SYN_RECEIVED
         self.out.append(
-            Control(
+            ControlSegment(
                 self.una,
                 self.inbox.next,
                 window,
@@ -128,7 +128,7 @@ class Connection(Sender):
         else:
             self._send_syn(now)
 
-    def _receive_early(self, segment: Segment, now: float) -> bool:
+    def _receive_early(self, segment: TcpSegment, now: float) -> bool:
         """Process a segment before the connection is established. Return whether the connection is
         now established.
         """
@@ -153,7 +153,7 @@ class Connection(Sender):
             self.ack_now = True
         return True
 
-    def _refused(self, segment: Segment) -> None:
+    def _refused(self, segment: TcpSegment) -> None:
         """Handle a RST before the connection is established."""
         if self.state == SYN_SENT:
             if segment.ack:
@@ -161,7 +161,7 @@ class Connection(Sender):
         elif self.inbox.fits(segment):
             self.fail(0 if self._passive else errno.ECONNREFUSED)
 
-    def _receive_first(self, segment: Segment, now: float) -> bool:
+    def _receive_first(self, segment: TcpSegment, now: float) -> bool:
         """Process the reply to this side's SYN. Return whether the connection is now
         established.
         """
@@ -175,7 +175,7 @@ class Connection(Sender):
         self.ack_now = True
         return True
 
-    def _establish(self, segment: Segment, now: float) -> None:
+    def _establish(self, segment: TcpSegment, now: float) -> None:
         """Complete the handshake."""
         self.state = ESTABLISHED
         self._disarm()
@@ -190,7 +190,7 @@ class Connection(Sender):
 
     # Receiving.
 
-    def receive(self, segment: Segment, now: float) -> None:
+    def receive(self, segment: TcpSegment, now: float) -> None:
         """Process a segment of this connection."""
         state = self.state
         if state == CLOSED:
@@ -202,7 +202,7 @@ class Connection(Sender):
                 self.flush(now)
                 return
         elif (
-            segment.__class__ is not Segment
+            segment.__class__ is not TcpSegment
             or not self._last_ack <= segment.seq <= self.inbox.edge
             or segment.acked > self.nxt
         ) and not self._acceptable(segment, now):
@@ -220,7 +220,7 @@ class Connection(Sender):
             self._take(segment, now)
         self.flush(now)
 
-    def _acceptable(self, segment: Segment, now: float) -> bool:
+    def _acceptable(self, segment: TcpSegment, now: float) -> bool:
         """Return whether a segment passes the checks of RFC 9293, section 3.10.7.4, and of RFC
         5961. Reply to a segment that fails them, where required.
         """
@@ -241,7 +241,7 @@ class Connection(Sender):
             return False
         return segment.ack
 
-    def _take(self, segment: Segment, now: float) -> None:
+    def _take(self, segment: TcpSegment, now: float) -> None:
         """Process the data and the FIN of a segment."""
         inbox, state = self.inbox, self.state
         new = segment.end > inbox.next
@@ -380,7 +380,9 @@ class Connection(Sender):
     def abort(self, now: float) -> None:
         """Send a reset, and end the connection."""
         if self.state > SYN_SENT and self.state != TIME_WAIT:
-            self.out.append(Control(self.nxt, self.inbox.next, 0, rst=True, ack=True, stamp=now))
+            self.out.append(
+                ControlSegment(self.nxt, self.inbox.next, 0, rst=True, ack=True, stamp=now)
+            )
         self.fail(0)
 
     def fail(self, number: int) -> None:

@@ -3,7 +3,7 @@ window to announce.
 """
 
 from .defaults import RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_MAX_BYTES, SACK_BLOCKS, SYN_WINDOW_BYTES
-from .segment import Segment
+from .segment import TcpSegment
 
 Block = tuple[int, int]
 _Held = tuple[bytes, int, bool]  # data, end, fin
@@ -80,11 +80,11 @@ class Inbox:
         offered = self.edge - self.next
         return free >= 2 * offered and free - offered >= min(mss, self.limit // 2)
 
-    def fits(self, segment: Segment) -> bool:
+    def fits(self, segment: TcpSegment) -> bool:
         """Return whether a segment begins inside the announced window."""
         return self.next <= segment.seq <= max(self.edge, self.next)
 
-    def take(self, segment: Segment) -> bool:
+    def take(self, segment: TcpSegment) -> bool:
         """Store the bytes of a segment. Return whether all data up to the peer's FIN has now
         arrived.
         """
@@ -141,7 +141,7 @@ class Inbox:
             self._append(data)
         return fin
 
-    def holds(self, segment: Segment) -> bool:
+    def holds(self, segment: TcpSegment) -> bool:
         """Return whether a segment has arrived before."""
         return segment.end <= self.next or segment.seq in self._ahead
 

@@ -1,7 +1,7 @@
 """Unsent data of a connection, in the pieces in which it was written."""
 
 
-class Outbox:
+class SendBuffer:
     """Queue of the unsent bytes of one connection."""
 
     __slots__ = ("_chunks", "_offset", "size")

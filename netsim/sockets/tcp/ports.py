@@ -8,7 +8,7 @@ from random import Random
 WILDCARDS = ("0.0.0.0", "::")
 
 
-class Binding:
+class PortClaim:
     """Local address and port of a socket. Port 0 means that it has no port yet."""
 
     __slots__ = ("address", "automatic", "listens", "only6", "port", "reuse_address", "reuse_port")
@@ -22,7 +22,7 @@ class Binding:
         self.listens = False
         self.automatic = False  # whether `connect` chose the port
 
-    def overlaps(self, other: "Binding") -> bool:
+    def overlaps(self, other: "PortClaim") -> bool:
         """Return whether some packet could match both bindings."""
         a, b = self.address, other.address
         if (":" in a) == (":" in b):
@@ -30,7 +30,7 @@ class Binding:
         six = self if ":" in a else other
         return six.address == "::" and not six.only6
 
-    def tolerates(self, other: "Binding") -> bool:
+    def tolerates(self, other: "PortClaim") -> bool:
         """Return whether this binding may be added to a port where `other` overlaps it (Linux:
         inet_bind_conflict).
         """
@@ -39,11 +39,11 @@ class Binding:
         shares = self.reuse_address and other.reuse_address
         return shares and not other.listens
 
-    def inherit(self, address: str) -> "Binding":
+    def inherit(self, address: str) -> "PortClaim":
         """Return the binding of a connection that arrived at this listener, at the local address
         `address`.
         """
-        child = Binding(address)
+        child = PortClaim(address)
         child.port = self.port
         child.only6 = self.only6
         child.reuse_address = self.reuse_address
@@ -51,16 +51,16 @@ class Binding:
         return child
 
 
-class Ports:
+class PortClaims:
     """Table of all bindings on one host."""
 
     def __init__(self, random: Random, low: int, high: int) -> None:
-        self._claims: dict[int, dict[Binding, None]] = {}
+        self._claims: dict[int, dict[PortClaim, None]] = {}
         self._low = low
         self._high = high
         self._last = random.randrange(low, high)
 
-    def claim(self, binding: Binding, port: int) -> None:
+    def claim(self, binding: PortClaim, port: int) -> None:
         """Bind to a port; 0 means any free port. Raises OSError (EADDRINUSE) if another binding
         conflicts.
         """
@@ -69,14 +69,14 @@ class Ports:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         self.add(binding, port)
 
-    def may_stand(self, binding: Binding, port: int) -> bool:
+    def may_stand(self, binding: PortClaim, port: int) -> bool:
         """Return whether no other binding conflicts with this one at `port`."""
         return all(
             other is binding or not binding.overlaps(other) or binding.tolerates(other)
             for other in self._claims.get(port, ())
         )
 
-    def claim_for_dial(self, binding: Binding, taken: Callable[[int], bool]) -> None:
+    def claim_for_dial(self, binding: PortClaim, taken: Callable[[int], bool]) -> None:
         """Choose a port for `connect`: an unused one or, if there is none, one that only other
         outgoing connections use. `taken` returns whether a port already has a connection to the
         same remote endpoint. Raises OSError (EADDRNOTAVAIL) if no port is left.
@@ -88,12 +88,12 @@ class Ports:
             port = self._shared(taken)
         self.add(binding, port)
 
-    def add(self, binding: Binding, port: int) -> None:
+    def add(self, binding: PortClaim, port: int) -> None:
         """Register a binding at a port without checking for conflicts."""
         binding.port = port
         self._claims.setdefault(port, {})[binding] = None
 
-    def release(self, binding: Binding) -> None:
+    def release(self, binding: PortClaim) -> None:
         """Remove a binding from the table, if it is there."""
         claims = self._claims.get(binding.port)
         if claims is not None and binding in claims:
@@ -101,7 +101,7 @@ class Ports:
             if not claims:
                 del self._claims[binding.port]
 
-    def _free(self, usable: Callable[[dict[Binding, None] | None], bool]) -> int:
+    def _free(self, usable: Callable[[dict[PortClaim, None] | None], bool]) -> int:
         """Return the next port whose bindings are `usable`. Raises OSError (EADDRINUSE) if there is
         none.
         """

@@ -10,7 +10,7 @@ BLOCK_BYTES: Final = 8
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Segment:
+class TcpSegment:
     """Segment that has ACK set and no other flag, as nearly all segments do.
 
     Sequence numbers are ints that never wrap. `window` is in bytes, after scaling. `stamp` and
@@ -26,7 +26,7 @@ class Segment:
     stamp: float
     echo: float
 
-    # Not annotated, so that these are dataclass fields only in `Control`.
+    # Not annotated, so that these are dataclass fields only in `ControlSegment`.
     syn = False
     ack = True
     fin = False
@@ -44,7 +44,7 @@ class Segment:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Control(Segment):
+class ControlSegment(TcpSegment):
     """Segment with SYN, FIN or RST. `mss` is the MSS option of a SYN, in bytes of payload."""
 
     data: bytes = b""
@@ -59,12 +59,12 @@ class Control(Segment):
     mss: int = 0
 
 
-def refusal(segment: Segment) -> Control | None:
+def refusal(segment: TcpSegment) -> ControlSegment | None:
     """Return the RST that answers an unexpected segment, or None if the segment is a RST itself
     (RFC 9293, section 3.10.7.1).
     """
     if segment.rst:
         return None
     if segment.ack:
-        return Control(segment.acked, 0, 0, rst=True)
-    return Control(0, segment.end, 0, rst=True, ack=True)
+        return ControlSegment(segment.acked, 0, 0, rst=True)
+    return ControlSegment(0, segment.end, 0, rst=True, ack=True)

@@ -18,11 +18,11 @@ from .defaults import (
     SEND_BUFFER_MAX_BYTES,
 )
 from .inbox import Inbox
-from .outbox import Outbox
+from .outbox import SendBuffer
 from .recovery import LOSS, OPEN, RECOVERY, Recovery
 from .rtt import RoundTrip
 from .scoreboard import Flight
-from .segment import BLOCK_BYTES, NO_STAMP, SACK_BYTES, Control, Segment
+from .segment import BLOCK_BYTES, NO_STAMP, SACK_BYTES, ControlSegment, TcpSegment
 
 # Purposes of the retransmission timer.
 IDLE: Final = 0
@@ -85,9 +85,9 @@ class Sender(Recovery):
         self.piece = mss  # `mss`, but at most half of the peer's largest window so far
         self.peer_window = self.peer_window_most = 0
         self.inbox = Inbox(receive_limit)
-        self.outbox = Outbox()
+        self.outbox = SendBuffer()
         self.round_trip = RoundTrip()
-        self.out: list[Segment] = []
+        self.out: list[TcpSegment] = []
         self.error = 0  # errno that the program has not been told yet, or 0
         self.orphan = False  # whether the program has closed the connection
         self.no_delay = False
@@ -215,9 +215,9 @@ class Sender(Recovery):
         """Append a segment with these bytes to `out`. It acknowledges all data that has arrived."""
         inbox = self.inbox
         sack = inbox.sack if len(data) <= self._most(self.mss) else ()
-        segment: Segment
+        segment: TcpSegment
         if fin:
-            segment = Control(
+            segment = ControlSegment(
                 seq,
                 inbox.next,
                 inbox.window(),
@@ -229,7 +229,7 @@ class Sender(Recovery):
                 fin=True,
             )
         else:
-            segment = Segment(seq, inbox.next, inbox.window(), data, sack, now, self.recent)
+            segment = TcpSegment(seq, inbox.next, inbox.window(), data, sack, now, self.recent)
         self.out.append(segment)
         self._last_ack = inbox.next
         self.ack_now = False
@@ -237,7 +237,7 @@ class Sender(Recovery):
 
     # Acknowledgements.
 
-    def acknowledged(self, segment: Segment, now: float) -> None:
+    def acknowledged(self, segment: TcpSegment, now: float) -> None:
         """Process the acknowledgement and the window of a segment from the peer."""
         acked, echo, board = segment.acked, segment.echo, self.board
         delivered = 0
@@ -448,7 +448,7 @@ class Sender(Recovery):
         """Send an empty segment with an old sequence number, which the peer must acknowledge."""
         inbox = self.inbox
         self.out.append(
-            Segment(self.una - 1, inbox.next, inbox.window(), b"", (), now, self.recent)
+            TcpSegment(self.una - 1, inbox.next, inbox.window(), b"", (), now, self.recent)
         )
 
     # Space for the writer.

@@ -2,9 +2,9 @@
 6191).
 """
 
-from .connection import Connection
+from .connection import TcpConnection
 from .defaults import TIME_WAIT_S
-from .segment import Segment
+from .segment import TcpSegment
 
 
 class TimeWait:
@@ -14,19 +14,19 @@ class TimeWait:
 
     __slots__ = ("next", "nxt", "recent", "until")
 
-    def __init__(self, connection: Connection, now: float) -> None:
+    def __init__(self, connection: TcpConnection, now: float) -> None:
         self.next = connection.inbox.next  # next sequence number of the peer
         self.nxt = connection.nxt  # next sequence number of this side
         self.recent = connection.recent
         self.until = now + TIME_WAIT_S
 
-    def admits(self, syn: Segment) -> bool:
+    def admits(self, syn: TcpSegment) -> bool:
         """Return whether a segment is the SYN of a new connection, and not a late copy from the old
         one.
         """
         return syn.syn and not syn.ack and (syn.seq >= self.next or syn.stamp > self.recent)
 
-    def receive(self, segment: Segment, now: float) -> Segment | None:
+    def receive(self, segment: TcpSegment, now: float) -> TcpSegment | None:
         """Process a segment. Return the reply, or None if it gets none."""
         if segment.rst:
             self.until = now
@@ -34,5 +34,5 @@ class TimeWait:
         if segment.fin:
             self.until = now + TIME_WAIT_S
         if segment.fin or segment.syn or segment.data:
-            return Segment(self.nxt, self.next, 0, b"", (), now, self.recent)
+            return TcpSegment(self.nxt, self.next, 0, b"", (), now, self.recent)
         return None

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Never
 
 from ....dht.figures import DhtFigures
 from ... import defaults
-from .encoding import Ask, Json, Text
+from .encoding import Ask, Json, TextBound
 
 KEYS: Final = (
     "a key is a peer id, a model's name or NAME@HASH, a root, or 64 hex digits as "
@@ -62,7 +62,7 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SearchView:
     """The records found under one key, and the requests that found them (`path`)."""
 
     about: str
@@ -76,16 +76,16 @@ class Search:
 class Searches:
     """The searches that one argument of `shoal find` led to."""
 
-    searches: tuple[Search, ...]
+    searches: tuple[SearchView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Find(Ask[Searches, Never]):
+class LookUp(Ask[Searches, Never]):
     """Request to look up a peer id, a model (by name, root or NAME@HASH), or a key (64 hex
     digits)."""
 
     op = "find"
-    key: Annotated[str, Text(defaults.FIND_KEY, hint=KEYS)]
+    key: Annotated[str, TextBound(defaults.FIND_KEY, hint=KEYS)]
 
 
 # The fields `says` of a `RecordView`, for each known kind of record.

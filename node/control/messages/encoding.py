@@ -107,7 +107,7 @@ class Bound(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextBound:
     """A text of `least` to `limit` characters that can be encoded as UTF-8."""
 
     limit: int

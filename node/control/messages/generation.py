@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from ... import defaults
-from .encoding import Ask, Event, Items, Number, Reply, Text, Whole
+from .encoding import Ask, Event, Items, Number, Reply, TextBound, Whole
 from .models import NAME_LIMIT, Name
 
 STOP_LIMIT: Final = 16  # stop strings of one request
@@ -21,11 +21,11 @@ class AskForText(Ask[Reply, Event]):
     top_k: Annotated[int, Whole(0, 2**31)] = 0
     top_p: Annotated[float, Number(0.0, 1.0)] = 1.0
     seed: Annotated[int, Whole(0, 2**64 - 1)] | None = None
-    stop: Annotated[tuple[Annotated[str, Text(NAME_LIMIT)], ...], Items(0, STOP_LIMIT)] = ()
+    stop: Annotated[tuple[Annotated[str, TextBound(NAME_LIMIT)], ...], Items(0, STOP_LIMIT)] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class ChainStage:
     """One stage of a chain. `layers` has the form `A:B`, where B is exclusive."""
 
     peer: str
@@ -33,10 +33,10 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class ChainChosen:
     """Event that names the chain which generates the following text."""
 
-    stages: tuple[Hop, ...]
+    stages: tuple[ChainStage, ...]
     event: Literal["routed"] = "routed"
 
 
@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class GeneratedText:
     """A complete generated text, with its figures.
 
     `reason` says why it ended: `stop`, `length` or `context`. `ttft_ms` is the time to the first
@@ -66,13 +66,13 @@ class Answer:
     tokens_per_s: float
     hop_ms: float
     seed: int
-    nodes: tuple[Hop, ...]
+    nodes: tuple[ChainStage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(AskForText[Answer, Routed | Piece]):
+class Run(AskForText[GeneratedText, ChainChosen | Piece]):
     """Request to generate text that continues or answers a prompt."""
 
     op = "run"
-    prompt: Annotated[str, Text(defaults.CONTROL_REQUEST_LIMIT)]
+    prompt: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)]
     max_tokens: Annotated[int, Whole(1, 2**24)] | None = None

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Never
 
-from .encoding import Ask, Choice, Text
+from .encoding import Ask, Choice, TextBound
 
 RoleName = Annotated[str, Choice(("client", "operator", "owner"))]
-Start = Annotated[str, Text(256)]
+Start = Annotated[str, TextBound(256)]
 """An id, or its first characters."""
 
 
@@ -49,7 +49,7 @@ class OpenInvitation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class GroupView:
     """The private group of this node.
 
     The most senior members come first. `key` is the number of the newest group key, or None if
@@ -67,7 +67,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetGroup(Ask[Group, Never]):
+class GetGroup(Ask[GroupView, Never]):
     """Request for the group of this node."""
 
     op = "group"

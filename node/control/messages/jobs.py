@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Never
 
 from ....tasks.jobs.defaults import PROMPT_TOKENS
 from ... import defaults
-from .encoding import Ask, IfKnown, Items, Text, Whole
+from .encoding import Ask, IfKnown, Items, TextBound, Whole
 from .generation import AskForText
 
-Id = Annotated[str, Text(64)]
+Id = Annotated[str, TextBound(64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SubmitJobs(AskForText[SubmittedJobs, Never]):
 
     op = "job_submit"
     prompts: Annotated[
-        tuple[Annotated[str, Text(defaults.CONTROL_REQUEST_LIMIT)], ...],
+        tuple[Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)], ...],
         Items(1, defaults.JOBS_AT_ONCE),
     ]
     max_tokens: Annotated[int, Whole(1, PROMPT_TOKENS)] | None = None
@@ -64,7 +64,7 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs:
+class JobsPage:
     """One page of the list of jobs.
 
     `more` is the number of jobs after this page, and `totals` counts the jobs in each state. `own`
@@ -83,7 +83,7 @@ class Jobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListJobs(Ask[Jobs, Never]):
+class ListJobs(Ask[JobsPage, Never]):
     """Request for a page of the list of jobs, in which this node's own jobs come first.
 
     `mine` restricts the list to own jobs, and `state` to jobs in that state. The page has at most
@@ -92,7 +92,7 @@ class ListJobs(Ask[Jobs, Never]):
 
     op = "job_list"
     mine: bool = False
-    state: Annotated[str, Text(16)] | None = None
+    state: Annotated[str, TextBound(16)] | None = None
     limit: Annotated[int, Whole(1, defaults.JOBS_SHOWN)] = defaults.JOBS_SHOWN
     offset: Annotated[int, Whole(0, 2**53)] = 0
 
@@ -239,7 +239,7 @@ class GetJobResults(Ask[CountedResults, ExpectedJobs | ArrivedResult | JobProgre
     """
 
     op = "job_results"
-    jobs: tuple[Annotated[str, Text(64, least=64)], ...] | None = None
+    jobs: tuple[Annotated[str, TextBound(64, least=64)], ...] | None = None
     until_done: bool = False
 
 
@@ -288,7 +288,7 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsagePage:
     """Rows of usage, those with the most tokens first.
 
     `more` is the number of rows left out. `own` is this node's peer id. `kept` says whether this
@@ -302,7 +302,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetUsage(Ask[Usage, Never]):
+class GetUsage(Ask[UsagePage, Never]):
     """Request for the usage that providers report."""
 
     op = "usage"

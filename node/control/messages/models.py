@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Never
 
-from .encoding import Ask, FileName, IfKnown, Json, Text
+from .encoding import Ask, FileName, IfKnown, Json, TextBound
 
 NAME_LIMIT: Final = 256  # characters of a model's name or root
-Name = Annotated[str, Text(NAME_LIMIT)]
+Name = Annotated[str, TextBound(NAME_LIMIT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,21 @@ class ListedModel(ModelEntry):
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class ModelsView:
     """All models that this node or a member of the swarm gives a name to."""
 
     models: tuple[ListedModel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListModels(Ask[Models, Never]):
+class ListModels(Ask[ModelsView, Never]):
     """Request for the list of models."""
 
     op = "models"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BytesDone:
     """Event that gives the bytes done so far and in total."""
 
     done: int
@@ -84,7 +84,7 @@ class AddedModel(ModelEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddModel(Ask[AddedModel, Progress]):
+class AddModel(Ask[AddedModel, BytesDone]):
     """Request to import the model in a folder, which is given by its absolute path."""
 
     op = "model_add"
@@ -118,7 +118,7 @@ class PulledModel(ModelEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullModel(Ask[PulledModel, Resolved | Progress]):
+class PullModel(Ask[PulledModel, Resolved | BytesDone]):
     """Request to fetch a whole model, which is named by a name, NAME@HASH or a root."""
 
     op = "model_pull"
@@ -126,7 +126,7 @@ class PullModel(Ask[PulledModel, Resolved | Progress]):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ServingNode:
     """A node that serves layers of a model. `layers` has the form `A:B`, where B is exclusive."""
 
     peer: str
@@ -151,7 +151,7 @@ class ShownModel(ModelEntry):
     None if no daemon was running to find them.
     """
 
-    holders: tuple[Holder, ...]
+    holders: tuple[ServingNode, ...]
     config: Mapping[str, Json]
     others: IfKnown[tuple[OtherMeaning, ...]] = None
 
@@ -226,14 +226,14 @@ class BlobView:
 
 
 @dataclass(frozen=True, slots=True)
-class Blobs:
+class BlobsView:
     """The list of this node's blobs."""
 
     blobs: tuple[BlobView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListBlobs(Ask[Blobs, Never]):
+class ListBlobs(Ask[BlobsView, Never]):
     """Request for the list of this node's blobs."""
 
     op = "blobs"
@@ -248,7 +248,7 @@ class AddedBlob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddBlob(Ask[AddedBlob, Progress]):
+class AddBlob(Ask[AddedBlob, BytesDone]):
     """Request to add a file as a blob. The file is given by its absolute path."""
 
     op = "blob_add"
@@ -256,7 +256,7 @@ class AddBlob(Ask[AddedBlob, Progress]):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DiskFullWait:
     """Event that says that the disk is full, and that the fetch continues once there is space."""
 
     message: str
@@ -280,7 +280,7 @@ class FetchedBlob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetBlob(Ask[FetchedBlob, Progress | Waiting]):
+class GetBlob(Ask[FetchedBlob, BytesDone | DiskFullWait]):
     """Request to fetch a blob and write it to a file. An existing file is replaced."""
 
     op = "blob_get"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Never
 
 from ... import defaults
-from .encoding import Ask, Text, Whole
+from .encoding import Ask, TextBound, Whole
 from .group import RoleName
 from .models import ModelEntry
 
@@ -40,7 +40,7 @@ class Stop(Ask[Stopped, Never]):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DiagnosisView:
     """One result of the diagnosis. `hint` says what the owner can change, or is None."""
 
     code: str
@@ -153,7 +153,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskView:
     """Disk use of models and blobs, and its limit, in bytes.
 
     `set` says whether the owner chose the limit. `limit_bytes` is None if there is no limit.
@@ -165,7 +165,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class SessionsView:
     """Number of open sessions at this node's stage, and at its gateway."""
 
     stage: int
@@ -203,7 +203,7 @@ class Status:
     addresses: tuple[str, ...]
     private: bool
     group: GroupPlace | None
-    reach: Finding
+    reach: DiagnosisView
     relays: tuple[HeldRelay, ...]
     relaying: Relaying
     peers: int
@@ -211,8 +211,8 @@ class Status:
     models: tuple[ModelEntry, ...]
     capacity: CapacityView
     memory: Memory
-    disk: Disk
-    sessions: Sessions
+    disk: DiskView
+    sessions: SessionsView
     stalls: Stalls
     health: tuple[ConditionView, ...]
 
@@ -294,7 +294,7 @@ class LinkView:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinksView:
     """All links of this node. Their rates are the averages over `span_s` seconds."""
 
     links: tuple[LinkView, ...]
@@ -302,7 +302,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetLinks(Ask[Links, Never]):
+class GetLinks(Ask[LinksView, Never]):
     """Request for all links of this node. The reply takes a second, in which the rates are
     measured."""
 
@@ -310,7 +310,7 @@ class GetLinks(Ask[Links, Never]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reachability:
+class ReachabilityView:
     """How peers reach this node.
 
     `measured_s` is the time since the latest measurement, in seconds, or None if there was none.
@@ -320,8 +320,8 @@ class Reachability:
 
     peer: str
     port: int
-    verdict: Finding
-    findings: tuple[Finding, ...]
+    verdict: DiagnosisView
+    findings: tuple[DiagnosisView, ...]
     measured_s: float | None
     observers: int
     links: int
@@ -335,7 +335,7 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnose(Ask[Reachability, Measuring]):
+class Diagnose(Ask[ReachabilityView, Measuring]):
     """Request for the reachability of this node. With `again`, a new measurement is made."""
 
     op = "doctor"
@@ -343,7 +343,7 @@ class Diagnose(Ask[Reachability, Measuring]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Invitation:
+class InvitationView:
     """An invitation code for `uses` joins.
 
     `expires` is in seconds since 1970. `role` is None in an open swarm. `near` says which machines
@@ -360,11 +360,11 @@ class Invitation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Invite(Ask[Invitation, Never]):
+class Invite(Ask[InvitationView, Never]):
     """Request to make an invitation code. If `address` is None, the code has the first address that
     this node publishes."""
 
     op = "invite"
     uses: Annotated[int, Whole(1, 1000)] = defaults.INVITE_USES
     role: RoleName | None = None
-    address: Annotated[str, Text(400)] | None = None
+    address: Annotated[str, TextBound(400)] | None = None

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Never
 
 from ...defaults import SETTING_LIMIT
-from .encoding import Ask, Text
+from .encoding import Ask, TextBound
 
 Origin = Literal["default", "file", "option", "command"]
 Applies = Literal["live", "start"]
-Value = Annotated[str, Text(SETTING_LIMIT)]
+Value = Annotated[str, TextBound(SETTING_LIMIT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

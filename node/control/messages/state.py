@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Never
 
-from .encoding import Ask, Event, IfKnown, Json, Reply, Text
+from .encoding import Ask, Event, IfKnown, Json, Reply, TextBound
 
-Word = Annotated[str, Text(256)]
+Word = Annotated[str, TextBound(256)]
 Parts = Mapping[str, tuple[int, ...]]
 """For each kind of feed, the numbers of the parts into which feeds of that kind are split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class FeedState:
     """Event that describes a feed as this node knows it.
 
     `epoch` is the time at which the author began the feed, in milliseconds since 1970. `bytes` is
@@ -33,7 +33,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class StateView:
     """Figures of the shared state that this node knows.
 
     `feeds` is the number of feeds that were sent, and `unreadable` the number of facts that could
@@ -69,7 +69,7 @@ class AskForFeeds(Ask[Reply, Event]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowState(AskForFeeds[State, Feed]):
+class ShowState(AskForFeeds[StateView, FeedState]):
     """Request for the feeds. If an author is given, the reply has the facts of each feed as
     well."""
 
@@ -77,14 +77,14 @@ class ShowState(AskForFeeds[State, Feed]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportState(AskForFeeds[Exported, Feed]):
+class ExportState(AskForFeeds[Exported, FeedState]):
     """Request for the feeds with their facts."""
 
     op = "state_export"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FactChange:
     """Event that describes one change of a fact.
 
     `made` is the time of the change in seconds since 1970, by the author's clock. If `earlier` is
@@ -111,7 +111,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogState(AskForFeeds[Changes, Change]):
+class LogState(AskForFeeds[Changes, FactChange]):
     """Request for the changes of the facts with this key. If `key` is None, all changes are
     sent."""
 
@@ -120,7 +120,7 @@ class LogState(AskForFeeds[Changes, Change]):
 
 
 @dataclass(frozen=True, slots=True)
-class FeedName:
+class FeedNameView:
     """Name of a feed: its author, its kind, and the number of its part."""
 
     author: str
@@ -136,7 +136,7 @@ class CheckedState:
     feeds: int
     entries: int
     bytes: int
-    damaged: tuple[FeedName, ...]
+    damaged: tuple[FeedNameView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

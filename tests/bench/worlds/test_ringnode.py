@@ -6,7 +6,7 @@ import pytest
 
 from bench.worlds.ring import AUTHORS, Ring, blob_record
 from bench.worlds.ringnode import DIAL_TRIPS, Aged, found_size
-from shoal.dht.kademlia.messages import Find, Found, Store
+from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
 from shoal.dht.kademlia.query import LookupSettings
 from shoal.dht.records.record import open_record
 
@@ -20,7 +20,7 @@ def ring() -> Ring:
     return made
 
 
-def ask(ring: Ring, by: int, to: int, request: Find | Store) -> tuple[object, float]:
+def ask(ring: Ring, by: int, to: int, request: Find | StoreRequest) -> tuple[object, float]:
     """Return the reply, and how long it took."""
     answers: list[tuple[object, float]] = []
     began = ring.now
@@ -37,7 +37,7 @@ def test_a_link_costs_four_round_trips(ring: Ring) -> None:
     find = Find((blob_record(1).key,))
     first, cold = ask(ring, 1, 2, find)
     second, warm = ask(ring, 1, 2, find)
-    assert isinstance(first, Found) and isinstance(second, Found)
+    assert isinstance(first, FindReply) and isinstance(second, FindReply)
     assert cold / warm == pytest.approx(DIAL_TRIPS + 1, rel=0.35)
     ring.advance(120.0)
     assert ask(ring, 1, 2, find)[1] > 3 * warm
@@ -45,11 +45,11 @@ def test_a_link_costs_four_round_trips(ring: Ring) -> None:
 
 def test_records_are_kept_and_found(ring: Ring) -> None:
     one = blob_record(7, now=ring.now)
-    codes, _ = ask(ring, 3, 4, Store((Aged(0, one.sealed),)))
+    codes, _ = ask(ring, 3, 4, StoreRequest((Aged(0, one.sealed),)))
     found, _ = ask(ring, 5, 4, Find((one.key,)))
     assert codes in ([""], ["not-near"])
     if codes == [""]:
-        assert isinstance(found, Found) and found.records[0][0].sealed == one.sealed
+        assert isinstance(found, FindReply) and found.records[0][0].sealed == one.sealed
 
 
 def test_the_estimate_of_a_size_is_near(ring: Ring) -> None:
@@ -80,7 +80,7 @@ def test_liars_keep_nothing_and_name_their_own_kind_and_ghosts() -> None:
     made.conspire()
     made.claimed = {one.key: 1}
     liar = made.liars[0]
-    assert liar.keep(Store((Aged(0, one.sealed),)), made.nodes[0].contact) == [""]
+    assert liar.keep(StoreRequest((Aged(0, one.sealed),)), made.nodes[0].contact) == [""]
     found = liar.find(Find((one.key,), (one.key,)))
     forged = [open_record(each.sealed) for each in found.records[0]]
     assert {each.key for each in forged} == {one.key}

@@ -8,13 +8,13 @@ import pytest
 from shoal.cli.commands.doctor import report
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
-from shoal.node.control.messages.node import Reachability
+from shoal.node.control.messages.node import ReachabilityView
 
 from ..conftest import DOCTOR
 
 
 def test_a_report_for_a_person() -> None:
-    assert list(report(decode(Reachability, DOCTOR), 60)) == [
+    assert list(report(decode(ReachabilityView, DOCTOR), 60)) == [
         "reachable: through 1 relay",
         "",
         "findings",
@@ -33,7 +33,7 @@ def test_a_report_for_a_person() -> None:
 
 def test_long_sentences_are_wrapped_under_their_start() -> None:
     finding = {"code": "x", "sentence": "word " * 30, "hint": "deed " * 30}
-    lines = list(report(decode(Reachability, {**DOCTOR, "findings": [finding]}), 40))
+    lines = list(report(decode(ReachabilityView, {**DOCTOR, "findings": [finding]}), 40))
     assert all(len(line) <= 40 for line in lines)
     assert lines[4].startswith("  word") and any(line.startswith("      deed") for line in lines)
 
@@ -51,13 +51,13 @@ def test_line_about_the_measurement(
     links: int, observers: int, measured: float | None, words: str
 ) -> None:
     answer = {**DOCTOR, "links": links, "observers": observers, "measured_s": measured}
-    assert words in " ".join(report(decode(Reachability, answer), 100))
+    assert words in " ".join(report(decode(ReachabilityView, answer), 100))
 
 
 @pytest.mark.parametrize("code", ["loopback", "offline"])
 def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
     answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
-    assert list(report(decode(Reachability, answer), 80)) == ["reachable: through 1 relay"]
+    assert list(report(decode(ReachabilityView, answer), 80)) == ["reachable: through 1 relay"]
 
 
 def test_progress_note_goes_to_standard_error(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.commands.pull import Seen, vouched
+from shoal.cli.commands.pull import PullProgress, vouched
 from shoal.cli.main import invoke
 from shoal.dht.errors import FetchFailed
 from shoal.node.control.messages.encoding import decode
@@ -95,7 +95,7 @@ def test_without_a_daemon(capfd: Captured) -> None:
     [("tiny", f"tiny@{ROOT[:16]}"), ("tiny@ab", "tiny@ab"), (ROOT, ROOT), (ROOT[:9], ROOT)],
 )
 def test_interruption_prints_how_to_continue(name: str, again: str, tmp_path: Path) -> None:
-    seen = Seen(quiet=True)
+    seen = PullProgress(quiet=True)
     seen.resolved(decode(Resolved, RESOLVED))
     seen.done, seen.total = 1 << 20, 8 << 20
     error = seen.interrupted(name, tmp_path)
@@ -104,7 +104,7 @@ def test_interruption_prints_how_to_continue(name: str, again: str, tmp_path: Pa
 
 
 def test_interrupted_before_the_name_is_resolved(tmp_path: Path) -> None:
-    error = Seen(quiet=True).interrupted("tiny", tmp_path)
+    error = PullProgress(quiet=True).interrupted("tiny", tmp_path)
     assert error.message == "interrupted; finished chunks are kept"
     assert error.hint is not None and "pull tiny " in error.hint
 

@@ -10,7 +10,7 @@ import pytest
 from shoal.cli.commands.run import figures
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
-from shoal.node.control.messages.generation import Answer
+from shoal.node.control.messages.generation import GeneratedText
 from shoal.node.control.server import Emit
 
 from ..conftest import ANSWER
@@ -33,7 +33,7 @@ def test_text_streams_to_standard_output(
     [("stop", "complete"), ("context", "cut: the model's context is full"), ("\x1bx", "\\x1bx")],
 )
 def test_reason_why_an_answer_ended(reason: str, words: str) -> None:
-    assert figures(decode(Answer, {**ANSWER, "reason": reason})).endswith(f" · {words}")
+    assert figures(decode(GeneratedText, {**ANSWER, "reason": reason})).endswith(f" · {words}")
 
 
 def test_json_prints_one_object(

@@ -8,7 +8,7 @@ import pytest
 from shoal.cli.commands import state
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
-from shoal.node.control.messages.state import Feed
+from shoal.node.control.messages.state import FeedState
 
 OWN, OTHER = "12D3KooW" + "a" * 44, "12D3KooW" + "b" * 44
 FEED: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_export_is_one_document(replaced: Any, capsys: Any) -> None:
     code, out = shown(replaced, capsys, daemon, "export")
     assert code == 0
     assert json.loads(out)["feeds"][0]["facts"] == {"é": {"layers": 6}}
-    assert state.feed_row(decode(Feed, FEED), OTHER)[0] == "12D3KooWaaaaaa"
+    assert state.feed_row(decode(FeedState, FEED), OTHER)[0] == "12D3KooWaaaaaa"
     code, line = shown(replaced, capsys, daemon, "export", "--json")
     assert (code, json.loads(line)) == (0, json.loads(out)) and line.count("\n") == 1
     assert line.isascii()

@@ -16,7 +16,7 @@ from shoal.cli.commands.status import (
 )
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
-from shoal.node.control.messages.node import Disk, LinkView, PeerView, Relaying, Status
+from shoal.node.control.messages.node import DiskView, LinkView, PeerView, Relaying, Status
 
 from ..conftest import LINK, PEER, STATUS
 
@@ -47,8 +47,8 @@ def test_status_shows_the_disk_limit_and_the_choice_of_a_model() -> None:
         status_rows(decode(Status, {**STATUS, "serving": {**serving, "why": None}}))
     )
     disk = {"used_bytes": 0, "limit_bytes": None, "set": True}
-    assert disk_line(decode(Disk, disk)).endswith("no limit")
-    assert disk_line(decode(Disk, {**disk, "limit_bytes": 1 << 30})).endswith("at most 1.0 GiB")
+    assert disk_line(decode(DiskView, disk)).endswith("no limit")
+    assert disk_line(decode(DiskView, {**disk, "limit_bytes": 1 << 30})).endswith("at most 1.0 GiB")
 
 
 def test_an_address_through_a_relay_can_be_copied_whole() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shoal.dht.defaults import CHUNK
-from shoal.dht.errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError
+from shoal.dht.errors import ChunkCorrupt, ChunkMissing, ModelError, NotEnoughDisk
 from shoal.transport.host.real import RealFiles
 
 from ..models import FakeHost, open_library
@@ -83,7 +83,7 @@ async def test_a_full_disk_leaves_no_name(tmp_path: Path, writes: int) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"".join(bytes([n]) * CHUNK for n in range(4)))
     host.files.fail_at = len(host.files.writes) + writes
-    with pytest.raises(DiskFull):
+    with pytest.raises(NotEnoughDisk):
         await library.add_blob(path)
     host.files.fail_at = None
     assert (await open_library(tmp_path / "data")).everything() == frozenset()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.defaults import CHUNK, VERIFIED_FOR
-from shoal.dht.errors import ChunkCorrupt, ChunkMissing, DiskFull, ModelError, QuotaFull
+from shoal.dht.errors import ChunkCorrupt, ChunkMissing, ModelError, NotEnoughDisk, QuotaFull
 
 from ..models import FakeHost, open_store
 
@@ -134,7 +134,7 @@ def test_leftovers_of_a_killed_process_are_cleaned(
 def test_a_full_disk_is_reported_before_writing(host: FakeHost, tmp_path: Path) -> None:
     store = open_store(host, tmp_path / "chunks", reserve=1000)
     host.files.free = 5999
-    with pytest.raises(DiskFull) as error:
+    with pytest.raises(NotEnoughDisk) as error:
         store.put(DIGEST, DATA)
     assert (error.value.needed, error.value.free) == (5000, 4999)
     assert error.value.code == "disk-full"
@@ -147,7 +147,7 @@ def test_a_full_disk_is_reported_before_writing(host: FakeHost, tmp_path: Path) 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_fills_while_writing(store: ChunkStore, host: FakeHost, number: int) -> None:
     host.files.fail_at, host.files.fail_with = 0, number
-    with pytest.raises(DiskFull, match="needs"):
+    with pytest.raises(NotEnoughDisk, match="needs"):
         store.put(DIGEST, DATA)
     assert not store.has(DIGEST)
     host.files.fail_at = None

@@ -15,7 +15,7 @@ from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.content.folder import CheckShapes, import_folder
 from shoal.dht.content.manifest import Manifest
 from shoal.dht.defaults import CHUNK, IMPORT_BATCH
-from shoal.dht.errors import DiskFull, ModelError
+from shoal.dht.errors import ModelError, NotEnoughDisk
 from shoal.transport.errors import ShoalError
 
 from ..models import (
@@ -477,7 +477,7 @@ async def test_pipes_are_not_opened(tmp_path: Path, take: Importer, name: str) -
 async def test_a_full_disk_is_reported_at_once(tmp_path: Path, take: Importer) -> None:
     folder = write_folder(tmp_path / "m")
     take.host.files.free = 500
-    with pytest.raises(DiskFull) as error:
+    with pytest.raises(NotEnoughDisk) as error:
         await take(folder)
     assert error.value.needed > 500
     assert error.value.free == 500
@@ -490,7 +490,7 @@ async def test_a_disk_that_fills_at_any_write_loses_nothing(tmp_path: Path, take
     root = (await whole(folder)).root
     for number in range(len(whole.host.files.writes)):
         take.host.files.fail_at = number
-        with pytest.raises(DiskFull):
+        with pytest.raises(NotEnoughDisk):
             await take(folder)
         for path in take.host.files.writes:
             take.store.get(path.name)

@@ -13,7 +13,7 @@ from shoal.dht.content import library as library_module
 from shoal.dht.content.folder import CheckShapes
 from shoal.dht.content.library import Library, check_name, resolve, slug
 from shoal.dht.content.manifest import Manifest
-from shoal.dht.errors import ChunkMissing, DiskFull, ModelError
+from shoal.dht.errors import ChunkMissing, ModelError, NotEnoughDisk
 from shoal.transport.errors import ShoalError
 from shoal.transport.host.real import RealHost
 
@@ -227,7 +227,7 @@ async def test_a_disk_that_fills_at_any_write(tmp_path: Path) -> None:
         host.files.fail_at = fails
         try:
             _, manifest = await library.add(folder)
-        except DiskFull:
+        except NotEnoughDisk:
             fails += 1
             host.files.fail_at = None
             again = await open_library(tmp_path / "data", host)

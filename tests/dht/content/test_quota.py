@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from shoal.dht.content.library import Library
-from shoal.dht.content.quota import Allowance, Quota, Stored, allowance_of, order_of_eviction
+from shoal.dht.content.quota import LibraryLimit, Quota, StoredRoot, allowance_of, order_of_eviction
 from shoal.dht.defaults import CHUNK, DISK_MOST, PROOFS_S
 from shoal.dht.errors import QuotaFull
 from shoal.transport.identity import PeerId
@@ -20,11 +20,11 @@ from ..models import FakeHost, open_library
 
 def test_replicated_content_is_evicted_first_then_the_least_recently_used() -> None:
     stored = [
-        Stored("last-old", 10, 1.0),
-        Stored("kept-new", 10, 9.0, 3),
-        Stored("kept-old", 10, 5.0, 2),
-        Stored("kept-once", 10, 2.0, 1),
-        Stored("last-new", 10, 2.0),
+        StoredRoot("last-old", 10, 1.0),
+        StoredRoot("kept-new", 10, 9.0, 3),
+        StoredRoot("kept-old", 10, 5.0, 2),
+        StoredRoot("kept-once", 10, 2.0, 1),
+        StoredRoot("last-new", 10, 2.0),
     ]
     assert order_of_eviction(stored, 10) == ["kept-old"]
     assert order_of_eviction(stored, 20) == ["kept-old", "kept-new"]
@@ -37,7 +37,7 @@ def test_replicated_content_is_evicted_first_then_the_least_recently_used() -> N
 
 ITEMS = st.lists(
     st.builds(
-        Stored,
+        StoredRoot,
         st.text(min_size=1, max_size=4),
         st.integers(1, 50),
         st.floats(0, 1e9),
@@ -50,7 +50,7 @@ ITEMS = st.lists(
 
 @given(ITEMS, st.integers(0, 200))
 def test_the_last_replica_is_evicted_only_if_nothing_else_is_enough(
-    stored: list[Stored], needed: int
+    stored: list[StoredRoot], needed: int
 ) -> None:
     going = order_of_eviction(stored, needed)
     by_root = {item.root: item for item in stored}
@@ -83,11 +83,11 @@ class World:
     def finish(self) -> None:
         self.decided += 1
 
-    def quota(self, limit: int | None, allowance: Allowance | None = None) -> Quota:
+    def quota(self, limit: int | None, allowance: LibraryLimit | None = None) -> Quota:
         return Quota(
             FakeHost(inline=True),
             self.library,
-            allowance or Allowance(limit),
+            allowance or LibraryLimit(limit),
             claims=self.claims,
             proof=self,
             in_use=lambda: self.used,
@@ -237,7 +237,7 @@ GIB = 2**30
 def test_the_default_allowance_leaves_most_of_the_disk(
     free: int, used: int, limit: int, kept: int
 ) -> None:
-    assert allowance_of(free, used, 256 * 2**20) == Allowance(limit, kept, firm=False)
+    assert allowance_of(free, used, 256 * 2**20) == LibraryLimit(limit, kept, firm=False)
 
 
 @pytest.mark.trio
@@ -245,7 +245,7 @@ async def test_a_request_of_the_owner_may_exceed_the_default_limit(
     world: World, tmp_path: Path
 ) -> None:
     await world.blob(tmp_path, b"a", 3, own=True)
-    quota = world.quota(None, Allowance(4 * CHUNK, firm=False))
+    quota = world.quota(None, LibraryLimit(4 * CHUNK, firm=False))
     assert await quota.evict_for(CHUNK // 2) == []
     with pytest.raises(QuotaFull):
         await quota.evict_for(2 * CHUNK)
@@ -266,7 +266,7 @@ async def test_content_that_the_owner_requested_is_not_evicted_by_the_default_li
     pulled, other = await world.blob(tmp_path, b"b", 4), await world.blob(tmp_path, b"c", 1)
     world.library.usage.note_asked(pulled)
     world.others = {pulled: 5, other: 1}
-    quota = world.quota(None, Allowance(2 * CHUNK, firm=firm))
+    quota = world.quota(None, LibraryLimit(2 * CHUNK, firm=firm))
     assert (await quota.evict_for(1, asked=True) != []) is firm
     if not firm:
         with pytest.raises(QuotaFull):
@@ -281,7 +281,7 @@ async def test_content_that_the_owner_requested_is_not_evicted_by_the_default_li
 async def test_space_that_other_programs_fill_is_not_used(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quota = world.quota(None, Allowance(100 * GIB, kept=GIB, firm=False))
+    quota = world.quota(None, LibraryLimit(100 * GIB, kept=GIB, firm=False))
     monkeypatch.setattr(world.library.store, "free", lambda: GIB + 3 * CHUNK)
     assert await quota.evict_for(3 * CHUNK) == []
     with pytest.raises(QuotaFull):

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.content.library import Library
 from shoal.dht.content.manifest import Manifest
-from shoal.dht.content.quota import Allowance, Quota
+from shoal.dht.content.quota import LibraryLimit, Quota
 from shoal.dht.content.ranges import pack_ranges
 from shoal.dht.defaults import (
     CHUNK,
@@ -24,11 +24,11 @@ from shoal.dht.defaults import (
     SERVE_AT_ONCE,
     SERVE_WAITING,
 )
-from shoal.dht.errors import ChunkCorrupt, DiskFull, FetchFailed, ModelError
+from shoal.dht.errors import ChunkCorrupt, FetchFailed, ModelError, NotEnoughDisk
 from shoal.dht.exchange import exchange as exchange_module
 from shoal.dht.exchange import provider as provider_module
 from shoal.dht.exchange import transfer
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.dht.exchange.fetch import Fetch, FetchReport
 from shoal.dht.exchange.switchboard import Swarm as Providers
 from shoal.transport.errors import DialFailed
@@ -52,7 +52,7 @@ class Member:
     node: Node
     host: FakeHost
     library: Library
-    exchange: Exchange
+    exchange: ChunkExchange
     liars: list[PeerId]
 
     @property
@@ -82,7 +82,7 @@ class Swarm:
         host = FakeHost(inline=True, seed=len(self.network.nodes))
         library = await open_library(self.folder / name, host)
         liars: list[PeerId] = []
-        exchange = Exchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
+        exchange = ChunkExchange(host, node, library, on_liar=lambda peer, _: liars.append(peer))
         return Member(node, host, library, exchange, liars)
 
     async def seed(self, name: str, **options: Any) -> tuple[Member, Manifest]:
@@ -226,7 +226,7 @@ async def test_without_quiet_links_their_chunks_have_to_time_out(
     swarm: Swarm, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer, "IN_FLIGHT", 4)
-    monkeypatch.setattr(Exchange, "_link_quiet", lambda exchange, link: None)
+    monkeypatch.setattr(ChunkExchange, "_link_quiet", lambda exchange, link: None)
     _, report = await silence(swarm)
     assert report.seconds > CHUNK_TIMEOUT
 
@@ -325,7 +325,7 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
         getter.exchange.quota = Quota(
             getter.host,
             getter.library,
-            Allowance(None),
+            LibraryLimit(None),
             claims=cast(Any, None),
             proof=cast(Any, None),
             in_use=frozenset,
@@ -602,7 +602,7 @@ async def test_a_full_disk_is_reported_before_anything_is_requested(
     getter = await swarm.member("getter")
     await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
     getter.host.files.free = manifest.size - 1
-    with pytest.raises(DiskFull) as error:
+    with pytest.raises(NotEnoughDisk) as error:
         await getter.get(manifest)
     assert error.value.needed == manifest.size
     assert seed.node.served["blob.chunk"] == 0
@@ -616,7 +616,7 @@ async def test_a_disk_that_fills_midway_loses_nothing(
     getter = await swarm.member("getter")
     await getter.exchange.fetch_manifest(manifest.root, swarm.network.peers)
     getter.host.files.fail_at = len(getter.host.files.writes) + writes
-    with pytest.raises(DiskFull) as error:
+    with pytest.raises(NotEnoughDisk) as error:
         await getter.get(manifest)
     assert error.value.hint
     getter.host.files.fail_at = None
@@ -757,7 +757,7 @@ async def test_concurrent_reads_and_the_queue_of_one_peer_are_limited(
 ) -> None:
     seed, manifest = await swarm.seed("seed")
     host = SlowHost()
-    exchange = Exchange(host, swarm.network.node("slow"), seed.library)
+    exchange = ChunkExchange(host, swarm.network.node("slow"), seed.library)
     digest = next(iter(manifest.chunks))
     answers: list[Answer] = []
 
@@ -871,7 +871,7 @@ async def test_providers_are_looked_up_dialled_and_asked(
     host = FakeHost(inline=True)
     library = await open_library(swarm.folder / "getter", host)
     found = Providers(providers, connect, lambda *what: said.append(what))
-    exchange = Exchange(host, node, library, swarm=found)
+    exchange = ChunkExchange(host, node, library, swarm=found)
     await exchange.fetch_blob(root, list, patience=60.0)
     assert {"dead", "seed"} <= set(dialled)
     content = await library.content(root)

@@ -24,7 +24,7 @@ from shoal.dht.defaults import (
 from shoal.dht.errors import ModelError
 from shoal.dht.exchange import fetch as fetch_module
 from shoal.dht.exchange import provider as provider_module
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Answer, Call, Refusal, Reply
 
@@ -47,7 +47,7 @@ class Member:
 
     async def open(self) -> "Member":
         self.library: Library = await open_library(self.folder, self.host)
-        self.exchange = Exchange(self.host, self.node, self.library)
+        self.exchange = ChunkExchange(self.host, self.node, self.library)
         self.node.handle("blob.chunk", self._count)
         return self
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from shoal.dht.kademlia import answering
 from shoal.dht.kademlia.answering import Answering
-from shoal.dht.kademlia.messages import Aged, Store, decode_codes
+from shoal.dht.kademlia.messages import Aged, StoreRequest, decode_codes
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
 from shoal.transport.host.real import RealHost
@@ -40,7 +40,7 @@ async def bring(ip: str, authors: int, store: RecordStore) -> None:
     served = serving(ip, store)
     for author in range(1, authors + 1):
         listed = tuple(Aged(0, record(blob(n), author).sealed) for n in range(30))
-        await served.on_store(Call(identity(author).peer, {}, Store(listed).encode()))
+        await served.on_store(Call(identity(author).peer, {}, StoreRequest(listed).encode()))
 
 
 @pytest.mark.trio
@@ -62,7 +62,7 @@ async def test_refused_records_are_counted_by_code(autojump_clock: MockClock) ->
     served, sender = serving("1.2.3.4", RecordStore(contact(0).key, entropy())), identity(1).peer
     good = record(blob(1), 1).sealed
     listed = tuple(Aged(0, each) for each in (good, b"junk", good))
-    reply = await served.on_store(Call(sender, {}, Store(listed).encode()))
+    reply = await served.on_store(Call(sender, {}, StoreRequest(listed).encode()))
     assert isinstance(reply, Reply)
     assert decode_codes(bytes(reply.payload), 3) == ("", "bad-signature", "bad-signature")
     assert served.refused == {"bad-signature": 2}

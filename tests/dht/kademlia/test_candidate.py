@@ -1,16 +1,16 @@
 """candidate: a referrer of dead contacts is doubted, and can regain trust."""
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.candidate import Candidate, Step
+from shoal.dht.kademlia.candidate import LookupCandidate, LookupStep
 from tests.dht.nodes import contacts
 
 
-def candidates(count: int, *by: Candidate) -> list[Candidate]:
-    return [Candidate(each, 0, 1, 0, 0, {}, list(by)) for each in contacts(count)]
+def candidates(count: int, *by: LookupCandidate) -> list[LookupCandidate]:
+    return [LookupCandidate(each, 0, 1, 0, 0, {}, list(by)) for each in contacts(count)]
 
 
-def ask(one: Candidate, outcome: str = "", answered: float | None = None) -> Candidate:
-    one.step = Step(one.contact, one.path, one.hop, 0.0, answered, outcome)
+def ask(one: LookupCandidate, outcome: str = "", answered: float | None = None) -> LookupCandidate:
+    one.step = LookupStep(one.contact, one.path, one.hop, 0.0, answered, outcome)
     return one
 
 

@@ -4,14 +4,14 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.foundrecords import FoundRecords
-from shoal.dht.kademlia.messages import Aged, Found
+from shoal.dht.kademlia.messages import Aged, FindReply
 from tests.dht.nodes import WALL, blob, peer, record, sealed
 
 KEY = blob(1).key
 
 
-def handed(*listed: Aged) -> Found:
-    return Found((listed,), ((),))
+def handed(*listed: Aged) -> FindReply:
+    return FindReply((listed,), ((),))
 
 
 def test_all_records_of_a_reply_count_or_none() -> None:
@@ -65,9 +65,9 @@ def test_enough_counts_authors() -> None:
 
 def test_enough_applies_to_each_key() -> None:
     found = FoundRecords([KEY, blob(2).key])
-    found.take(peer(9), Found(((Aged(0, sealed(blob(1))),), ()), ((), ())), WALL)
+    found.take(peer(9), FindReply(((Aged(0, sealed(blob(1))),), ()), ((), ())), WALL)
     assert not found.enough(1, witnesses=False)
-    found.take(peer(9), Found(((), (Aged(0, sealed(blob(2))),)), ((), ())), WALL)
+    found.take(peer(9), FindReply(((), (Aged(0, sealed(blob(2))),)), ((), ())), WALL)
     assert found.enough(1, witnesses=False)
 
 

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from shoal.dht import defaults
 from shoal.dht.kademlia.asking import NoAnswer
 from shoal.dht.kademlia.joining import Joining
-from shoal.dht.kademlia.messages import Find, Found
+from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.kademlia.table import Table
 from shoal.dht.records.contact import Contact
 from shoal.transport.guard import Guard
@@ -33,13 +33,13 @@ class Asking:
     def serves(self) -> None:
         return None
 
-    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> Found:
+    async def find(self, contact: Contact, find: Find, by: Sequence[PeerId] = ()) -> FindReply:
         self.asked.append(contact.peer)
         if contact.peer in self.silent:
             await trio.sleep(defaults.FIND_S)
             raise NoAnswer("timeout")
         self.table.answered(contact, trio.current_time())
-        return Found((), ())
+        return FindReply((), ())
 
 
 class Searching:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from shoal.dht import defaults
 from shoal.dht.kademlia.diallimiter import DialLimiter
 from shoal.dht.kademlia.lookup import Lookup
-from shoal.dht.kademlia.messages import Aged, Find, Found
+from shoal.dht.kademlia.messages import Aged, Find, FindReply
 from shoal.dht.kademlia.query import LookupSettings
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import Key, distance, key_at, point
@@ -114,7 +114,7 @@ def test_a_liar_spoils_one_path(paths: int) -> None:
         for query in queries:
             asked.append(query.contact)
             nearest = tuple(liars[1:20]) if query.contact is liars[0] else ()
-            task.answered(query.contact, Found(((),), (nearest,)), now, WALL)
+            task.answered(query.contact, FindReply(((),), (nearest,)), now, WALL)
     assert (len(set(honest) & set(asked)) >= 6) == (paths == 3)
 
 
@@ -138,9 +138,9 @@ def test_one_liar_cannot_decide_the_addresses_of_others(defended: bool, late: bo
         now += 0.01
         if contact == liar or contact in honest:
             named = tuple(false if contact == liar else keepers)
-            task.answered(contact, Found(((),), (named, ())), now, WALL)
+            task.answered(contact, FindReply(((),), (named, ())), now, WALL)
         elif {*contact.addresses} & {each.addresses[0] for each in keepers}:
-            task.answered(contact, Found(((Aged(1, one.sealed),),), ((), ())), now, WALL)
+            task.answered(contact, FindReply(((Aged(1, one.sealed),),), ((), ())), now, WALL)
         else:
             task.failed(contact, now, "unreachable")
         waiting += task.next(now)
@@ -157,7 +157,7 @@ def all_asked(task: Lookup, says: dict[Contact, tuple[Contact, ...]]) -> list[Co
         for query in queries:
             order.append(query.contact)
             if query.contact in says:
-                task.answered(query.contact, Found(((),), (says[query.contact],)), now, WALL)
+                task.answered(query.contact, FindReply(((),), (says[query.contact],)), now, WALL)
             else:
                 task.failed(query.contact, now)
     return order
@@ -192,7 +192,7 @@ def test_one_referrer_is_not_enough_to_be_in_a_region(doubt: bool) -> None:
     settings = LookupSettings(doubt=doubt)
     task = Lookup([blob(1).key], start, 2**256, entropy(), settings=settings)
     liar = task.next(0.0)[0].contact
-    task.answered(liar, Found(((),), (ghosts,)), 0.1, WALL)
+    task.answered(liar, FindReply(((),), (ghosts,)), 0.1, WALL)
     assert set(start) <= set(task.region())
     assert bool(set(ghosts) & set(task.region())) != doubt
 
@@ -202,12 +202,12 @@ def test_a_late_contact_that_answers_counts_as_alive() -> None:
     settings = LookupSettings(paths=1, at_once=1)
     task = Lookup([blob(1).key], [witness, other], 2**256, entropy(), settings=settings)
     assert task.next(0.0)[0].contact in (witness, other)
-    task.answered(witness, Found(((),), (tuple(named),)), 0.1, WALL)
-    task.answered(other, Found(((),), ((),)), 0.1, WALL)
+    task.answered(witness, FindReply(((),), (tuple(named),)), 0.1, WALL)
+    task.answered(other, FindReply(((),), ((),)), 0.1, WALL)
     asked = [query.contact for query in task.next(0.2)]
     for contact in asked:
         task.next(9.0)
-        task.answered(contact, Found(((),), ((),)), 9.0, WALL)
+        task.answered(contact, FindReply(((),), ((),)), 9.0, WALL)
     assert set(asked) <= set(task.region())
 
 
@@ -235,11 +235,11 @@ def test_a_path_led_in_circles_leaves_the_others_their_share(defended: bool, nam
         if (hop := step.get(contact.peer)) is None:
             puppets = tuple(contacts(named, count + 1))
             count += named
-            task.answered(contact, Found(((),), (puppets,)), now, WALL)
+            task.answered(contact, FindReply(((),), (puppets,)), now, WALL)
         elif hop == len(hops):
-            task.answered(contact, Found(((Aged(1, one.sealed),),), ((),)), now, WALL)
+            task.answered(contact, FindReply(((Aged(1, one.sealed),),), ((),)), now, WALL)
         else:
-            task.answered(contact, Found(((),), (hops[hop],)), now, WALL)
+            task.answered(contact, FindReply(((),), (hops[hop],)), now, WALL)
     assert bool(task.found(one.key)) is defended
     assert len(task.steps) <= settings.queries and len(task._known) <= defaults.LOOKUP_CONTACTS
 
@@ -254,7 +254,7 @@ def test_shares_that_other_paths_do_not_need_are_used() -> None:
         now += 0.1
         for query in queries:
             more, rest = tuple(rest[:9]), rest[9:]
-            task.answered(query.contact, Found(((),), (more,)), now, WALL)
+            task.answered(query.contact, FindReply(((),), (more,)), now, WALL)
     assert len(task.steps) == settings.queries
 
 
@@ -267,7 +267,9 @@ def test_contacts_of_one_reply_are_limited(monkeypatch: pytest.MonkeyPatch, defe
     crowd = contacts(300, 5_000)
     task = Lookup([blob(1).key, blob(1).key], start, 2**256, entropy())
     query = task.next(0.0)[0]
-    task.answered(query.contact, Found(((), ()), (tuple(crowd[:150]), tuple(crowd[150:]))), 0, WALL)
+    task.answered(
+        query.contact, FindReply(((), ()), (tuple(crowd[:150]), tuple(crowd[150:]))), 0, WALL
+    )
     assert task.steps[0].contacts == (64 if defended else 300)
 
 
@@ -283,7 +285,7 @@ def test_one_network_is_not_queried_first_again_and_again() -> None:
         while queries := task.next(0.0):
             for query in queries:
                 order.append(query.contact)
-                task.answered(query.contact, Found(((),), ((),)), 0.0, WALL)
+                task.answered(query.contact, FindReply(((),), ((),)), 0.0, WALL)
         first = sum(one in crowd for one in order[:10])
         assert (first == 2) if limited else (first > 2)
 
@@ -326,7 +328,7 @@ def test_without_other_candidates_it_waits_shortly_for_late_replies(
     task = Lookup([blob(1).key], [quick, silent], 2**256, entropy(), enough=1)
     assert len(task.next(0.0)) == 2
     if took is not None:
-        task.answered(quick, Found(((),), ((),)), took, WALL)
+        task.answered(quick, FindReply(((),), ((),)), took, WALL)
         task.next(took)
     now = took or 0.0
     while not task.done:
@@ -359,7 +361,7 @@ def answer(task: Lookup, *listed: Aged, nearest: tuple[Contact, ...] = ()) -> st
     """Reply to a pending query, or to the next one."""
     task.next(0.0)
     step = next(step for step in task.steps if step.answered is None)
-    return task.answered(step.contact, Found((listed,), (nearest,)), 0.0, WALL)
+    return task.answered(step.contact, FindReply((listed,), (nearest,)), 0.0, WALL)
 
 
 def one_key(key: Key) -> Lookup:
@@ -398,7 +400,7 @@ def test_a_liar_that_invents_authors_does_not_end_a_look_up(defended: bool) -> N
         for query in sorted(queries, key=lambda each: each.contact != liar):
             says = forged if query.contact == liar else (Aged(1, one.sealed),)
             if query.contact == liar or query.contact in honest:
-                task.answered(query.contact, Found((says,), ((),)), now, WALL)
+                task.answered(query.contact, FindReply((says,), ((),)), now, WALL)
             if task.done:
                 break
     assert (one in [each.record for each in task.found(one.key)]) is defended
@@ -416,11 +418,11 @@ def test_enough_counts_authors() -> None:
 def test_unrequested_replies_change_nothing() -> None:
     task = one_key(blob(1).key)
     stranger = contacts(1, 999)[0]
-    task.answered(stranger, Found(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
+    task.answered(stranger, FindReply(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
     task.failed(stranger, 0.0)
     query = task.next(0.0)[0]
     task.failed(query.contact, 0.0)
-    task.answered(query.contact, Found(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
+    task.answered(query.contact, FindReply(((Aged(0, sealed(blob(1))),),), ((),)), 0.0, WALL)
     assert task.found(blob(1).key) == []
 
 
@@ -435,7 +437,7 @@ def test_a_look_up_ends_however_many_contacts_are_named() -> None:
         for query in queries:
             number += 20
             more = tuple(Contact(peer(number + n)) for n in range(20))
-            task.answered(query.contact, Found(((),), (more,)), now, WALL)
+            task.answered(query.contact, FindReply(((),), (more,)), now, WALL)
     assert task.done
     assert len(task.steps) <= settings.queries
     assert len(task._known) <= defaults.LOOKUP_CONTACTS
@@ -475,7 +477,7 @@ def test_a_linked_node_of_the_region_is_queried_alone_first() -> None:
     first = task.next(0.0)
     assert len(first) == defaults.PATHS
     assert task.next(0.1) == []
-    task.answered(first[0].contact, Found(((),), ((), ())), 0.2, WALL)
+    task.answered(first[0].contact, FindReply(((),), ((), ())), 0.2, WALL)
     assert len(task.next(0.2)) == defaults.PATH_ASKED
     task.failed(first[1].contact, 0.3)
     assert len(task.next(0.3)) == defaults.PATH_ASKED

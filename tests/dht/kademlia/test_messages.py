@@ -17,8 +17,8 @@ from shoal.dht.kademlia import messages
 from shoal.dht.kademlia.messages import (
     Aged,
     Find,
-    Found,
-    Store,
+    FindReply,
+    StoreRequest,
     batches,
     decode_codes,
     encode_codes,
@@ -30,31 +30,31 @@ from tests.dht.records.test_record import VALUES
 KEYS = tuple(random_key(Random(number)) for number in range(40))
 RECORD = sealed(blob(1))
 FIND = Find(KEYS[:2], KEYS[2:3], 7, ("blob",), contact(1).packed)
-FOUND = Found(((Aged(3, RECORD),), ()), (tuple(contacts(3)), (), tuple(contacts(2))))
-STORE = Store((Aged(0, RECORD), Aged(9, RECORD)), contact(1).packed)
+FOUND = FindReply(((Aged(3, RECORD),), ()), (tuple(contacts(3)), (), tuple(contacts(2))))
+STORE = StoreRequest((Aged(0, RECORD), Aged(9, RECORD)), contact(1).packed)
 
 
 def test_encoding_round_trips() -> None:
     assert Find.decode(FIND.encode()) == FIND
     assert Find.decode(Find(KEYS[:1]).encode()) == Find(KEYS[:1])
-    assert Found.decode(FOUND.encode(), FIND) == FOUND
-    assert Store.decode(STORE.encode()) == STORE
+    assert FindReply.decode(FOUND.encode(), FIND) == FOUND
+    assert StoreRequest.decode(STORE.encode()) == STORE
     assert decode_codes(encode_codes(["", "full"]), 2) == ("", "full")
 
 
 def test_a_contact_is_encoded_once_per_reply() -> None:
     many = tuple(contacts(20))
     find = Find(KEYS[:32])
-    once = Found(((),), (many,)).encode()
-    often = Found(((),) * 32, (many,) * 32).encode()
+    once = FindReply(((),), (many,)).encode()
+    often = FindReply(((),) * 32, (many,) * 32).encode()
     assert len(often) < len(once) + 32 * 40
-    assert Found.decode(often, find).nearest == (many,) * 32
+    assert FindReply.decode(often, find).nearest == (many,) * 32
 
 
 def test_the_farthest_contacts_beyond_the_limit_are_dropped() -> None:
     lists = tuple(tuple(contacts(20, 1 + 20 * n)) for n in range(36))
-    answer = Found(((),) * 32, lists)
-    found = Found.decode(answer.encode(), Find(KEYS[:32], KEYS[32:36]))
+    answer = FindReply(((),) * 32, lists)
+    found = FindReply.decode(answer.encode(), Find(KEYS[:32], KEYS[32:36]))
     for whole, part in zip(lists, found.nearest, strict=True):
         assert part == whole[: len(part)] and len(part) >= 15
     assert len(answer.encode()) <= defaults.MESSAGE_LIMIT
@@ -62,7 +62,7 @@ def test_the_farthest_contacts_beyond_the_limit_are_dropped() -> None:
 
 def test_ages_are_clamped() -> None:
     data = msgpack.packb({"records": [[2**63, RECORD]]})
-    assert Store.decode(data).records[0].age == defaults.AGE_LIMIT
+    assert StoreRequest.decode(data).records[0].age == defaults.AGE_LIMIT
 
 
 def test_most_is_clamped() -> None:
@@ -75,14 +75,14 @@ def test_records_are_split_into_few_messages() -> None:
     large = [Aged(0, b"x" * 2048)] * 70
     assert [len(batch) for batch in batches(large)] == [32, 32, 6]
     for batch in batches(large):
-        assert Store.decode(Store(batch).encode()).records == batch
+        assert StoreRequest.decode(StoreRequest(batch).encode()).records == batch
     assert list(batches([])) == []
 
 
 DECODERS: list[Callable[[bytes], object]] = [
     Find.decode,
-    lambda data: Found.decode(data, FIND),
-    Store.decode,
+    lambda data: FindReply.decode(data, FIND),
+    StoreRequest.decode,
     lambda data: decode_codes(data, 2),
 ]
 GOOD = [FIND.encode(), FOUND.encode(), STORE.encode(), encode_codes(["", "full"])]
@@ -196,7 +196,7 @@ def test_fields_beyond_the_format_are_not_read(
     tracemalloc.start()
     try:
         with suppress(BadMessage):
-            assert Store.decode(payload).records == (Aged(0, RECORD),)
+            assert StoreRequest.decode(payload).records == (Aged(0, RECORD),)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -206,19 +206,19 @@ def test_fields_beyond_the_format_are_not_read(
     if not defended:
         return
     with pytest.raises(BadMessage):
-        Store.decode(payload + b"\x00")
+        StoreRequest.decode(payload + b"\x00")
 
 
 def test_a_reply_names_no_more_contacts_than_requested() -> None:
     """Each contact takes 30 µs to decode."""
     found = msgpack.unpackb(FOUND.encode())
     found["contacts"] = [each.packed for each in contacts(3 * defaults.K)]
-    assert Found.decode(msgpack.packb(found), FIND)
+    assert FindReply.decode(msgpack.packb(found), FIND)
     found["contacts"].append(contact(100).packed)
     with pytest.raises(BadMessage):
-        Found.decode(msgpack.packb(found), FIND)
+        FindReply.decode(msgpack.packb(found), FIND)
 
 
 def test_an_own_message_that_is_too_large_is_not_sent() -> None:
     with pytest.raises(BadMessage):
-        Store((Aged(0, b"x" * 2048),) * 200).encode()
+        StoreRequest((Aged(0, b"x" * 2048),) * 200).encode()

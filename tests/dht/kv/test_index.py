@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from shoal.dht import defaults
-from shoal.dht.finding import Found
+from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.kv.chain import Chain, KvGroup, KvScope
 from shoal.dht.kv.index import KvFound, KvIndex, KvProvider
@@ -45,9 +45,9 @@ class Pen:
         self.author = author
         self.written = 0
 
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(self, key: Key, **how: Any) -> FindingResult:
         self.board.finds += 1
-        return Found(
+        return FindingResult(
             tuple(
                 FoundRecord(record(body, author), 0.0, PeerId("keeper"))
                 for (author, under, _), body in self.board.bodies.items()

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.tasks.engine.budget import Budget
+from shoal.tasks.engine.budget import KvBudget
 from shoal.tasks.engine.core import Compute, Core
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import (
@@ -281,7 +281,7 @@ def test_times_follow_the_machine() -> None:
     for name in ("raspberry", "desktop"):
         watch = Stopwatch()
         timed = Timed(inner, PROFILES[name], watch)
-        state = inner.state("ab" * 32, 300, Budget(1 << 30))
+        state = inner.state("ab" * 32, 300, KvBudget(1 << 30))
         timed.advance([1], 0, 1, state, 0)
         one = watch.take()
         timed.advance(list(range(256)), 0, 256, state, 1)

@@ -16,7 +16,7 @@ from shoal.node.invite import decode
 from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.group.facts import revocation_fact, revocation_key
 from shoal.state.membership.record import ShardRecord
-from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, job_fact, job_id
 from shoal.transport.identity import PeerId, public_key_of
 
 Body = Callable[[World], Awaitable[Any]]
@@ -366,7 +366,7 @@ def test_a_client_cannot_answer_others_jobs() -> None:
         await until(lambda: founder.node.state.replica.head(key, ("claims", 0)) is not None)
         await trio.sleep(1)
         standing = founder.node.state.views.jobs.get(job.id)
-        assert standing is not None and standing.state is State.OPEN
+        assert standing is not None and standing.state is JobState.OPEN
         assert founder.node.working.desk.results.about(job.id) is None
 
     run(body)

@@ -8,12 +8,12 @@ import trio
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency
-from shoal.netsim.population.mix import Kind, build, draw, load
+from shoal.netsim.population.mix import VolunteerKind, build, draw, load
 from shoal.netsim.world import World
 
 
-async def start(world: World, name: str, kinds: list[Kind], first: DaemonHandle | None
-                ) -> tuple[DaemonHandle, Kind]:  # fmt: skip
+async def start(world: World, name: str, kinds: list[VolunteerKind], first: DaemonHandle | None
+                ) -> tuple[DaemonHandle, VolunteerKind]:  # fmt: skip
     """Start a daemon at a home of one of these classes, with `first` as its bootstrap node."""
     whole = sum(kind.share for kind in kinds)
     shares = tuple(replace(kind, share=kind.share / whole) for kind in kinds)
@@ -36,7 +36,9 @@ def linked(nodes: list[DaemonHandle]) -> float:
     return sum(found) / len(found)
 
 
-async def swarm(world: World, kinds: list[list[Kind]], seconds: float) -> list[DaemonHandle]:
+async def swarm(
+    world: World, kinds: list[list[VolunteerKind]], seconds: float
+) -> list[DaemonHandle]:
     by_name = {kind.name: kind for kind in load().kinds}
     first, _ = await start(world, "public", [by_name["public"]], None)
     homes = [(await start(world, f"v{n}", each, first))[0] for n, each in enumerate(kinds)]

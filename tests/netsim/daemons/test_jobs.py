@@ -17,10 +17,10 @@ from shoal.node.errors import ControlError
 from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import ModelName, ShardRecord
-from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, job_fact, job_id
 from shoal.tasks.defaults import USAGE_PACE
 from shoal.tasks.jobs.defaults import INLINE_BYTES
-from shoal.tasks.jobs.outcome import Outcome, pack_outcome, read_outcome
+from shoal.tasks.jobs.outcome import JobOutcome, pack_outcome, read_outcome
 from shoal.tasks.jobs.prompt import PromptSpec, pack_spec
 from shoal.tasks.usage.metering import Use
 from shoal.transport.identity import Identity
@@ -96,7 +96,7 @@ def test_a_job_done_by_another_node_gives_the_text_of_run() -> None:
         (mine,) = (await asker.ask("job_list", mine=True))["jobs"]
         assert mine["state"] == "done" and mine["read"]
         await trio.sleep(60)
-        assert not asker.node.state.views.jobs.all_in(State.DONE), "it is taken out"
+        assert not asker.node.state.views.jobs.all_in(JobState.DONE), "it is taken out"
         assert (await result(asker, job))["text"] == found["text"], "and its result is still stored"
         again = await asker.ask("job_cancel", job=job[:10])
         assert again["job"] == job
@@ -294,7 +294,7 @@ def test_a_stage_takes_no_job_while_a_request_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "lie", [b"rubbish", pack_outcome(Outcome(blob="ee" * 32, size=5000))], ids=["none", "a blob"]
+    "lie", [b"rubbish", pack_outcome(JobOutcome(blob="ee" * 32, size=5000))], ids=["none", "a blob"]
 )
 def test_a_false_claim_that_a_job_is_done_is_refused(lie: bytes) -> None:
     async def body(world: World) -> None:

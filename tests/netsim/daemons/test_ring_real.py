@@ -10,7 +10,7 @@ from bench.worlds.ring import Got, Ring, blob_record
 from bench.worlds.ringnode import WALL, RingNode
 from bench.worlds.town import Town
 from shoal.dht.kademlia.lookup import Lookup
-from shoal.dht.kademlia.messages import Find, Found
+from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.kademlia.query import Query
 from shoal.dht.records.key import Key
 from shoal.netsim.population import latency, profiles
@@ -78,7 +78,7 @@ class Real:
         try:
             link = await self.climber.dialer.connect(peer, self._town.book(peer), timeout=5.0)
             reply = await link.call("dht.find", {}, query.find.encode(), timeout=5.0)
-            found = Found.decode(bytes(reply.payload), query.find)
+            found = FindReply.decode(bytes(reply.payload), query.find)
         except (DialFailed, LinkClosed, CallRefused):
             task.failed(query.contact, trio.current_time())
         else:

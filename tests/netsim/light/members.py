@@ -19,7 +19,7 @@ from shoal.netsim.network.packet import Addr
 from shoal.state import defaults
 from shoal.state.membership.record import MemberRecord, seal_record
 from shoal.state.membership.recordnews import RecordNews
-from shoal.state.membership.roster import Offer, Roster, Tag
+from shoal.state.membership.roster import RecordOffer, Roster, Tag
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.networks import Nearness
 
@@ -158,7 +158,7 @@ class LightMember:
                 self._news.add(record.peer, others, now)
                 self._soon(now)
 
-    def _tell(self, to: Addr, offers: dict[Tag, Offer]) -> None:
+    def _tell(self, to: Addr, offers: dict[Tag, RecordOffer]) -> None:
         """Send a digest, in as many datagrams as it takes."""
         for part in _parts(list(offers.items()), 16):
             self._say(to, "digest", dict(part))
@@ -166,7 +166,9 @@ class LightMember:
     def _on_digest(
         self, now: float, sender: PeerId, source: Addr, body: dict[Tag, tuple[int, int, int]]
     ) -> None:
-        offers = {tag: Offer(seq, Nearness(reach), age) for tag, (seq, reach, age) in body.items()}
+        offers = {
+            tag: RecordOffer(seq, Nearness(reach), age) for tag, (seq, reach, age) in body.items()
+        }
         if link := self._links.get(sender):
             known = ((tag, self.roster.tagged(tag)) for tag in offers)
             late = [

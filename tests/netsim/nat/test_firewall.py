@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shoal.netsim.nat.firewall import Sessions
+from shoal.netsim.nat.firewall import OpenFlows
 from shoal.netsim.nat.sessions import Timers
 from shoal.netsim.network.packet import Icmp
 from tests.netsim.nat.wire import A2, TCP, UDP, A, B, Wire, error, flag
@@ -117,7 +117,7 @@ def test_memory_is_bounded_by_live_entries() -> None:
     wire = Wire("public-firewall", (HOST[0],), filtering="ad")
     for number in range(3000):
         wire.at(number * 1.0).out((HOST[0], 1024 + number), A)
-    sessions: Sessions = wire.gate.four.sessions  # type: ignore[attr-defined]
+    sessions: OpenFlows = wire.gate.four.sessions  # type: ignore[attr-defined]
     assert len(sessions) < 200
 
 

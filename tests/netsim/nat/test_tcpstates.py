@@ -3,13 +3,13 @@
 import pytest
 
 from shoal.netsim.nat.segments import ACK, FIN, RST, SYN
-from shoal.netsim.nat.tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, State
+from shoal.netsim.nat.tcpstates import FROM_ORIGINAL, FROM_REPLY, SECONDS, TcpState
 
 STEPS = {"syn": SYN, "synack": SYN | ACK, "ack": ACK, "fin": FIN | ACK, "rst": RST}
 
 
-def state_after(*steps: str) -> State:
-    state = State.NONE
+def state_after(*steps: str) -> TcpState:
+    state = TcpState.NONE
     for step in steps:
         table = FROM_ORIGINAL if step[0] == ">" else FROM_REPLY
         state = table[STEPS[step[1:]]][state]
@@ -19,28 +19,28 @@ def state_after(*steps: str) -> State:
 @pytest.mark.parametrize(
     ("steps", "state"),
     [
-        ((">syn",), State.SYN_SENT),
-        ((">ack",), State.ESTABLISHED),  # picked up in the middle
-        ((">syn", "<synack", ">ack"), State.ESTABLISHED),
-        ((">syn", "<syn"), State.SYN_SENT2),
-        ((">syn", "<syn", ">synack", "<ack"), State.SYN_RECV),
-        ((">syn", "<syn", "<synack", ">ack"), State.ESTABLISHED),
-        ((">syn", "<synack", ">ack", ">fin", "<ack", "<fin", ">ack"), State.TIME_WAIT),
-        ((">syn", "<synack", ">ack", ">fin", "<fin", ">ack"), State.TIME_WAIT),
-        ((">syn", "<synack", ">ack", "<rst"), State.CLOSE),
-        ((">syn", "<ack"), State.IGNORE),
-        ((">fin",), State.INVALID),
-        (("<syn",), State.INVALID),
+        ((">syn",), TcpState.SYN_SENT),
+        ((">ack",), TcpState.ESTABLISHED),  # picked up in the middle
+        ((">syn", "<synack", ">ack"), TcpState.ESTABLISHED),
+        ((">syn", "<syn"), TcpState.SYN_SENT2),
+        ((">syn", "<syn", ">synack", "<ack"), TcpState.SYN_RECV),
+        ((">syn", "<syn", "<synack", ">ack"), TcpState.ESTABLISHED),
+        ((">syn", "<synack", ">ack", ">fin", "<ack", "<fin", ">ack"), TcpState.TIME_WAIT),
+        ((">syn", "<synack", ">ack", ">fin", "<fin", ">ack"), TcpState.TIME_WAIT),
+        ((">syn", "<synack", ">ack", "<rst"), TcpState.CLOSE),
+        ((">syn", "<ack"), TcpState.IGNORE),
+        ((">fin",), TcpState.INVALID),
+        (("<syn",), TcpState.INVALID),
     ],
 )
-def test_story(steps: tuple[str, ...], state: State) -> None:
+def test_story(steps: tuple[str, ...], state: TcpState) -> None:
     assert state_after(*steps) is state
 
 
 def test_every_state_has_a_timer() -> None:
     reached = {state for table in (FROM_ORIGINAL, FROM_REPLY) for row in table for state in row}
-    assert reached - {State.IGNORE, State.INVALID} == set(SECONDS)
+    assert reached - {TcpState.IGNORE, TcpState.INVALID} == set(SECONDS)
 
 
 def test_no_flags_at_all_are_invalid() -> None:
-    assert set(FROM_ORIGINAL[0]) == set(FROM_REPLY[0]) == {State.INVALID}
+    assert set(FROM_ORIGINAL[0]) == set(FROM_REPLY[0]) == {TcpState.INVALID}

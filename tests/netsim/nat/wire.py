@@ -4,12 +4,12 @@ from typing import Any
 
 from shoal.netsim.clock import Events
 from shoal.netsim.nat.kinds import build
-from shoal.netsim.network.gateway import Gateway, GatewayPlace
+from shoal.netsim.network.gateway import GatewayPlace, Router
 from shoal.netsim.network.link import LinkSpec
 from shoal.netsim.network.network import Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, TCP, UDP, Addr, Icmp, Packet
-from shoal.netsim.sockets.tcp.segment import Control, Segment
-from shoal.netsim.streams import Streams
+from shoal.netsim.sockets.tcp.segment import ControlSegment, TcpSegment
+from shoal.netsim.streams import RandomStreams
 from shoal.netsim.trace.trace import Trace
 
 GATE = "198.51.100.1"
@@ -42,9 +42,9 @@ class Wire:
     ) -> None:  # fmt: skip
         self.events = Events()
         self.trace = Trace(keep=True)
-        self.network = Network(self.events, Streams(seed), self.trace)
+        self.network = Network(self.events, RandomStreams(seed), self.trace)
         self.internet = Subnet(self.network, "internet", 0.0)
-        self.gate: Gateway = build(
+        self.gate: Router = build(
             kind, GatewayPlace(self.network, "gate", self.internet, GATE, link), knobs
         )
         self.inner = Plug("inner")
@@ -98,12 +98,12 @@ class Wire:
         return [record[1] for record in self.trace.records if record[1] not in ("sent", "received")]
 
 
-def flag(name: str) -> Segment:
+def flag(name: str) -> TcpSegment:
     """Return a segment: syn, synack, ack, fin, rst."""
     if name == "ack":
-        return Segment(1, 1, 1000, b"", (), -1.0, -1.0)
+        return TcpSegment(1, 1, 1000, b"", (), -1.0, -1.0)
     ack = name in ("synack", "fin")
-    return Control(
+    return ControlSegment(
         1, 1, 1000, syn=name.startswith("syn"), ack=ack, fin=name == "fin", rst=name == "rst"
     )
 

@@ -7,11 +7,13 @@ import pytest
 
 from shoal.netsim.netns.namespaces import KernelRefused, Namespaces
 from shoal.netsim.netns.switch import SwitchProcess, link_spec
-from shoal.netsim.network.link import Burst, Cycle, LinkSpec, Phase, PipeSpec
+from shoal.netsim.network.link import Burst, Cycle, CyclePhase, LinkSpec, PipeSpec
 
 FULL = LinkSpec(
     PipeSpec(0.01, 0.002, 1e6, 0.1, 0.01, Burst(0.1, 0.2, 0.3, 0.01), 0.1, 0.005, 0.01, 1400),
-    PipeSpec(cycle=Cycle(15.0, (Phase(0.0, 1.0, 0.1, 0.5, True), Phase(14.0, 1.0, 0.05)))),
+    PipeSpec(
+        cycle=Cycle(15.0, (CyclePhase(0.0, 1.0, 0.1, 0.5, True), CyclePhase(14.0, 1.0, 0.05)))
+    ),
 )
 
 

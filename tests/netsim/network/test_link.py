@@ -16,8 +16,8 @@ from shoal.netsim.network.link import (
     TOO_BIG,
     Burst,
     Cycle,
+    CyclePhase,
     LinkSpec,
-    Phase,
     Pipe,
     PipeSpec,
 )
@@ -200,7 +200,9 @@ def test_a_random_pipe_needs_a_stream() -> None:
 # Effects that repeat.
 
 
-HANDOVER = Cycle(15.0, (Phase(0.0, 1.0, 0.1, loss=1.0, fades=True), Phase(14.0, 1.0, 0.05)))
+HANDOVER = Cycle(
+    15.0, (CyclePhase(0.0, 1.0, 0.1, loss=1.0, fades=True), CyclePhase(14.0, 1.0, 0.05))
+)
 
 
 def test_a_cycle_depends_only_on_the_time() -> None:

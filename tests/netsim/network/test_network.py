@@ -6,7 +6,7 @@ from shoal.netsim.clock import Events
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.network import BROADCAST, NAMELESS_ROUTER, Attachment, Network, Subnet
 from shoal.netsim.network.packet import ICMP, UDP, Icmp, Packet
-from shoal.netsim.streams import Streams
+from shoal.netsim.streams import RandomStreams
 from shoal.netsim.trace.trace import Trace
 
 GROUP = "224.0.0.251"
@@ -30,7 +30,7 @@ class Lan:
 
     def __init__(self, link: LinkSpec | None = None, latency: float = 0.01) -> None:
         self.events, self.trace = Events(), Trace(keep=True)
-        self.network = Network(self.events, Streams(1), self.trace)
+        self.network = Network(self.events, RandomStreams(1), self.trace)
         self.subnet = Subnet(self.network, "lan", latency)
         self.boxes = [Box(name) for name in "abc"]
         self.plugs = []

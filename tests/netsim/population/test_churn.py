@@ -14,7 +14,7 @@ from shoal.netsim.host import Host
 from shoal.netsim.light import Sends
 from shoal.netsim.network.packet import Addr
 from shoal.netsim.population import churn
-from shoal.netsim.population.churn import Habit, Session, habit_of, load, sessions
+from shoal.netsim.population.churn import Habit, OnlineTime, habit_of, load, sessions
 from shoal.netsim.population.mix import populate
 from shoal.netsim.world import World
 
@@ -26,7 +26,7 @@ def habit(name: str) -> Habit:
     return next(item for item in MODEL.habits if item.name == name)
 
 
-def stays(name: str, count: int, utc_hours: float = 0.0, seed: int = 1) -> list[Session]:
+def stays(name: str, count: int, utc_hours: float = 0.0, seed: int = 1) -> list[OnlineTime]:
     return list(islice(sessions(MODEL, habit(name), Random(seed), utc_hours), count))
 
 

@@ -12,8 +12,8 @@ from markupsafe import Markup
 from shoal.netsim.report import plots
 from shoal.netsim.report.page import page
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.result import Result
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.result import RunResult
+from shoal.netsim.scenario.run import ScenarioRun
 
 TEXT = """\
 [sim]
@@ -46,8 +46,8 @@ value = "1ms"
 HOSTILE = "<script>alert(1)</script> & $x$ ' onload="
 
 
-def result(name: str = "plain") -> Result:
-    found = Run(parse(TEXT.format(name=name)), 1).go()
+def result(name: str = "plain") -> RunResult:
+    found = ScenarioRun(parse(TEXT.format(name=name)), 1).go()
     found.versions = {"shoal": "0", "python": HOSTILE}
     return found
 
@@ -213,7 +213,7 @@ def test_empty_sections_are_left_out() -> None:
 
 def test_a_run_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '[sim]\nname = "x"\nduration = "1s"\n[[host]]\nname = "a"\nprogram = "idle"\n'
-    found = page(Run(parse(text), 1).go())
+    found = page(ScenarioRun(parse(text), 1).go())
     assert "No step was asked for" in found and not re.search(r"Expectations", found)
 
 

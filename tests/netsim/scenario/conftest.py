@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
-RunText = Callable[..., Run]
+RunText = Callable[..., ScenarioRun]
 
 
 @pytest.fixture
@@ -16,9 +16,11 @@ def run_text() -> RunText:
     run.
     """
 
-    def run(text: str, *, duration: str = "10s", seed: int = 1, until: float | None = None) -> Run:
+    def run(
+        text: str, *, duration: str = "10s", seed: int = 1, until: float | None = None
+    ) -> ScenarioRun:
         head = f'[sim]\nname = "t"\nduration = "{duration}"\n'
-        made = Run(parse(head + text), seed, until=until)
+        made = ScenarioRun(parse(head + text), seed, until=until)
         made.go()
         return made
 

@@ -13,15 +13,15 @@ from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.format.source import knobs
 from shoal.netsim.scenario.format.tables import (
     Churn,
-    Direction,
-    Group,
+    DirectionTable,
+    GroupTable,
     HostTable,
-    Nat,
+    NatTable,
     Sim,
     WorldTable,
 )
 from shoal.netsim.scenario.programs import SETTINGS
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
 ECHO = """\
 [sim]
@@ -97,7 +97,7 @@ def fill(text: str, **given: str) -> str:
 
 def fingerprint(text: str) -> Any:
     """Return all that shows of a run: its packets, its figures, its hosts and their clocks."""
-    run = Run(parse(text), 3)
+    run = ScenarioRun(parse(text), 3)
     result = run.go()
     walls = [(host.name, host.wall()) for host in run.world.hosts.values()]
     return result.digest, result.series, result.name, [h.name for h in result.hosts], walls
@@ -196,7 +196,7 @@ ELSEWHERE = {
     ("world", "population"), ("world", "relays"), ("world", "program"), ("world", "settings"),
     ("churn", "model"),  # tests/netsim/scenario/test_run.py
     ("world", "latency_unit"),  # test_parse.py
-    *(("group", name) for name in knobs(Group)),  # test_groups.py
+    *(("group", name) for name in knobs(GroupTable)),  # test_groups.py
     ("nat", "id"), ("nat", "kind"), ("nat", "behind"),
     ("host", "name"), ("host", "link"), ("host", "program"), ("host", "settings"),
     ("udp-echo", "timeout"),  # changes what counts as answered: test_run.py
@@ -207,8 +207,8 @@ ELSEWHERE = {
 
 def test_no_knob_is_forgotten() -> None:
     tables: dict[str, type] = {
-        "sim": Sim, "world": WorldTable, "nat": Nat, "host": HostTable, "link": Direction,
-        "churn": Churn, "group": Group, **SETTINGS,
+        "sim": Sim, "world": WorldTable, "nat": NatTable, "host": HostTable, "link": DirectionTable,
+        "churn": Churn, "group": GroupTable, **SETTINGS,
     }  # fmt: skip
     wanted = {(name, knob) for name, table in tables.items() for knob in knobs(table)}
     wanted.add(("link", "profile"))
@@ -288,13 +288,21 @@ def test_invalid_gateways_are_refused(kind: str, text: str, says: str) -> None:
     ['udp_new = "3s"', "ipv6 = true", 'overlay = "full-cone"\noverlay_s = "3s"', "igd = true"],
 )
 def test_valid_gateways_are_built(text: str) -> None:
-    run = Run(parse(NAT.format(kind="linux-drop", knobs=text)), 1)
+    run = ScenarioRun(parse(NAT.format(kind="linux-drop", knobs=text)), 1)
     assert "n" in run.world.gateways
     run.go()
 
 
 def test_fields_of_tables_are_frozen() -> None:
-    tables: list[type] = [Sim, WorldTable, Nat, HostTable, Direction, Churn, *ACTIONS.values()]
+    tables: list[type] = [
+        Sim,
+        WorldTable,
+        NatTable,
+        HostTable,
+        DirectionTable,
+        Churn,
+        *ACTIONS.values(),
+    ]
     for table in tables:
         assert table.__dataclass_params__.frozen, table  # type: ignore[attr-defined]
         assert all(item.name for item in fields(table))

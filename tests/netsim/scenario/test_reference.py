@@ -10,7 +10,7 @@ from shoal.netsim.scenario.format.links import link_spec
 from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.format.tables import Scenario
 from shoal.netsim.scenario.reference import reference
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
 SPEC = Path(__file__).resolve().parents[3] / "docs" / "spec" / "scenario.md"
 TEXT = SPEC.read_text()
@@ -35,7 +35,7 @@ def scenario(example: str) -> Scenario:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_is_a_scenario(example: str) -> None:
-    Run(scenario(example), 1)
+    ScenarioRun(scenario(example), 1)
 
 
 def test_every_form_of_latencies_has_an_example() -> None:

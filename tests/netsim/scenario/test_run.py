@@ -7,8 +7,8 @@ import pytest
 
 from shoal.netsim.errors import SimError
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.result import Result
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.result import RunResult
+from shoal.netsim.scenario.run import ScenarioRun
 
 PAIR = """
 [world]
@@ -42,7 +42,7 @@ def test_the_same_seed_the_same_result(run_text: Any) -> None:
 
 def test_a_result_survives_its_json(run_text: Any) -> None:
     result = run_text(PAIR + "[[step]]\nat = '1s'\naction = 'crash'\ntarget = 'h1'").result()
-    assert Result.from_json(asdict(result)) == result
+    assert RunResult.from_json(asdict(result)) == result
 
 
 def test_a_run_that_is_stopped_judges_nothing(run_text: Any) -> None:
@@ -111,7 +111,7 @@ def test_volunteers_come_and_go(run_text: Any) -> None:
 
 
 def test_an_exception_of_a_program_ends_the_run() -> None:
-    run = Run(parse(f'[sim]\nname = "t"\nduration = "9s"\n{PAIR}'), 1)
+    run = ScenarioRun(parse(f'[sim]\nname = "t"\nduration = "9s"\n{PAIR}'), 1)
 
     async def broken(*_: Any, **__: Any) -> None:
         raise SimError("broken")
@@ -125,5 +125,5 @@ def test_an_exception_of_a_program_ends_the_run() -> None:
 
 def test_progress_is_reported_at_every_sample() -> None:
     told: list[float] = []
-    Run(parse(f'[sim]\nname = "t"\nduration = "3s"\n{PAIR}'), 1, progress=told.append).go()
+    ScenarioRun(parse(f'[sim]\nname = "t"\nduration = "3s"\n{PAIR}'), 1, progress=told.append).go()
     assert told == [1.0, 2.0, 3.0]

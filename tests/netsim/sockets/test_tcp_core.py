@@ -7,20 +7,20 @@ import pytest
 
 from shoal.netsim.sockets.tcp import connection as states
 from shoal.netsim.sockets.tcp.congestion import Cubic
-from shoal.netsim.sockets.tcp.connection import Connection
+from shoal.netsim.sockets.tcp.connection import TcpConnection
 from shoal.netsim.sockets.tcp.defaults import INFINITY, RTO_MIN_S
 from shoal.netsim.sockets.tcp.inbox import Inbox
-from shoal.netsim.sockets.tcp.outbox import Outbox
-from shoal.netsim.sockets.tcp.ports import Binding, Ports
+from shoal.netsim.sockets.tcp.outbox import SendBuffer
+from shoal.netsim.sockets.tcp.ports import PortClaim, PortClaims
 from shoal.netsim.sockets.tcp.rtt import RoundTrip
 from shoal.netsim.sockets.tcp.scoreboard import Flight, Scoreboard
-from shoal.netsim.sockets.tcp.segment import Control, Segment, refusal
+from shoal.netsim.sockets.tcp.segment import ControlSegment, TcpSegment, refusal
 
 
-def segment(seq: int, data: bytes, *, fin: bool = False) -> Segment:
+def segment(seq: int, data: bytes, *, fin: bool = False) -> TcpSegment:
     if fin:
-        return Control(seq, 0, 0, data, ack=True, fin=True)
-    return Segment(seq, 0, 0, data, (), 0.0, 0.0)
+        return ControlSegment(seq, 0, 0, data, ack=True, fin=True)
+    return TcpSegment(seq, 0, 0, data, (), 0.0, 0.0)
 
 
 # The receiving half.
@@ -83,7 +83,7 @@ def test_inbox_reads_in_parts() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_outbox_returns_the_bytes_in_order(seed: int) -> None:
     random = Random(seed)
-    outbox = Outbox()
+    outbox = SendBuffer()
     put, got = b"", b""
     for _ in range(300):
         data = random.randbytes(random.choice((1, 100, 1448, 5000)))
@@ -98,7 +98,7 @@ def test_outbox_returns_the_bytes_in_order(seed: int) -> None:
 
 
 def test_outbox_returns_a_whole_write_without_a_copy() -> None:
-    outbox = Outbox()
+    outbox = SendBuffer()
     data = bytes(1448)
     outbox.add(data, 1448)
     assert outbox.cut(1448) is data
@@ -208,33 +208,33 @@ def test_cubic_halves_in_a_pause() -> None:
 
 
 def test_ports_are_shared_by_dials_only_when_none_is_left() -> None:
-    ports = Ports(Random(1), 100, 102)
+    ports = PortClaims(Random(1), 100, 102)
     used = []
     for _ in range(3):
-        binding = Binding("0.0.0.0")
+        binding = PortClaim("0.0.0.0")
         ports.claim_for_dial(binding, lambda port: False)
         used.append(binding.port)
     assert sorted(used) == [100, 101, 102]
-    fourth = Binding("0.0.0.0")
+    fourth = PortClaim("0.0.0.0")
     ports.claim_for_dial(fourth, lambda port: port == 100)
     assert fourth.port == 101
     with pytest.raises(OSError) as caught:
-        ports.claim_for_dial(Binding("0.0.0.0"), lambda port: True)
+        ports.claim_for_dial(PortClaim("0.0.0.0"), lambda port: True)
     assert caught.value.errno == errno.EADDRNOTAVAIL
 
 
 # Two connections, back to back.
 
 
-def _shake(now: float = 0.0) -> tuple[Connection, Connection]:
-    near, far = Connection(1000, 1460, now), Connection(5000, 1460, now)
+def _shake(now: float = 0.0) -> tuple[TcpConnection, TcpConnection]:
+    near, far = TcpConnection(1000, 1460, now), TcpConnection(5000, 1460, now)
     near.open(now)
     far.accept(near.out.pop(), now)
     _carry(far, near, now)
     return near, far
 
 
-def _carry(one: Connection, two: Connection, now: float) -> None:
+def _carry(one: TcpConnection, two: TcpConnection, now: float) -> None:
     """Deliver the segments of both until neither sends any more."""
     while one.out or two.out:
         for sender, receiver in ((one, two), (two, one)):
@@ -272,9 +272,9 @@ def test_an_old_twin_of_a_segment_is_answered_and_ignored() -> None:
 
 
 def test_refusals() -> None:
-    answer = refusal(Control(7, 0, 0, syn=True))
+    answer = refusal(ControlSegment(7, 0, 0, syn=True))
     assert answer is not None and answer.rst and answer.ack and answer.acked == 8
-    assert refusal(Control(7, 0, 0, rst=True)) is None
+    assert refusal(ControlSegment(7, 0, 0, rst=True)) is None
 
 
 def test_an_early_call_of_tick_does_nothing() -> None:

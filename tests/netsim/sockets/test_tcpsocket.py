@@ -16,7 +16,7 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.network import Network
 from shoal.netsim.network.packet import ICMP, TCP, Icmp, Packet
 from shoal.netsim.sockets.tcp.defaults import GIVE_UP_S
-from shoal.netsim.sockets.tcp.segment import Segment
+from shoal.netsim.sockets.tcp.segment import TcpSegment
 from shoal.netsim.sockets.tcpstack import TcpStack
 from shoal.netsim.trace.trace import Trace
 from shoal.netsim.world import World
@@ -33,7 +33,7 @@ class Wire:
     ) -> None:
         self.world = world
         self.decide = decide
-        self.seen: list[tuple[float, str, Segment]] = []  # time, receiver, segment
+        self.seen: list[tuple[float, str, TcpSegment]] = []  # time, receiver, segment
         world.network.interfere = self._interfere
 
     def _interfere(self, packet: Packet, host: str) -> float:
@@ -578,7 +578,7 @@ def test_a_segment_out_of_the_blue_is_reset() -> None:
     async def main() -> tuple[bool, int]:
         here, _there = await joined(near, far)
         connection = here.connection
-        forged = Segment(connection.inbox.next + 100, connection.nxt, 0, b"", (), -1.0, -1.0)
+        forged = TcpSegment(connection.inbox.next + 100, connection.nxt, 0, b"", (), -1.0, -1.0)
         forged.__class__ = _Reset
         here.take(forged)
         before = here.is_readable()
@@ -589,7 +589,7 @@ def test_a_segment_out_of_the_blue_is_reset() -> None:
     assert world.run(main) == (False, errno.ECONNRESET)
 
 
-class _Reset(Segment):
+class _Reset(TcpSegment):
     __slots__ = ()
     rst = True
 
@@ -623,7 +623,7 @@ def test_syns_that_cross() -> None:
     assert world.events.now < 0.2
 
 
-def _flags(segment: Segment) -> str:
+def _flags(segment: TcpSegment) -> str:
     return "S" * segment.syn + "F" * segment.fin + "R" * segment.rst + "A" * segment.ack
 
 

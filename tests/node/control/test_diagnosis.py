@@ -12,13 +12,13 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lan.mdns import LanDiscovery
-from shoal.transport.nat.portmap.mapping import Mapping
-from shoal.transport.nat.portmap.outcome import Outcome as MapOutcome
-from shoal.transport.nat.punch.outcome import Outcome, Result
+from shoal.transport.nat.portmap.mapping import PortMapping
+from shoal.transport.nat.portmap.outcome import PortmapOutcome as MapOutcome
+from shoal.transport.nat.punch.outcome import PunchOutcome, StrategyResult
 from shoal.transport.nat.punch.outcome import StrategyOutcome as Tried
 from shoal.transport.nat.reach.findings import PortMap, Strategy
-from shoal.transport.nat.reach.reachability import Answer, Dialled
-from shoal.transport.relay.client import Held
+from shoal.transport.nat.reach.reachability import DialBackResult, Dialled
+from shoal.transport.relay.client import HeldReservation
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 from tests.transport.nat.reach.test_findings import HOME, PUBLIC
@@ -55,7 +55,7 @@ class Carried:
 
 
 def hold_a_place(dialer: Dialer) -> None:
-    dialer.relays._held[RELAY] = Held(RELAY, 0.01, None, 100.0, 200.0)
+    dialer.relays._held[RELAY] = HeldReservation(RELAY, 0.01, None, 100.0, 200.0)
 
 
 def codes(diagnosis: Diagnosis) -> list[str]:
@@ -110,7 +110,7 @@ async def test_public_node() -> None:
     dialer.reach.reachability = PUBLIC
     assert diagnosis.verdict().sentence == "from everywhere, over TCP and UDP"
     dialer.reach.reachability = replace(
-        PUBLIC, dialled=(Dialled("udp", ("5.5.5.5", 1), Answer.REACHED, 2),)
+        PUBLIC, dialled=(Dialled("udp", ("5.5.5.5", 1), DialBackResult.REACHED, 2),)
     )
     assert diagnosis.verdict().sentence == "from everywhere, over UDP"
 
@@ -138,7 +138,7 @@ async def test_port_mapping_refused_by_the_router() -> None:
     assert diagnosis.situation().portmap == PortMap()
     dialer.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
     assert diagnosis.situation().portmap == PortMap(refused="NAT-PMP: does not allow it")
-    mapping = Mapping("5.5.5.5", 4001, 4001, "upnp", 0.0, "192.168.1.1")
+    mapping = PortMapping("5.5.5.5", 4001, 4001, "upnp", 0.0, "192.168.1.1")
     dialer.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS, mapping=mapping)
     assert diagnosis.situation().portmap == PortMap("UPnP")
 
@@ -148,7 +148,7 @@ async def test_port_mapper_sentences_replace_short_ones() -> None:
     dialer.reach.reachability = HOME
     dialer.mapper.outcome = MapOutcome("192.168.1.1", answers=ANSWERS)
     assert sentence(diagnosis, "map-refused").startswith("the router 192.168.1.1 maps no ports (")
-    mapping = Mapping("100.64.0.9", 4001, 4001, "upnp", 0.0, "192.168.1.1")
+    mapping = PortMapping("100.64.0.9", 4001, 4001, "upnp", 0.0, "192.168.1.1")
     dialer.mapper.outcome = MapOutcome("192.168.1.1", mapping=mapping)
     assert sentence(diagnosis, "mapped").startswith("the router 192.168.1.1 leads TCP port 4001")
     assert "carrier" in sentence(diagnosis, "double-nat")
@@ -168,22 +168,30 @@ async def test_reason_why_no_port_was_requested() -> None:
 
 
 def tried(dialer: Dialer, peer: str, **strategies: Tried) -> None:
-    dialer.puncher.outcomes[PeerId(peer)] = Outcome(PeerId(peer), strategies)
+    dialer.puncher.outcomes[PeerId(peer)] = PunchOutcome(PeerId(peer), strategies)
 
 
 async def test_tried_strategies() -> None:
     dialer, diagnosis = make()
-    silence, no = Tried(Result.NO_ANSWER), Tried(Result.NOT_POSSIBLE, "symmetric-both")
+    silence, no = (
+        Tried(StrategyResult.NO_ANSWER),
+        Tried(StrategyResult.NOT_POSSIBLE, "symmetric-both"),
+    )
     tried(dialer, "a", tcp=silence, udp=silence, prediction=no)
     assert diagnosis.situation().failed == {
         Strategy.TCP_PUNCH,
         Strategy.UDP_PUNCH,
         Strategy.PREDICTION,
     }
-    tried(dialer, "b", tcp=Tried(Result.REFUSED, "busy"), prediction=Tried(Result.WORKED))
+    tried(
+        dialer,
+        "b",
+        tcp=Tried(StrategyResult.REFUSED, "busy"),
+        prediction=Tried(StrategyResult.WORKED),
+    )
     assert diagnosis.situation().worked == {Strategy.PREDICTION}
     assert Strategy.PREDICTION not in diagnosis.situation().failed
-    tried(dialer, "c", tcp=Tried(Result.WORKED))
+    tried(dialer, "c", tcp=Tried(StrategyResult.WORKED))
     assert diagnosis.situation().failed == {Strategy.UDP_PUNCH}, (
         "a strategy that worked has not failed"
     )

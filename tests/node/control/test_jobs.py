@@ -16,7 +16,7 @@ from shoal.node.errors import ControlError
 from shoal.state.defaults import WRITE_HOLD
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import Job, job_fact, job_id
-from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.state.views.usage import UsageCount, usage_fact, usage_key
 from shoal.tasks.usage.accounting import others_key
 from tests.tasks.jobs.fake_state import AUTHOR, OTHER
 
@@ -274,7 +274,7 @@ async def test_usage_is_bounded_whatever_other_nodes_report(world: World) -> Non
     await trio.sleep(1)
     view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)
     for number in range(5 * USAGE_SHOWN):
-        count = Count(1, number, number, 1)
+        count = UsageCount(1, number, number, 1)
         view.changed(feed, usage_key(AUTHOR, f"{number:064x}"), usage_fact(count))
     answer = await node.ask("usage")
     most = 5 * USAGE_SHOWN - 1
@@ -289,8 +289,8 @@ async def test_usage_lists_client_provider_and_model(world: World) -> None:
     node = await world.host("a").start(engine=False)
     await trio.sleep(1)
     view, feed = node.node.state.views.usage, FeedName(OTHER, "usage", 0)
-    view.changed(feed, usage_key(AUTHOR, ROOT), usage_fact(Count(2, 30, 40, 5000)))
-    view.changed(feed, others_key(OTHER), usage_fact(Count(9, 1, 1, 1)))
+    view.changed(feed, usage_key(AUTHOR, ROOT), usage_fact(UsageCount(2, 30, 40, 5000)))
+    view.changed(feed, others_key(OTHER), usage_fact(UsageCount(9, 1, 1, 1)))
     answer = await node.ask("usage")
     first, second = answer["usage"]
     assert first == {

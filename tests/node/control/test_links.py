@@ -11,22 +11,22 @@ from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.nat.punch.outcome import Outcome, Result, StrategyOutcome, failed
+from shoal.transport.nat.punch.outcome import PunchOutcome, StrategyOutcome, StrategyResult, failed
 from shoal.transport.relay.book import Asker
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import ALL_STRATEGIES, Dialer, Strategies
 from tests.transport.fleet import make_node, running
 
 PEER = PeerId("12D3KooWPeer")
-SILENT = StrategyOutcome(Result.NO_ANSWER)
-BOTH_DRAW = StrategyOutcome(Result.NOT_POSSIBLE, "symmetric-both")
-SPARED = StrategyOutcome(Result.NOT_POSSIBLE, "search-spared")
-BUSY = StrategyOutcome(Result.NOT_POSSIBLE, "busy")
-NO_UDP = StrategyOutcome(Result.NOT_POSSIBLE, "no-udp")
+SILENT = StrategyOutcome(StrategyResult.NO_ANSWER)
+BOTH_DRAW = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "symmetric-both")
+SPARED = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "search-spared")
+BUSY = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "busy")
+NO_UDP = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "no-udp")
 
 
-def outcome(rounds: int = 1, **strategies: StrategyOutcome) -> Outcome:
-    return Outcome(PEER, MappingProxyType(strategies), rounds)
+def outcome(rounds: int = 1, **strategies: StrategyOutcome) -> PunchOutcome:
+    return PunchOutcome(PEER, MappingProxyType(strategies), rounds)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_direct_link_needs_no_reason(path_kind: PathKind | None) -> None:
     ("came", "words"),
     [
         (None, "has not been tried yet"),
-        (outcome(tcp=StrategyOutcome(Result.WORKED)), "was lost"),
+        (outcome(tcp=StrategyOutcome(StrategyResult.WORKED)), "was lost"),
         (
             outcome(tcp=SILENT, udp=SILENT, prediction=BOTH_DRAW),
             SYMMETRIC,
@@ -50,12 +50,17 @@ def test_direct_link_needs_no_reason(path_kind: PathKind | None) -> None:
             "this link carries too little traffic",
         ),
         (
-            outcome(3, tcp=StrategyOutcome(Result.REFUSED, "reset"), udp=SILENT, prediction=SILENT),
+            outcome(
+                3,
+                tcp=StrategyOutcome(StrategyResult.REFUSED, "reset"),
+                udp=SILENT,
+                prediction=SILENT,
+            ),
             "failed in 3 rounds: over TCP a router answered with resets; "
             "UDP got no reply",
         ),
         (
-            outcome(tcp=SILENT, udp=StrategyOutcome(Result.NOT_POSSIBLE, "udp-blocked")),
+            outcome(tcp=SILENT, udp=StrategyOutcome(StrategyResult.NOT_POSSIBLE, "udp-blocked")),
             "TCP got no reply; one of the two networks blocks outgoing UDP",
         ),
         (outcome(tcp=SILENT, udp=NO_UDP), "this node has no UDP"),
@@ -63,12 +68,12 @@ def test_direct_link_needs_no_reason(path_kind: PathKind | None) -> None:
             outcome(tcp=SILENT, udp=SILENT, prediction=BUSY),
             "waits for another search to end",
         ),
-        (failed(PEER, Result.REFUSED, "busy"), "one of the two nodes was busy"),
-        (failed(PEER, Result.REFUSED, "unknown-method"), "cannot punch holes"),
-        (failed(PEER, Result.REFUSED, "\x1b[31m" + "x" * 99), r"(code '\x1b[31mxxx"),
+        (failed(PEER, StrategyResult.REFUSED, "busy"), "one of the two nodes was busy"),
+        (failed(PEER, StrategyResult.REFUSED, "unknown-method"), "cannot punch holes"),
+        (failed(PEER, StrategyResult.REFUSED, "\x1b[31m" + "x" * 99), r"(code '\x1b[31mxxx"),
     ],
 )  # fmt: skip
-def test_why_a_link_is_relayed(came: Outcome | None, words: str) -> None:
+def test_why_a_link_is_relayed(came: PunchOutcome | None, words: str) -> None:
     why = why_relayed(PathKind.RELAYED, came, ALL_STRATEGIES)
     assert why is not None and words in why
     assert why.isascii() and why.isprintable() and len(why) < 200

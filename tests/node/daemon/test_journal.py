@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from shoal.node.daemon.journal import Journal, Standing
-from shoal.state.views.usage import Count
+from shoal.node.daemon.journal import Journal, JournalFigures
+from shoal.state.views.usage import UsageCount
 from shoal.transport.identity import Identity
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 10)]
@@ -11,10 +11,10 @@ PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 10)]
 
 def test_log_lines_for_peers_answers_and_work_for_others() -> None:
     journal = Journal()
-    assert journal.lines(Standing()) == []
-    some = Standing(frozenset(PEERS[:1]))
+    assert journal.lines(JournalFigures()) == []
+    some = JournalFigures(frozenset(PEERS[:1]))
     assert journal.lines(some) == [f"joined: …{PEERS[0][-12:]}; 1 other node now"]
-    more = Standing(frozenset(PEERS[1:3]), 2, 30, Count(1, 9, 12))
+    more = JournalFigures(frozenset(PEERS[1:3]), 2, 30, UsageCount(1, 9, 12))
     short = sorted(PEERS[1:3])
     assert journal.lines(more) == [
         f"joined: …{short[0][-12:]}, …{short[1][-12:]}; 2 other nodes now",
@@ -28,5 +28,5 @@ def test_log_lines_for_peers_answers_and_work_for_others() -> None:
 
 def test_many_peers_give_one_short_line() -> None:
     journal = Journal()
-    (line,) = journal.lines(Standing(frozenset(PEERS)))
+    (line,) = journal.lines(JournalFigures(frozenset(PEERS)))
     assert line.endswith(" and 6 more; 9 other nodes now") and len(line) < 100

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from shoal.dht.content.ranges import pack_indexes
-from shoal.dht.finding import Found
+from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import BlobBody, Body, PeerBody, open_record, seal_record
@@ -45,9 +45,9 @@ class Net:
         self.providers = Providers(HOST, self, self)  # type: ignore[arg-type]
 
     # Replaces a Dht.
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(self, key: Key, **how: Any) -> FindingResult:
         await trio.lowlevel.checkpoint()
-        return Found(tuple(each for each in self.records if each.record.key == key))
+        return FindingResult(tuple(each for each in self.records if each.record.key == key))
 
     def publish(self, body: Body, *, lasting: bool) -> None:
         assert not lasting

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.dht.finding import Found
+from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import ShardBody, open_record, seal_record
@@ -44,11 +44,11 @@ class Net:
         some: Any = self
         self.seeking = Seeking(RealHost(), some, some, some)
 
-    async def find(self, key: Key, **how: Any) -> Found:
+    async def find(self, key: Key, **how: Any) -> FindingResult:
         assert key == record_key("shard", ROOT)
         self.finds += 1
         await trio.sleep(0.1)
-        return Found(self.records)
+        return FindingResult(self.records)
 
     def members(self) -> set[PeerId]:
         return self.live

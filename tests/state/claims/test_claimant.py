@@ -8,10 +8,10 @@ import pytest
 from shoal.state import defaults
 from shoal.state.claims.claimant import Claimant, patience
 from shoal.state.claims.rule import Claim, claim_fact, claim_hash, new_claim
-from shoal.state.claims.shares import Shares
+from shoal.state.claims.shares import WorkerRing
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import Job, Jobs, State, job_fact, job_id
+from shoal.state.views.jobs import Job, Jobs, JobState, job_fact, job_id
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
@@ -29,7 +29,7 @@ class Desk:
         self.silence: dict[PeerId, float] = {}
         self.patience = PATIENCE
         self.unwilling: set[str] = set()
-        self.shares = Shares()
+        self.shares = WorkerRing()
         for peer in workers or (ME,):
             self.shares.add(peer)
         self.boot()
@@ -96,7 +96,7 @@ def test_a_finished_job_is_not_begun_again_before_the_view_has_it() -> None:
     assert done == new_claim(ME, job, 1, done=True, result=b"3")
     assert desk.claimant.running == [] and desk.next() is None
     assert not desk.hear(done) and desk.next() is None
-    assert job in desk.jobs.all_in(State.DONE) and not desk.claimant._runs
+    assert job in desk.jobs.all_in(JobState.DONE) and not desk.claimant._runs
 
 
 def test_a_result_that_is_too_large_is_refused() -> None:
@@ -409,7 +409,7 @@ def test_two_sides_of_a_partition_take_different_jobs() -> None:
 
 
 def test_without_shares_both_sides_take_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shares, "heirs", lambda self, job: iter(()))
+    monkeypatch.setattr(WorkerRing, "heirs", lambda self, job: iter(()))
     with pytest.raises(AssertionError):
         test_two_sides_of_a_partition_take_different_jobs()
 

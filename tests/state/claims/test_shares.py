@@ -3,21 +3,21 @@
 import hashlib
 from collections import Counter
 
-from shoal.state.claims.shares import Shares
+from shoal.state.claims.shares import WorkerRing
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 21)]
 JOBS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(2_000)]
 
 
-def shares_of(peers: list[PeerId]) -> Shares:
-    shares = Shares()
+def shares_of(peers: list[PeerId]) -> WorkerRing:
+    shares = WorkerRing()
     for peer in peers:
         shares.add(peer)
     return shares
 
 
-def firsts(shares: Shares) -> list[PeerId]:
+def firsts(shares: WorkerRing) -> list[PeerId]:
     return [next(shares.heirs(job)) for job in JOBS]
 
 
@@ -51,5 +51,5 @@ def test_only_the_jobs_of_a_removed_worker_move() -> None:
 
 
 def test_a_ring_without_workers() -> None:
-    assert list(Shares().heirs(JOBS[0])) == []
+    assert list(WorkerRing().heirs(JOBS[0])) == []
     assert set(shares_of(PEERS).heirs(JOBS[0])) == set(PEERS)

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from shoal.state.feeds.digest import Digest, Tree, bucket_of
+from shoal.state.feeds.digest import Digest, HeadTree, bucket_of
 from shoal.state.feeds.entry import Head
 
 PLOTS = (("member", 0), ("shards", 3))
@@ -43,7 +43,7 @@ def test_a_dropped_feed_leaves_no_trace() -> None:
         digest.set(key(number), ("jobs", 0), None)
     assert digest.roots() == {}
     assert digest.top() == Digest().top()
-    assert digest.tree(PLOTS[0]).root() == Tree().root()
+    assert digest.tree(PLOTS[0]).root() == HeadTree().root()
 
 
 def test_heads_are_in_their_buckets() -> None:

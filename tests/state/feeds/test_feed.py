@@ -10,7 +10,7 @@ from shoal.state.errors import BadEntry
 from shoal.state.feeds import feed as module
 from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import FORKED, NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
-from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import KINDS
 from shoal.transport.identity import Identity
 
@@ -42,7 +42,7 @@ def chain(epoch: int, *steps: Facts, made: int = 0) -> list[Entry]:
 def fed(*entries: Entry) -> Feed:
     feed = Feed(NAME)
     for entry in entries:
-        assert feed.admit(entry).outcome is Outcome.NEWS
+        assert feed.admit(entry).outcome is EntryOutcome.NEWS
     return feed
 
 
@@ -58,8 +58,8 @@ NEW = chain(6, {"z": b"9"}, {"a": b"8"})
 def test_entries_are_stored_in_order() -> None:
     feed = Feed(NAME)
     assert feed.head is None
-    assert feed.admit(OLD[0]) == Verdict(Outcome.NEWS, changed={"a": b"1"}, fresh=True)
-    assert feed.admit(OLD[1]) == Verdict(Outcome.NEWS, changed={"b": b"2"})
+    assert feed.admit(OLD[0]) == EntryVerdict(EntryOutcome.NEWS, changed={"a": b"1"}, fresh=True)
+    assert feed.admit(OLD[1]) == EntryVerdict(EntryOutcome.NEWS, changed={"b": b"2"})
     assert feed.admit(OLD[2]).changed == {"a": None, "c": b"3"}
     assert feed.head == OLD[2].head
     assert feed.size == sum(entry.size for entry in OLD)
@@ -68,44 +68,44 @@ def test_entries_are_stored_in_order() -> None:
 
 def test_known_entries_and_gaps() -> None:
     feed = fed(OLD[0])
-    assert feed.admit(OLD[2]).outcome is Outcome.GAP
-    assert feed.admit(NEW[1]).outcome is Outcome.GAP
-    assert Feed(NAME).admit(OLD[1]).outcome is Outcome.GAP
-    assert feed.admit(OLD[0]).outcome is Outcome.KNOWN
+    assert feed.admit(OLD[2]).outcome is EntryOutcome.GAP
+    assert feed.admit(NEW[1]).outcome is EntryOutcome.GAP
+    assert Feed(NAME).admit(OLD[1]).outcome is EntryOutcome.GAP
+    assert feed.admit(OLD[0]).outcome is EntryOutcome.KNOWN
     feed.admit(OLD[1])
-    assert feed.admit(OLD[0]).outcome is Outcome.CHECK
-    assert feed.compare(OLD[0], OLD[0]).outcome is Outcome.KNOWN
+    assert feed.admit(OLD[0]).outcome is EntryOutcome.CHECK
+    assert feed.compare(OLD[0], OLD[0]).outcome is EntryOutcome.KNOWN
     assert feed.head == OLD[1].head
 
 
 def test_a_later_epoch_replaces_all_facts() -> None:
     feed = fed(*OLD)
-    assert feed.admit(NEW[0]) == Verdict(Outcome.NEWS, changed={"z": b"9"}, fresh=True)
+    assert feed.admit(NEW[0]) == EntryVerdict(EntryOutcome.NEWS, changed={"z": b"9"}, fresh=True)
     assert facts(feed) == {"z": b"9"} and feed.size == NEW[0].size
     for entry in OLD:
-        assert feed.admit(entry).outcome is Outcome.OLD
-    assert feed.admit(NEW[1]).outcome is Outcome.NEWS
+        assert feed.admit(entry).outcome is EntryOutcome.OLD
+    assert feed.admit(NEW[1]).outcome is EntryOutcome.NEWS
 
 
 def test_a_fork_empties_the_feed_for_good() -> None:
     other = chain(5, {"a": b"1"}, {"b": b"2"}, made=1)
     feed = fed(*OLD[:2])
-    assert feed.admit(other[1]).outcome is Outcome.CHECK
+    assert feed.admit(other[1]).outcome is EntryOutcome.CHECK
     verdict = feed.compare(OLD[1], other[1])
-    assert verdict == Verdict(Outcome.FORK, proof=Proof.of(OLD[1], other[1]), fresh=True)
+    assert verdict == EntryVerdict(EntryOutcome.FORK, proof=Proof.of(OLD[1], other[1]), fresh=True)
     assert feed.forked and feed.head == FORKED and feed.document is None
     assert feed.size == OLD[1].size + other[1].size, "the size of the proof"
     for entry in (*OLD, *NEW):
-        assert feed.admit(entry) == Verdict(Outcome.REFUSED, code="forked")
-    assert feed.compare(OLD[0], other[0]).outcome is Outcome.KNOWN
+        assert feed.admit(entry) == EntryVerdict(EntryOutcome.REFUSED, code="forked")
+    assert feed.compare(OLD[0], other[0]).outcome is EntryOutcome.KNOWN
     assert feed.load(OLD) and feed.document is None
 
 
 def test_a_proof_counts_for_any_epoch() -> None:
     twins = chain(3, {"a": b"1"})[0], chain(3, {"a": b"2"})[0]
     for feed in (Feed(NAME), fed(*OLD)):
-        assert feed.fork(Proof.of(*twins)).outcome is Outcome.FORK
-        assert feed.fork(Proof.of(*twins)).outcome is Outcome.KNOWN
+        assert feed.fork(Proof.of(*twins)).outcome is EntryOutcome.FORK
+        assert feed.fork(Proof.of(*twins)).outcome is EntryOutcome.KNOWN
         assert feed.head == FORKED
 
 
@@ -113,7 +113,7 @@ def refused(feed: Feed, entry: Entry) -> str:
     """Return the code of a refusal, after checking that the feed is unchanged."""
     before = feed.head, feed.size, feed.document and feed.document.facts()
     verdict = feed.admit(entry)
-    assert verdict.outcome is Outcome.REFUSED and not verdict.changed
+    assert verdict.outcome is EntryOutcome.REFUSED and not verdict.changed
     assert (feed.head, feed.size, feed.document and feed.document.facts()) == before
     return verdict.code
 
@@ -131,8 +131,8 @@ def test_bad_updates_are_refused_without_a_change() -> None:
         assert refused(feed, sealed(5, 2, head, update)) == "bad-update"
         if update != b"\0\0":
             assert refused(feed, sealed(7, 0, NO_PARENT, update)) == "bad-update"
-    assert feed.admit(OLD[2]).outcome is Outcome.NEWS
-    assert feed.admit(sealed(7, 0, NO_PARENT, b"\0\0")).outcome is Outcome.NEWS
+    assert feed.admit(OLD[2]).outcome is EntryOutcome.NEWS
+    assert feed.admit(sealed(7, 0, NO_PARENT, b"\0\0")).outcome is EntryOutcome.NEWS
 
 
 def test_sizes_are_limited() -> None:
@@ -164,10 +164,10 @@ def test_an_epoch_is_full_at_its_bytes() -> None:
     feed, document = fed(OLD[0]), Document(KIND, client_of(NAME, 5))
     document.apply(OLD[0].update)
     while feed.size + (entry := grown(feed, document)).size <= KIND.epoch_bytes:
-        assert feed.admit(entry).outcome is Outcome.NEWS
+        assert feed.admit(entry).outcome is EntryOutcome.NEWS
     assert refused(feed, entry) == "epoch-full"
     assert feed.size <= KIND.epoch_bytes
-    assert feed.admit(NEW[0]).outcome is Outcome.NEWS, "a new epoch is admitted"
+    assert feed.admit(NEW[0]).outcome is EntryOutcome.NEWS, "a new epoch is admitted"
 
 
 def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +181,11 @@ def test_an_epoch_is_full_at_its_entries(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_feed_without_its_document_requests_a_load() -> None:
     feed = fed(*OLD[:2])
     feed = Feed(NAME, feed.head, feed.size)
-    assert feed.document is None and feed.admit(OLD[1]).outcome is Outcome.KNOWN
-    assert feed.admit(OLD[2]).outcome is Outcome.LOAD and feed.head == OLD[1].head
+    assert feed.document is None and feed.admit(OLD[1]).outcome is EntryOutcome.KNOWN
+    assert feed.admit(OLD[2]).outcome is EntryOutcome.LOAD and feed.head == OLD[1].head
     assert not feed.load(OLD[:1]) and feed.document is None
     assert feed.load(OLD[1:2])
-    assert feed.admit(OLD[2]).outcome is Outcome.NEWS
+    assert feed.admit(OLD[2]).outcome is EntryOutcome.NEWS
     assert (feed.head, feed.size, facts(feed)) == (
         OLD[2].head,
         fed(*OLD).size,
@@ -244,9 +244,9 @@ class Replica:
 
     def hear(self, entry: Entry) -> None:
         verdict = self.feed.admit(entry)
-        if verdict.outcome is Outcome.CHECK:
+        if verdict.outcome is EntryOutcome.CHECK:
             verdict = self.feed.compare(self.kept[entry.seq], entry)
-        if verdict.outcome is Outcome.NEWS:
+        if verdict.outcome is EntryOutcome.NEWS:
             self.kept = ({} if verdict.fresh else self.kept) | {entry.seq: entry}
         if verdict.proof is not None:
             self.kept, self.proof = {}, verdict.proof
@@ -297,7 +297,7 @@ def test_without_the_refusals_replicas_would_differ(monkeypatch: pytest.MonkeyPa
     first, second = fed(*OLD), fed(*OLD)
     garbage = sealed(5, 3, OLD[2].hash, b"garbage")
     monkeypatch.setattr(module, "_applied", lambda document, entry: {})
-    assert first.admit(garbage).outcome is Outcome.NEWS
+    assert first.admit(garbage).outcome is EntryOutcome.NEWS
     monkeypatch.undo()
-    assert second.admit(garbage).outcome is Outcome.REFUSED
+    assert second.admit(garbage).outcome is EntryOutcome.REFUSED
     assert first.head != second.head

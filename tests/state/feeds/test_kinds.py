@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shoal.state import defaults
-from shoal.state.feeds.kinds import KINDS, Kind, all_parts, part_of_root
+from shoal.state.feeds.kinds import KINDS, FeedKind, all_parts, part_of_root
 
 
 def test_all_parts_lists_every_feed() -> None:
@@ -21,7 +21,7 @@ def test_models_spread_over_the_parts() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_a_snapshot_leaves_room_for_updates(kind: Kind) -> None:
+def test_a_snapshot_leaves_room_for_updates(kind: FeedKind) -> None:
     """Otherwise an author could never change a full feed again."""
     assert kind.live_bytes + kind.update_bytes <= kind.epoch_bytes
     assert kind.live_bytes + 2 * defaults.ENTRY_HEADER_BYTES < kind.epoch_bytes

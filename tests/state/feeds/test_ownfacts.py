@@ -2,8 +2,8 @@
 
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import Feed
-from shoal.state.feeds.ownfacts import OwnFacts, Place, Said, Value
-from shoal.state.feeds.writer import Writer
+from shoal.state.feeds.ownfacts import OwnFacts, Place, Value, WrittenFacts
+from shoal.state.feeds.writer import FeedWriter
 from shoal.transport.identity import Identity
 
 ALICE = Identity.from_seed(b"a" * 32)
@@ -19,9 +19,9 @@ class Feeds:
         self.wall = 0
         self.writer = self.begin()
 
-    def begin(self) -> Writer:
+    def begin(self) -> FeedWriter:
         """Begin another run."""
-        self.writer = Writer(ALICE, self.feed, lot=lambda n: 0)
+        self.writer = FeedWriter(ALICE, self.feed, lot=lambda n: 0)
         return self.writer
 
     def feed(self, name: FeedName) -> Feed:
@@ -40,13 +40,13 @@ class Feeds:
         return set() if document is None else set(document.facts())
 
 
-def models(*names: str) -> Said:
-    return Said("models", {(0, name): {"root": ROOT, "layers": 6} for name in names})
+def models(*names: str) -> WrittenFacts:
+    return WrittenFacts("models", {(0, name): {"root": ROOT, "layers": 6} for name in names})
 
 
-def member(**facts: int) -> Said:
+def member(**facts: int) -> WrittenFacts:
     said: dict[Place, Value] = {(0, key): {"is": value} for key, value in facts.items()}
-    return Said("member", said, {"about", "capacity"}.__contains__)
+    return WrittenFacts("member", said, {"about", "capacity"}.__contains__)
 
 
 def test_withdrawn_facts_are_deleted() -> None:
@@ -66,7 +66,7 @@ def test_facts_of_an_earlier_run_are_deleted() -> None:
     feeds.write()
     feeds.begin()
     own.say(models("new"))
-    own.say(Said("shards", {}))
+    own.say(WrittenFacts("shards", {}))
     own.settle(feeds.writer)
     feeds.write()
     assert feeds.holds("models") == {"new"} and feeds.holds("shards", 3) == set()
@@ -101,8 +101,8 @@ def test_settling_again_writes_nothing() -> None:
 
 def test_a_full_feed_does_not_stop_others() -> None:
     feeds, own = Feeds(), OwnFacts()
-    own.say(Said("models", {(0, "x" * 300): {"root": ROOT}, (0, "short"): {"root": ROOT}}))
-    own.say(Said("shards", {(1, ROOT + "/0"): {"start": 0}}))
+    own.say(WrittenFacts("models", {(0, "x" * 300): {"root": ROOT}, (0, "short"): {"root": ROOT}}))
+    own.say(WrittenFacts("shards", {(1, ROOT + "/0"): {"start": 0}}))
     failed = own.settle(feeds.writer)
     assert failed is not None and failed.code == "fact-too-large"
     feeds.write()

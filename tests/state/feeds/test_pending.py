@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from shoal.state import defaults
-from shoal.state.feeds.changes import Cut, Drop, Forget, Put, Work
+from shoal.state.feeds.changes import Drop, FeedCut, Forget, Put, Work
 from shoal.state.feeds.entry import Proof
-from shoal.state.feeds.pending import Held
+from shoal.state.feeds.pending import PendingChanges
 from shoal.state.feeds.store import Store
 
 from ..chains import chain, identity, name, sealed
@@ -15,7 +15,7 @@ from .test_store import Place
 
 
 def test_pending_entries_follow_stored_ones() -> None:
-    entries, held = chain(1, 5), Held(10**6)
+    entries, held = chain(1, 5), PendingChanges(10**6)
     stored = sealed(entries[:2])
     assert held.after(stored, name(1), 1, 0, 10**6) == stored
     held.add(Put(entries[2:4]))
@@ -30,7 +30,7 @@ def test_pending_entries_follow_stored_ones() -> None:
 
 
 def test_changes_leave_in_order() -> None:
-    entries, held = chain(1, 2), Held(10**6)
+    entries, held = chain(1, 2), PendingChanges(10**6)
     proof = Proof.of(chain(2, 1)[0], chain(2, 1, salt=b"x")[0])
     works: list[Work] = [Put(entries), proof, Drop([identity(3).peer])]
     for work in works:
@@ -47,20 +47,20 @@ def test_changes_leave_in_order() -> None:
 
 def test_memory_is_bounded() -> None:
     entries = chain(1, 20, size=1000)
-    held = Held(limit=5000 + 5 * defaults.HELD_WORK)
+    held = PendingChanges(limit=5000 + 5 * defaults.HELD_WORK)
     taken = [held.add(Put([entry])) for entry in entries]
     assert taken == [True] * 4 + [False] * 16
     held.forget(1)
     assert held.add(Put(entries[4:5]))
-    few = Held(limit=10 * defaults.HELD_WORK)
+    few = PendingChanges(limit=10 * defaults.HELD_WORK)
     assert sum(few.add(Drop([identity(1).peer])) for _ in range(20)) == 10
-    assert not Held(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
+    assert not PendingChanges(limit=5000).add(Forget([name(number) for number in range(1, 100)]))
 
 
 def test_removed_entries_are_not_read() -> None:
     """Fails if only new entries are looked up: removed stored entries would be read in their
     place."""
-    old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), Held(10**6)
+    old, new, held = chain(1, 4), chain(1, 3, salt=b"x"), PendingChanges(10**6)
     away: list[Work] = [Forget([name(1)]), Drop([identity(1).peer])]
     for work in away:
         held.add(work)
@@ -81,20 +81,20 @@ def test_removed_entries_are_not_read() -> None:
 
 
 def test_a_cut_leaves_the_entries_up_to_it() -> None:
-    stored, held = chain(1, 4), Held(10**6)
+    stored, held = chain(1, 4), PendingChanges(10**6)
     more, other = chain(1, 3, after=stored), chain(1, 3, after=stored, salt=b"x")
     held.add(Put(more))
-    held.add(Cut(name(1), more[1].head))
+    held.add(FeedCut(name(1), more[1].head))
     held.add(Put(chain(1, 1, after=[*stored, *more[:2]], salt=b"y")))
     assert len(held.after(sealed(stored), name(1), 1, 0, 10**6)) == 7
-    held.add(Cut(name(1), stored[1].head))
+    held.add(FeedCut(name(1), stored[1].head))
     assert held.after(sealed(stored), name(1), 1, 0, 10**6) == sealed(stored[:2])
     assert held.after(sealed(stored[2:]), name(1), 1, 2, 10**6) == []
-    held.add(Cut(name(1), other[1].head))
+    held.add(FeedCut(name(1), other[1].head))
     assert held.after(sealed(stored), name(1), 1, 0, 10**6) == sealed(stored[:2])
-    held = Held(10**6)
+    held = PendingChanges(10**6)
     held.add(Put(more))
-    held.add(Cut(name(1), other[1].head))
+    held.add(FeedCut(name(1), other[1].head))
     assert held.after(sealed(stored), name(1), 1, 0, 10**6) == [], "it does not lead there"
 
 
@@ -104,7 +104,7 @@ LIMITS = (1, 350, 10**6)
 @pytest.mark.parametrize("seed", range(20))
 def test_reads_are_the_same_as_if_all_changes_were_stored(seed: int) -> None:
     """Holds for any changes, and for any number of them on the disk."""
-    draw, held, taken = Random(seed), Held(10**6), 0
+    draw, held, taken = Random(seed), PendingChanges(10**6), 0
     with Place().opened() as disk, Place().opened() as whole:
         for _ in range(100):
             work = a_change(draw, whole)
@@ -146,7 +146,7 @@ def a_change(draw: Random, store: Store) -> Work:
     if does == 1:
         return Forget([feed])
     if does == 2 and there:
-        return Cut(feed, draw.choice(there))
+        return FeedCut(feed, draw.choice(there))
     epoch = draw.choice((1, 2))
     one, other = (BRANCHES[feed, epoch, salt] for salt in (b"x", b"y"))
     if does == 3 and store.proof(feed) is None:

@@ -20,7 +20,7 @@ from shoal.state.feeds.scan import (
     EMPTY,
     HEADER_BYTES,
     ROOT,
-    Ledger,
+    DocumentFacts,
     fact_bytes,
     read_update,
     write_update,
@@ -99,8 +99,8 @@ def possible(steps: Iterable[Mapping[str, bytes | None]]) -> list[dict[str, byte
     return kept
 
 
-def ledger_after(*steps: Mapping[str, bytes | None]) -> Ledger:
-    ledger = Ledger(CLIENT, 1000)
+def ledger_after(*steps: Mapping[str, bytes | None]) -> DocumentFacts:
+    ledger = DocumentFacts(CLIENT, 1000)
     for step in steps:
         ledger.record(step)
     return ledger
@@ -113,7 +113,7 @@ def test_we_write_what_pycrdt_writes_and_read_it_back(
     history: list[dict[str, bytes | None]],
 ) -> None:
     steps = possible(history)
-    ledger = Ledger(CLIENT, 1000)
+    ledger = DocumentFacts(CLIENT, 1000)
     for step, update in zip(steps, written(CLIENT, steps), strict=True):
         assert write_update(ledger, step) == update
         changes = read_update(ledger, update)
@@ -123,7 +123,7 @@ def test_we_write_what_pycrdt_writes_and_read_it_back(
 
 def test_golden_updates() -> None:
     """The bytes that pycrdt 0.14.13 wrote are the wire format, whatever a later pycrdt writes."""
-    ledger = Ledger(12345, 1000)
+    ledger = DocumentFacts(12345, 1000)
     for step, golden in GOLDEN:
         update = bytes.fromhex(golden)
         assert write_update(ledger, step) == update
@@ -132,7 +132,7 @@ def test_golden_updates() -> None:
     assert written(12345, [step for step, _ in GOLDEN]) == [bytes.fromhex(g) for _, g in GOLDEN]
 
 
-def refusal(ledger: Ledger, update: bytes) -> str:
+def refusal(ledger: DocumentFacts, update: bytes) -> str:
     with pytest.raises(BadUpdate) as error:
         read_update(ledger, update)
     return error.value.message
@@ -140,7 +140,7 @@ def refusal(ledger: Ledger, update: bytes) -> str:
 
 @pytest.mark.parametrize("bomb", ["8088debe01", "80c2d72f"])
 def test_the_published_bombs_are_refused(bomb: str) -> None:
-    assert refusal(Ledger(CLIENT, 1000), bytes.fromhex(bomb))
+    assert refusal(DocumentFacts(CLIENT, 1000), bytes.fromhex(bomb))
 
 
 def test_in_pycrdt_a_bomb_takes_the_memory_it_asks_for() -> None:
@@ -158,7 +158,7 @@ BEGUN: dict[str, bytes | None] = {"a": b"1", "b": b"2", "c": b"3", "gone": b""}
 GONE: dict[str, bytes | None] = {"gone": None}
 
 
-def base() -> Ledger:
+def base() -> DocumentFacts:
     """Return a document with three facts and a deleted one; four clocks are used."""
     return ledger_after(BEGUN, GONE)
 
@@ -307,32 +307,32 @@ def test_deletions_must_be_canonical(runs: list[tuple[int, int]]) -> None:
 
 
 def test_numbers_must_be_canonical() -> None:
-    good = write_update(Ledger(5, 1000), {"a": b"1"})
+    good = write_update(DocumentFacts(5, 1000), {"a": b"1"})
     assert good.startswith(b"\x01\x01\x05\x00")
     for long in (b"\x81\x00\x01\x05\x00", b"\x01\x81\x00\x05\x00", b"\x01\x01\x85\x00\x00"):
-        assert refusal(Ledger(5, 1000), long + good[4:])
-    assert refusal(Ledger(5, 1000), b"\xff" * 5 + good)
-    assert refusal(Ledger(5, 1000), good + b"\0")
+        assert refusal(DocumentFacts(5, 1000), long + good[4:])
+    assert refusal(DocumentFacts(5, 1000), b"\xff" * 5 + good)
+    assert refusal(DocumentFacts(5, 1000), good + b"\0")
 
 
 @pytest.mark.parametrize("key", [b"", b"\xff", b"\xed\xa0\x80", b"k" * 257], ids=len)
 def test_keys_are_text(key: bytes) -> None:
     """pycrdt assumes without a check that the bytes of a text are UTF-8."""
-    good = write_update(Ledger(5, 1000), {"K": b"1"})
+    good = write_update(DocumentFacts(5, 1000), {"K": b"1"})
     length = bytes([len(key)]) if len(key) < 128 else bytes([len(key) & 127 | 128, len(key) >> 7])
-    assert refusal(Ledger(5, 1000), good.replace(b"\x01K", length + key))
+    assert refusal(DocumentFacts(5, 1000), good.replace(b"\x01K", length + key))
 
 
 def test_items_are_limited_by_the_keys() -> None:
     facts = {f"{number}": b"" for number in range(20)}
-    update = write_update(Ledger(5, 20), facts)
-    assert read_update(Ledger(5, 20), update) == facts
-    assert refusal(Ledger(5, 19), update)
+    update = write_update(DocumentFacts(5, 20), facts)
+    assert read_update(DocumentFacts(5, 20), update) == facts
+    assert refusal(DocumentFacts(5, 19), update)
 
 
 def test_an_empty_document_can_be_written() -> None:
-    assert write_update(Ledger(5, 1000), {}) == EMPTY
-    assert read_update(Ledger(5, 1000), EMPTY) == {}
+    assert write_update(DocumentFacts(5, 1000), {}) == EMPTY
+    assert read_update(DocumentFacts(5, 1000), EMPTY) == {}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_an_empty_document_can_be_written() -> None:
 )
 def test_facts_that_are_too_large_are_not_written(fact: tuple[str, bytes]) -> None:
     with pytest.raises(BadUpdate):
-        write_update(Ledger(5, 1000), dict([fact]))
+        write_update(DocumentFacts(5, 1000), dict([fact]))
 
 
 @given(HISTORY)
@@ -348,7 +348,7 @@ def test_facts_that_are_too_large_are_not_written(fact: tuple[str, bytes]) -> No
 def test_a_snapshot_is_never_larger_than_the_ledger_says(
     history: list[dict[str, bytes | None]],
 ) -> None:
-    ledger = Ledger(CLIENT, 1000)
+    ledger = DocumentFacts(CLIENT, 1000)
     facts: dict[str, bytes] = {}
     for step in possible(history):
         ledger.record(step)
@@ -358,7 +358,7 @@ def test_a_snapshot_is_never_larger_than_the_ledger_says(
     assert ledger.live_bytes == HEADER_BYTES + sum(fact_bytes(*fact) for fact in facts.items())
     assert (
         0
-        <= ledger.live_bytes - len(write_update(Ledger(CLIENT, 1000), facts))
+        <= ledger.live_bytes - len(write_update(DocumentFacts(CLIENT, 1000), facts))
         <= 15 + 3 * len(facts)
     )
 
@@ -410,7 +410,7 @@ def test_the_time_of_reading_is_proportional_to_the_size() -> None:
     """Eight times the keys take about 8 times the CPU time, at most 24; quadratic would be 64."""
     times = []
     for keys in (500, 4000):
-        ledger = Ledger(CLIENT, 5000)
+        ledger = DocumentFacts(CLIENT, 5000)
         update = write_update(ledger, {f"{n:04}": b"" for n in range(keys)})
         times.append(
             min(

@@ -1,12 +1,12 @@
 """A step ends after many values or many bytes."""
 
 from shoal.state import defaults
-from shoal.state.feeds.steps import Steps
+from shoal.state.feeds.steps import StepCounter
 
 
 def lengths(*values: bytes | None) -> list[int]:
     """Return the number of values in each step."""
-    steps, found, count = Steps(), [], 0
+    steps, found, count = StepCounter(), [], 0
     for value in values:
         count += 1
         if steps.ends_with(value):

@@ -15,7 +15,7 @@ from shoal.netsim.disk.mount import Mount, Operation, replay
 from shoal.state.errors import BadOrder, FeedDamaged
 from shoal.state.feeds import store as store_file
 from shoal.state.feeds import stored as stored_file
-from shoal.state.feeds.changes import Cut, Drop, Forget, Put, Work
+from shoal.state.feeds.changes import Drop, FeedCut, Forget, Put, Work
 from shoal.state.feeds.entry import FORKED, Proof
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.store import Store
@@ -144,11 +144,11 @@ def test_a_fork_leaves_only_the_proof() -> None:
 def test_a_cut_leaves_the_entries_up_to_it() -> None:
     place, entries = Place(), chain(1, 5)
     with place.opened() as store:
-        done(store, Put(entries), Cut(name(1), entries[2].head))
+        done(store, Put(entries), FeedCut(name(1), entries[2].head))
         (feed,) = everything(store)
         assert (feed.head, feed.entries) == (entries[2].head, tuple(sealed(entries[:3])))
         assert feed.size == sum(entry.size for entry in entries[:3])
-        done(store, Cut(name(1), entries[2].head), Put(entries[3:]))
+        done(store, FeedCut(name(1), entries[2].head), Put(entries[3:]))
         assert everything(store)[0].head == entries[4].head
     with place.opened() as store:
         assert everything(store)[0].size == sum(entry.size for entry in entries)
@@ -161,10 +161,10 @@ def test_a_cut_at_a_missing_entry_leaves_nothing(forked: bool) -> None:
         done(store, Put(entries))
         if forked:
             done(store, Proof.of(entries[0], others[0]))
-        done(store, Cut(name(1), others[1].head))
+        done(store, FeedCut(name(1), others[1].head))
         assert everything(store) == []
         assert store.proof(name(1)) is None
-        done(store, Put(others), Cut(name(2), others[1].head))
+        done(store, Put(others), FeedCut(name(2), others[1].head))
         assert everything(store)[0].head == others[2].head
 
 

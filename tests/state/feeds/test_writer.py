@@ -8,9 +8,9 @@ import pytest
 from shoal.state import defaults
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import Entry, FeedName, open_entry, seal_entry
-from shoal.state.feeds.feed import Feed, Outcome
+from shoal.state.feeds.feed import EntryOutcome, Feed
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.writer import ENTRY_OVERHEAD, Writer
+from shoal.state.feeds.writer import ENTRY_OVERHEAD, FeedWriter
 from shoal.transport.identity import Identity
 
 ALICE = Identity.from_seed(b"a" * 32)
@@ -29,9 +29,9 @@ class Node:
         self.feeds: dict[FeedName, Feed] = {}
         self.elsewhere: dict[FeedName, Feed] = {}
         for entry in stored or []:
-            assert self.feed(entry.name).admit(entry).outcome is Outcome.NEWS
+            assert self.feed(entry.name).admit(entry).outcome is EntryOutcome.NEWS
             self.follow(entry)
-        self.writer = Writer(ALICE, self.feed, lot=lambda n: n // 2, **options)
+        self.writer = FeedWriter(ALICE, self.feed, lot=lambda n: n // 2, **options)
 
     def feed(self, name: FeedName) -> Feed:
         return self.feeds.setdefault(name, Feed(name))
@@ -39,7 +39,7 @@ class Node:
     def follow(self, entry: Entry) -> None:
         self.entries.append(entry)
         copy = self.elsewhere.setdefault(entry.name, Feed(entry.name))
-        assert copy.admit(open_entry(entry.sealed)).outcome is Outcome.NEWS
+        assert copy.admit(open_entry(entry.sealed)).outcome is EntryOutcome.NEWS
 
     def flush(self) -> list[Entry]:
         """Return the entries written after the pause, which are stored and replicated."""
@@ -47,7 +47,7 @@ class Node:
         self.wall += 250
         entries = self.writer.flush(self.now, self.wall)
         for entry, verdict in self.writer.stored(entries):
-            assert verdict.outcome is Outcome.NEWS
+            assert verdict.outcome is EntryOutcome.NEWS
             self.follow(entry)
         return entries
 
@@ -247,7 +247,9 @@ def test_a_restored_old_copy_does_not_fork() -> None:
     restored.writer.set("jobs", 0, "c", {"n": 3})
     swarm = first.elsewhere[JOBS]
     (entry,) = restored.flush()
-    assert swarm.admit(entry).outcome is Outcome.NEWS and swarm.head == restored.feed(JOBS).head
+    assert (
+        swarm.admit(entry).outcome is EntryOutcome.NEWS and swarm.head == restored.feed(JOBS).head
+    )
 
     going_on = Node(copy)
     going_on.writer.set("jobs", 0, "c", {"n": 3})
@@ -255,8 +257,8 @@ def test_a_restored_old_copy_does_not_fork() -> None:
     (wrong,) = going_on.flush()
     assert wrong.seq == 1
     other = Node(first.entries).feed(JOBS)
-    assert other.admit(wrong).outcome is Outcome.CHECK
-    assert other.compare(first.entries[1], wrong).outcome is Outcome.FORK
+    assert other.admit(wrong).outcome is EntryOutcome.CHECK
+    assert other.compare(first.entries[1], wrong).outcome is EntryOutcome.FORK
 
 
 def test_lost_facts_come_back_from_peers_before_a_write() -> None:
@@ -269,7 +271,7 @@ def test_lost_facts_come_back_from_peers_before_a_write() -> None:
     assert lost.flush() == [] and lost.writer.wake(lost.now) == pytest.approx(9.75)
     for entry in first.entries:
         assert lost.writer.takes(entry, lost.now)
-        assert lost.feed(JOBS).admit(entry).outcome is Outcome.NEWS
+        assert lost.feed(JOBS).admit(entry).outcome is EntryOutcome.NEWS
     peers = [Identity.from_seed(bytes([n]) * 32).peer for n in range(3)]
     for peer in (peers[0], peers[1], peers[1]):
         assert not lost.writer.reported(peer, linked=5)
@@ -325,7 +327,7 @@ def test_returning_own_entries_change_nothing() -> None:
     node.writer.set("jobs", 0, "a", {})
     (entry,) = node.flush()
     assert node.writer.takes(entry, node.now) and node.writer.contested_at < 0
-    assert node.feed(JOBS).admit(entry).outcome is Outcome.KNOWN
+    assert node.feed(JOBS).admit(entry).outcome is EntryOutcome.KNOWN
 
 
 def test_a_failed_entry_is_written_again_with_another_number() -> None:
@@ -363,7 +365,7 @@ def test_a_forked_feed_is_not_written() -> None:
     twin = seal_entry(
         ALICE, "jobs", 0, epoch=mine.epoch, seq=0, parent=mine.parent, made=1, update=mine.update
     )
-    assert node.feed(JOBS).compare(mine, twin).outcome is Outcome.FORK
+    assert node.feed(JOBS).compare(mine, twin).outcome is EntryOutcome.FORK
     ((_, verdict),) = node.writer.stored([flying])
     assert verdict.code == "forked"
     assert node.writer.wake(node.now) is None and node.flush() == []
@@ -391,9 +393,9 @@ def test_no_number_is_used_twice(seed: int) -> None:
     def started(entries: list[Entry]) -> Node:
         node = Node()
         node.wall, node.now = WALL + rng.randrange(-3_600_000, 3_600_000), 0.0
-        node.writer = Writer(ALICE, node.feed, lot=rng.randrange)
+        node.writer = FeedWriter(ALICE, node.feed, lot=rng.randrange)
         for entry in entries:
-            assert node.feed(JOBS).admit(entry).outcome is Outcome.NEWS
+            assert node.feed(JOBS).admit(entry).outcome is EntryOutcome.NEWS
         return node
 
     def keep(entry: Entry) -> None:

@@ -13,8 +13,8 @@ from shoal.state.group.facts import (
     ABOUT,
     GROUP,
     Charter,
+    GroupFacts,
     Role,
-    Said,
     about_fact,
     grant_fact,
     grant_key,
@@ -82,9 +82,9 @@ class Follower(FakeNode):
         return {plot: head for plot, head in found if head is not None and head != FORKED}
 
 
-def said(facts: Mapping[str, Mapping[str, Any]]) -> Said:
+def said(facts: Mapping[str, Mapping[str, Any]]) -> GroupFacts:
     """Return the content of a feed with these facts."""
-    found = Said()
+    found = GroupFacts()
     for key, value in facts.items():
         found.change(key, msgpack.packb(value))
     return found

@@ -9,9 +9,9 @@ from shoal.state.feeds.entry import Head
 from shoal.state.group.facts import (
     ABOUT,
     Charter,
+    GroupFacts,
     Revocation,
     Role,
-    Said,
     Sealed,
     about_fact,
     grant_fact,
@@ -49,7 +49,7 @@ def test_written_facts_are_read() -> None:
 def test_a_deleted_fact_is_removed() -> None:
     found = said({grant_key(SOMEBODY.peer): grant_fact(Role.OWNER, BOX, 0)})
     found.change(grant_key(SOMEBODY.peer), None)
-    assert found == Said()
+    assert found == GroupFacts()
 
 
 GRANT, REVOKED, KEY = grant_key(SOMEBODY.peer), revocation_key(SOMEBODY.peer), key_key(1, 0)
@@ -81,14 +81,14 @@ def test_malformed_facts_count_as_missing(key: str, value: dict[str, Any]) -> No
     found = said({key: value})
     assert found.bad == 1
     found.bad = 0
-    assert found == Said()
+    assert found == GroupFacts()
 
 
 @pytest.mark.parametrize(
     "key", ["key/0/0", "key/01/0", "key/1", "key/1/0/0", "key/9999999999/0", "key/1/256", "key/x/0"]
 )
 def test_key_numbers_are_bounded_and_canonical(key: str) -> None:
-    assert said({key: key_fact(SEALED)}) == Said()
+    assert said({key: key_fact(SEALED)}) == GroupFacts()
 
 
 def test_a_malformed_fact_replaces_the_earlier_one() -> None:

@@ -11,8 +11,8 @@ from shoal.state.feeds.entry import Head
 from shoal.state.group import rule
 from shoal.state.group.facts import (
     Grant,
+    GroupFacts,
     Role,
-    Said,
     grant_fact,
     grant_key,
     revocation_fact,
@@ -189,10 +189,10 @@ def test_the_maximum_of_grants_is_decided_quickly() -> None:
     """64 feeds are full of grants. To read and sort all of them would take a third of a second."""
     keys = [peer_id_of(number.to_bytes(32)) for number in range(1, 64 * 2200)]
     owners, rest = keys[:63], keys[63:]
-    feeds = {FOUNDER.peer: Said(grants=dict.fromkeys(owners, Grant(OWNER, b"b" * 32, 0)))}
+    feeds = {FOUNDER.peer: GroupFacts(grants=dict.fromkeys(owners, Grant(OWNER, b"b" * 32, 0)))}
     for number, owner in enumerate(owners):
         some = rest[2200 * number :][:2200]
-        feeds[owner] = Said(grants=dict.fromkeys(some, Grant(OPERATOR, b"b" * 32, 0)))
+        feeds[owner] = GroupFacts(grants=dict.fromkeys(some, Grant(OPERATOR, b"b" * 32, 0)))
     took = []
     for _ in range(3):  # a garbage collection takes as long
         began = time.process_time()
@@ -218,4 +218,4 @@ def test_without_the_order_both_owners_are_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_facts_make_an_empty_group() -> None:
-    assert decide(FOUNDER.peer, {FOUNDER.peer: Said()}).role(A.peer) is None
+    assert decide(FOUNDER.peer, {FOUNDER.peer: GroupFacts()}).role(A.peer) is None

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from shoal.state import defaults
-from shoal.state.membership.gathering import Gathering, climb, tree
+from shoal.state.membership.gathering import WitnessQuestions, climb, tree
 from shoal.transport.identity import PeerId
 
 
@@ -32,7 +32,7 @@ def test_a_single_nonce_is_signed_itself() -> None:
 
 
 def test_questions_are_gathered_for_a_moment() -> None:
-    gathering, (one, two) = Gathering(), numbers(2)
+    gathering, (one, two) = WitnessQuestions(), numbers(2)
     first = gathering.add(one, [PeerId("a")], 10.0)
     second = gathering.add(two, [PeerId("b"), PeerId("a")], 10.3)
     assert first and second and first[0] is second[0] and (first[1], second[1]) == (0, 1)
@@ -45,7 +45,7 @@ def test_questions_are_gathered_for_a_moment() -> None:
 
 
 def test_batches_are_rate_limited_and_answered_in_time() -> None:
-    gathering, lots, longest, now = Gathering(), 0, 0.0, 0.0
+    gathering, lots, longest, now = WitnessQuestions(), 0, 0.0, 0.0
     asked: float | None = None
     while now < 100.0:
         if gathering.add(bytes(32), [], now) and asked is None:
@@ -59,6 +59,6 @@ def test_batches_are_rate_limited_and_answered_in_time() -> None:
 
 
 def test_one_batch_is_bounded() -> None:
-    gathering = Gathering()
+    gathering = WitnessQuestions()
     added = [gathering.add(number, [], 0.0) for number in numbers(defaults.GATHERED + 5)]
     assert sum(one is None for one in added) == 5

@@ -16,7 +16,7 @@ from shoal.state.membership.liveness import Liveness
 from shoal.state.membership.membership import Membership
 from shoal.state.membership.messages import encode_digest
 from shoal.state.membership.record import DOMAIN, MemberRecord, open_record, seal_record
-from shoal.state.membership.roster import Offer, tag_of
+from shoal.state.membership.roster import RecordOffer, tag_of
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -442,7 +442,7 @@ async def test_a_peer_that_does_not_deliver_delays_no_record(
 
     liar.endpoint.handle("member.pull", stall)
     assert honest.directory._roster.receive(sealed, author.peer, Nearness.LOOPBACK, 2.0)
-    offer = encode_digest({tag_of(author.peer): Offer(1000, Nearness.PUBLIC, 0)})
+    offer = encode_digest({tag_of(author.peer): RecordOffer(1000, Nearness.PUBLIC, 0)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.endpoint.serve, liar.peer, "member.digest", offer)
         await trio.sleep(0.5)

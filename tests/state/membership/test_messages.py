@@ -21,7 +21,7 @@ from shoal.state.membership.messages import (
     read_tags,
     read_told,
 )
-from shoal.state.membership.roster import Offer
+from shoal.state.membership.roster import RecordOffer
 from shoal.transport.identity import PeerId
 from shoal.transport.networks import Nearness
 
@@ -72,12 +72,12 @@ def test_values_from_a_peer_are_clamped() -> None:
 
 def test_a_digest_and_a_request_for_records() -> None:
     tags = [bytes([number]) * defaults.TAG_BYTES for number in range(defaults.BATCH)]
-    offers = {tag: Offer(2**53 - 1, Nearness.LOOPBACK, 3) for tag in tags}
+    offers = {tag: RecordOffer(2**53 - 1, Nearness.LOOPBACK, 3) for tag in tags}
     assert read_digest(encode_digest(offers)) == offers
     assert len(encode_digest(offers)) < 20 * len(offers)
     assert read_tags(encode_tags(tags)) == tags and read_tags(b"") == []
     assert read_tags(encode_tags([tags[0]] * 9)) == tags[:1], "each is answered once"
-    old = encode_digest({tags[0]: Offer(1, Nearness.PUBLIC, 10**9)})
+    old = encode_digest({tags[0]: RecordOffer(1, Nearness.PUBLIC, 10**9)})
     assert read_digest(old)[tags[0]].age == defaults.MAX_AGE
     near = old[:-3] + b"\xff" + old[-2:]
     assert read_digest(near)[tags[0]].reach == Nearness.LOOPBACK
@@ -92,7 +92,7 @@ def test_a_digest_of_another_size_is_refused(size: int) -> None:
 
 
 def test_messages_about_too_many_authors_are_refused() -> None:
-    size = len(encode_digest({bytes(defaults.TAG_BYTES): Offer(1, Nearness.PUBLIC, 0)}))
+    size = len(encode_digest({bytes(defaults.TAG_BYTES): RecordOffer(1, Nearness.PUBLIC, 0)}))
     read_digest(bytes(size * defaults.MEMBERS))
     read_tags(bytes(defaults.TAG_BYTES * defaults.BATCH))
     with pytest.raises(BadRecord):

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.membership.messages import encode_digest, read_tags
 from shoal.state.membership.record import MemberRecord, seal_record
-from shoal.state.membership.roster import Offer, Tag, tag_of
+from shoal.state.membership.roster import RecordOffer, Tag, tag_of
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.calls import Answer, Call, Refusal, Reply
 from shoal.transport.networks import Nearness
@@ -84,7 +84,7 @@ async def stall_then_nothing(call: Call) -> Reply:
 async def offer(by: FakeNode, to: FakeNode, numbers: dict[PeerId, int] = OFFERED) -> None:
     """Offer records, and wait until all have arrived or this peer cannot deliver them."""
     digest = encode_digest(
-        {tag_of(author): Offer(seq, Nearness.PUBLIC, 0) for author, seq in numbers.items()}
+        {tag_of(author): RecordOffer(seq, Nearness.PUBLIC, 0) for author, seq in numbers.items()}
     )
     await to.endpoint.serve(by.peer, "member.digest", digest)
 

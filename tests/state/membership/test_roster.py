@@ -8,7 +8,7 @@ from shoal.state import defaults
 from shoal.state.errors import BadRecord, Forged
 from shoal.state.membership import roster as roster_module
 from shoal.state.membership.record import DOMAIN, MemberRecord, seal_record
-from shoal.state.membership.roster import Offer, Roster, Tag, mark_of, tag_of
+from shoal.state.membership.roster import RecordOffer, Roster, Tag, mark_of, tag_of
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.networks import Nearness
 from shoal.transport.rates import Rate, Rates
@@ -156,7 +156,9 @@ def test_missing_records_are_asked_for(roster: Roster) -> None:
     two, three = identity(2).peer, identity(3).peer
 
     def lacking(seqs: dict[str, int]) -> list[Tag]:
-        offers = {tag_of(PeerId(p)): Offer(seq, Nearness.PUBLIC, 0) for p, seq in seqs.items()}
+        offers = {
+            tag_of(PeerId(p)): RecordOffer(seq, Nearness.PUBLIC, 0) for p, seq in seqs.items()
+        }
         return roster.lacking(offers, Nearness.PUBLIC, 1.0, own_seq=5)
 
     assert lacking({two: WALL, three: 1, OWN.peer: 5}) == [tag_of(three)]
@@ -176,8 +178,10 @@ def test_an_offer_has_nearness_and_age(roster: Roster) -> None:
     told(roster, 2, 1)
     two = identity(2).peer
     tag = tag_of(two)
-    assert roster.offers(500.5) == {tag: Offer(WALL, Nearness.PUBLIC, 501)}
-    roster.lacking({tag: Offer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5)
+    assert roster.offers(500.5) == {tag: RecordOffer(WALL, Nearness.PUBLIC, 501)}
+    roster.lacking(
+        {tag: RecordOffer(WALL, Nearness.LOOPBACK, 20)}, Nearness.PUBLIC, 500.0, own_seq=5
+    )
     assert roster.offers(500.5)[tag].age == 21  # another node had a link 20 s ago
     roster.linked(two, Nearness.PUBLIC)
     assert roster.offers(900.0)[tag].age == 0

@@ -11,8 +11,8 @@ from shoal.state.errors import BadMessage, StateError
 from shoal.state.feeds.digest import HASH_BYTES, bucket_of
 from shoal.state.feeds.entry import FORKED, Entry, Head
 from shoal.state.feeds.kinds import all_parts
-from shoal.state.replication.exchange import Exchange
-from shoal.state.replication.gossip import Ask, Compare, Heads, Pulled, Told, encode_heads
+from shoal.state.replication.exchange import FeedExchange
+from shoal.state.replication.gossip import Compare, Heads, HeadsQuestion, Pulled, Told, encode_heads
 from shoal.state.replication.interest import Interest
 from shoal.state.replication.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.replication.vouches import VOUCHES, write_vouches
@@ -333,7 +333,7 @@ async def liar(answer: dict[str, bytes]) -> FakeNode:
     async def bent(peer: object, method: str, payload: bytes) -> bytes:
         if method in answer:
             return answer[method]
-        return await Exchange.answer(two.exchange, one.peer, method, payload)
+        return await FeedExchange.answer(two.exchange, one.peer, method, payload)
 
     two.exchange.answer = bent  # type: ignore[method-assign]
     await two.write(a={"v": 2})
@@ -413,7 +413,7 @@ async def crowded() -> None:
     for key in keys:
         tree.set(key, MEMBER, Head(1, 1, b"h" * 32))
     found: set[bytes] = set()
-    ask = Ask({MEMBER: bytes(range(256))})
+    ask = HeadsQuestion({MEMBER: bytes(range(256))})
     answers = 0
     while any(ask.buckets.values()):
         answer = one.exchange._heads(ask)

@@ -12,10 +12,10 @@ from shoal.state.errors import BadMessage
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.entry import FORKED, Head
 from shoal.state.replication.gossip import (
-    Ask,
     Compare,
     Compared,
     Heads,
+    HeadsQuestion,
     Pulled,
     Told,
     decode_heads,
@@ -43,8 +43,8 @@ def test_all_messages_survive_encoding() -> None:
         ask_all, none = Compare(MARK, keeps=keeps), Compared({}, keeps=keeps)
         assert Compare.decode(ask_all.encode()) == ask_all
         assert Compared.decode(none.encode()) == none
-    ask = Ask({PLOT: b"\x00\x07"}, KEY)
-    assert Ask.decode(ask.encode()) == ask
+    ask = HeadsQuestion({PLOT: b"\x00\x07"}, KEY)
+    assert HeadsQuestion.decode(ask.encode()) == ask
     assert Heads.decode(Heads(heads, more=True).encode()) == Heads(heads, more=True)
     pulled = Pulled([(b"one",), (b"two", b"three")], more=True)
     assert Pulled.decode(pulled.encode()) == pulled
@@ -70,7 +70,14 @@ def test_a_head_is_compared_by_all_fields() -> None:
     assert told(KEY, PLOT, None).same(None)
 
 
-DECODERS = (decode_heads, Compare.decode, Compared.decode, Ask.decode, Heads.decode, Pulled.decode)
+DECODERS = (
+    decode_heads,
+    Compare.decode,
+    Compared.decode,
+    HeadsQuestion.decode,
+    Heads.decode,
+    Pulled.decode,
+)
 BAD: list[Any] = [
     None, 7, "text", {}, [], [[]], [7], [MARK], [MARK, 7], [MARK, [[]]], [b"short", None],
     [[KEY, "member", 0, 1, 1]], [[KEY, "member", 0, 1, -1, MARK]],
@@ -98,7 +105,7 @@ def test_truncated_and_extended_messages_are_refused() -> None:
         decode_heads: encode_heads([told(KEY, PLOT, None)]),
         Compare.decode: Compare(MARK, {PLOT: MARK}, frozenset((PLOT,))).encode(),
         Compared.decode: Compared({PLOT: MARK}, {PLOT: {1: MARK}}).encode(),
-        Ask.decode: Ask({PLOT: b"\x01"}).encode(),
+        HeadsQuestion.decode: HeadsQuestion({PLOT: b"\x01"}).encode(),
         Heads.decode: Heads([told(KEY, PLOT, None)]).encode(),
         Pulled.decode: Pulled([(b"one",)]).encode(),
     }
@@ -134,7 +141,7 @@ def test_a_message_is_bounded_before_it_is_read() -> None:
 
 
 def test_a_truncated_reply_is_continued_from_its_end() -> None:
-    ask = Ask({("jobs", 0): b"\x01", PLOT: b"\x02\x03\x04"})
+    ask = HeadsQuestion({("jobs", 0): b"\x01", PLOT: b"\x02\x03\x04"})
     rest = ask.rest(Told(KEY, *PLOT, 1, 1, MARK), 3)
-    assert rest == Ask({PLOT: b"\x03\x04"}, KEY)
+    assert rest == HeadsQuestion({PLOT: b"\x03\x04"}, KEY)
     assert ask.rest(Told(KEY, "usage", 0, 1, 1, MARK), 3).buckets == {}

@@ -10,9 +10,9 @@ from shoal.state import defaults
 from shoal.state.errors import BadEntry, BadOrder, StateError
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.entry import FORKED, Entry, FeedName
-from shoal.state.feeds.feed import Feed, Outcome, Verdict
+from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
 from shoal.state.feeds.kinds import all_parts
-from shoal.state.replication.authors import Authors, Change
+from shoal.state.replication.authors import Authors, AuthorsChange
 from shoal.state.replication.gossip import Item, told
 from shoal.state.replication.holding import Watcher
 from shoal.state.replication.interest import Interest
@@ -30,7 +30,7 @@ class Seen(Watcher):
         self.changes: list[tuple[FeedName, dict[str, Any], bool]] = []
         self.gone: list[PeerId] = []
 
-    def changed(self, name: FeedName, verdict: Verdict) -> None:
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
         facts = {key: value for key, value in verdict.changed.items() if value is not None}
         self.changes.append((name, facts_of(facts), verdict.fresh))
 
@@ -218,8 +218,8 @@ def test_digests_are_equal_whichever_entries_prove_a_fork() -> None:
 
 
 def test_without_the_comparison_replicas_stay_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    def believed(self: Replica, feed: Feed, stored: Entry, entry: Entry) -> Verdict:
-        return Verdict(Outcome.KNOWN)
+    def believed(self: Replica, feed: Feed, stored: Entry, entry: Entry) -> EntryVerdict:
+        return EntryVerdict(EntryOutcome.KNOWN)
 
     monkeypatch.setattr(Replica, "_compared", believed)
     writer, first, left, right = forked()
@@ -376,7 +376,7 @@ def test_a_writer_admits_stored_entries() -> None:
     feed = at_once(it.own_feed(entry.name))
     assert it.head(me.key, MEMBER) is None
 
-    def admit(entries: Sequence[Entry]) -> list[tuple[Entry, Verdict]]:
+    def admit(entries: Sequence[Entry]) -> list[tuple[Entry, EntryVerdict]]:
         assert at_once(it.archive.entries(entry.name, 1, 0, 1)) == [entry]
         return [(each, feed.admit(each)) for each in entries]
 
@@ -399,7 +399,7 @@ def test_many_authors_are_dropped_in_steps() -> None:
     pauses = Pauses()
     it = Replica(Writer(1).peer, archive, pause=pauses)
     count = 2 * defaults.DROPPED_AT_ONCE + 1
-    change = Change(dropped=tuple(number.to_bytes(32) for number in range(count)))
+    change = AuthorsChange(dropped=tuple(number.to_bytes(32) for number in range(count)))
     at_once(it._apply(change))
     assert archive.dropped == [defaults.DROPPED_AT_ONCE] * 2 + [1]
     assert pauses.count == count
@@ -522,7 +522,7 @@ def test_taken_entries_are_shown_with_pauses() -> None:
     it = keeping(writer, pause=(pauses := Pauses()))
 
     class Watching(Seen):
-        def changed(self, name: FeedName, verdict: Verdict) -> None:
+        def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
             counts.append(pauses.count)
 
     it.watchers.append(Watching())

@@ -9,7 +9,7 @@ import pytest
 from shoal.state import defaults
 from shoal.state.claims.rule import Claim, claim_fact, claim_hash, new_claim
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import KNOWN, Job, Jobs, Standing, State, job_fact, job_id
+from shoal.state.views.jobs import KNOWN, Job, Jobs, JobStanding, JobState, job_fact, job_id
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 9)]
@@ -34,7 +34,7 @@ def no_more(fact: Fact) -> Fact:
     return fact[0], fact[1], None
 
 
-def standing(view: Jobs, job: str) -> Standing:
+def standing(view: Jobs, job: str) -> JobStanding:
     found = view.get(job)
     assert found is not None
     return found
@@ -47,17 +47,17 @@ LOW, HIGH = sorted(PEERS[1:3], key=lambda peer: claim_hash(JOB.id, peer))
 def test_a_job_goes_from_open_to_done() -> None:
     view = Jobs()
     view.changed(*a_job())
-    assert standing(view, JOB.id) == Standing(JOB.id, JOB, None)
-    assert list(view.all_in(State.OPEN)) == [JOB.id] == view.of(AUTHOR)
+    assert standing(view, JOB.id) == JobStanding(JOB.id, JOB, None)
+    assert list(view.all_in(JobState.OPEN)) == [JOB.id] == view.of(AUTHOR)
     view.changed(*a_claim(new_claim(HIGH, JOB.id, 1)))
     found = standing(view, JOB.id)
-    assert found.state is State.CLAIMED and found.attempt == 1
+    assert found.state is JobState.CLAIMED and found.attempt == 1
     assert found.claim is not None and found.claim.claimant == HIGH
     view.changed(*a_claim(new_claim(HIGH, JOB.id, 1, done=True, result=b"3")))
     found = standing(view, JOB.id)
-    assert found.state is State.DONE and found.claim is not None and found.claim.result == b"3"
-    assert list(view.all_in(State.DONE)) == [JOB.id] and not view.all_in(State.OPEN)
-    assert not view.all_in(State.CLAIMED)
+    assert found.state is JobState.DONE and found.claim is not None and found.claim.result == b"3"
+    assert list(view.all_in(JobState.DONE)) == [JOB.id] and not view.all_in(JobState.OPEN)
+    assert not view.all_in(JobState.CLAIMED)
 
 
 def test_the_next_claim_wins_when_the_winner_is_removed() -> None:
@@ -69,18 +69,18 @@ def test_the_next_claim_wins_when_the_winner_is_removed() -> None:
     view.changed(*no_more(a_claim(low)))
     assert standing(view, JOB.id).claim == high == view.claim_by(HIGH, JOB.id)
     view.forgotten(high.feed)
-    assert standing(view, JOB.id).state is State.OPEN and view.claims_of(JOB.id) == []
+    assert standing(view, JOB.id).state is JobState.OPEN and view.claims_of(JOB.id) == []
 
 
 def test_claims_may_come_before_their_job_and_stay_after() -> None:
     view = Jobs()
     claim = new_claim(LOW, JOB.id, 1)
     view.changed(*a_claim(claim))
-    assert standing(view, JOB.id).state is State.UNKNOWN
+    assert standing(view, JOB.id).state is JobState.UNKNOWN
     view.changed(*a_job())
-    assert standing(view, JOB.id).state is State.CLAIMED
+    assert standing(view, JOB.id).state is JobState.CLAIMED
     view.changed(*no_more(a_job()))
-    assert standing(view, JOB.id).state is State.UNKNOWN
+    assert standing(view, JOB.id).state is JobState.UNKNOWN
     assert list(view.claims_by(LOW)) == [claim]
     view.changed(*no_more(a_claim(claim)))
     assert view.get(JOB.id) is None and not view._entries
@@ -172,7 +172,7 @@ def test_numbers_are_clamped() -> None:
     assert job is not None and job.lease == defaults.JOB_LEASE[2]
 
 
-def shown(view: Jobs) -> dict[str, tuple[State, PeerId | None, int]]:
+def shown(view: Jobs) -> dict[str, tuple[JobState, PeerId | None, int]]:
     """Return the state of all jobs in a view, after checking that its indexes agree."""
     found = {}
     for job in view._entries:
@@ -329,6 +329,6 @@ def test_waiting_jobs_are_those_not_done(seed: int) -> None:
             claim = new_claim(rng.choice(PEERS), rng.choice(jobs), 1, done=rng.random() < 0.3)
             view.changed(*rng.choice([a_claim(claim), no_more(a_claim(claim))]))
         waiting = {job for each in view.waiting.values() for job in each}
-        assert waiting == {*view.all_in(State.OPEN), *view.all_in(State.CLAIMED)}
+        assert waiting == {*view.all_in(JobState.OPEN), *view.all_in(JobState.CLAIMED)}
         assert all(view.waiting.values())
-        assert sum(map(view.held, PEERS)) == len(view.all_in(State.CLAIMED))
+        assert sum(map(view.held, PEERS)) == len(view.all_in(JobState.CLAIMED))

@@ -2,7 +2,7 @@
 
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import ModelName
-from shoal.state.views.models import Meaning, Models, model_fact
+from shoal.state.views.models import Meaning, ModelNames, model_fact
 from shoal.transport.identity import Identity
 
 PEERS = sorted(Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5))
@@ -10,14 +10,14 @@ FEEDS = [FeedName(peer, "models", 0) for peer in PEERS]
 ONE, OTHER = "1" * 64, "2" * 64
 
 
-def says(view: Models, number: int, name: str, root: str) -> ModelName:
+def says(view: ModelNames, number: int, name: str, root: str) -> ModelName:
     model = ModelName(name, root, 22, 2**30)
     view.changed(FEEDS[number], name, model_fact(model))
     return model
 
 
 def test_the_root_with_the_most_vouchers_comes_first() -> None:
-    view = Models()
+    view = ModelNames()
     for number, root in enumerate((OTHER, ONE, OTHER)):
         says(view, number, "tiny", root)
     expected = (Meaning(OTHER, (PEERS[0], PEERS[2])), Meaning(ONE, (PEERS[1],)))
@@ -31,7 +31,7 @@ def test_the_root_with_the_most_vouchers_comes_first() -> None:
 
 
 def test_ties_are_sorted_by_root() -> None:
-    views = Models(), Models()
+    views = ModelNames(), ModelNames()
     for view, order in zip(views, ((0, 1), (1, 0)), strict=True):
         for number in order:
             says(view, number, "tiny", (OTHER, ONE)[number])
@@ -39,7 +39,7 @@ def test_ties_are_sorted_by_root() -> None:
 
 
 def test_members_that_name_a_root() -> None:
-    view = Models()
+    view = ModelNames()
     first, second = says(view, 0, "tiny", ONE), says(view, 0, "small", ONE)
     third = says(view, 1, "tiny", ONE)
     assert sorted(view.told_of(ONE), key=str) == sorted(
@@ -50,7 +50,7 @@ def test_members_that_name_a_root() -> None:
 
 
 def test_a_removed_feed_leaves_no_trace() -> None:
-    view = Models()
+    view = ModelNames()
     says(view, 0, "tiny", ONE)
     says(view, 0, "small", OTHER)
     view.forgotten(FEEDS[0])
@@ -58,7 +58,7 @@ def test_a_removed_feed_leaves_no_trace() -> None:
 
 
 def test_malformed_models_are_refused() -> None:
-    view = Models()
+    view = ModelNames()
     for name, fact in (
         ("bell\a", {"root": ONE, "layers": 1, "bytes": 1}),
         ("x" * 129, {"root": ONE, "layers": 1, "bytes": 1}),

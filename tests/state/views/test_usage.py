@@ -4,7 +4,7 @@ import random
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.usage import Count, Usage, usage_fact, usage_key
+from shoal.state.views.usage import Usage, UsageCount, usage_fact, usage_key
 from shoal.transport.identity import Identity
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
@@ -15,11 +15,11 @@ ROOTS = "1" * 64, "2" * 64
 def test_counts_by_client_provider_and_model() -> None:
     view = Usage()
     client = PEERS[0]
-    counts = Count(1, 10, 100, 5), Count(2, 20, 200, 6), Count(3, 30, 300, 7)
+    counts = UsageCount(1, 10, 100, 5), UsageCount(2, 20, 200, 6), UsageCount(3, 30, 300, 7)
     view.changed(FEEDS[1], usage_key(client, ROOTS[0]), usage_fact(counts[0]))
     view.changed(FEEDS[1], usage_key(client, ROOTS[1]), usage_fact(counts[1]))
     view.changed(FEEDS[2], usage_key(client, ROOTS[0]), usage_fact(counts[2]))
-    assert view.get(client) == Count(6, 60, 600, 18)
+    assert view.get(client) == UsageCount(6, 60, 600, 18)
     assert view.of(client) == {
         (PEERS[1], ROOTS[0]): counts[0],
         (PEERS[1], ROOTS[1]): counts[1],
@@ -33,7 +33,7 @@ def test_counts_by_client_provider_and_model() -> None:
 
 def test_totals_equal_a_fresh_sum() -> None:
     view, rng = Usage(), random.Random(5)
-    held: dict[tuple[int, str, str], Count] = {}
+    held: dict[tuple[int, str, str], UsageCount] = {}
     for _ in range(2_000):
         provider, client, root = rng.randrange(4), rng.choice(PEERS), rng.choice(ROOTS)
         key = provider, client, root
@@ -41,16 +41,16 @@ def test_totals_equal_a_fresh_sum() -> None:
             held.pop(key, None)
             view.changed(FEEDS[provider], usage_key(client, root), None)
         else:
-            held[key] = Count(*(rng.randrange(10**6) for _ in range(4)))
+            held[key] = UsageCount(*(rng.randrange(10**6) for _ in range(4)))
             view.changed(FEEDS[provider], usage_key(client, root), usage_fact(held[key]))
     for client in PEERS:
         mine = [count for key, count in held.items() if key[1] == client]
-        assert (view.get(client) or Count()) == sum(mine, Count())
+        assert (view.get(client) or UsageCount()) == sum(mine, UsageCount())
 
 
 def test_malformed_counts_are_refused() -> None:
     view = Usage()
-    good = usage_fact(Count(1))
+    good = usage_fact(UsageCount(1))
     for key, fact in (
         (PEERS[0], good),
         ("nobody/" + ROOTS[0], good),
@@ -60,4 +60,4 @@ def test_malformed_counts_are_refused() -> None:
         view.changed(FEEDS[1], key, fact)
     assert view.bad == 4 and not list(view.clients())
     view.changed(FEEDS[1], usage_key(PEERS[0], ROOTS[0]), good | {"in": -4, "out": 2**62})
-    assert view.get(PEERS[0]) == Count(1, 0, defaults.MAX_COUNT, 0)
+    assert view.get(PEERS[0]) == UsageCount(1, 0, defaults.MAX_COUNT, 0)

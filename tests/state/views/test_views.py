@@ -10,15 +10,15 @@ from shoal.state import defaults
 from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
-from shoal.state.feeds.feed import Feed, Outcome
+from shoal.state.feeds.feed import EntryOutcome, Feed
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.writer import Writer
+from shoal.state.feeds.writer import FeedWriter
 from shoal.state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
-from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, job_fact, job_id
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
-from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.state.views.usage import UsageCount, usage_fact, usage_key
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity
 from tests.bombs import SMALL_BOMBS
@@ -31,7 +31,7 @@ JOB = Job(job_id(PEER, b"n"), PEER, "sum", b"1+2", ("2" * 64,), 60.0, (BOB,))
 CAN = Capacity(8, 2**30, True, 1e9, 1e9)
 MODEL = ModelName("tiny", ROOT, 4, 100)
 SHARD = ShardRecord(ROOT, True, 0, 4, True, "f", 9)
-USED = Count(1, 2, 3, 4)
+USED = UsageCount(1, 2, 3, 4)
 Facts = Mapping[str, Mapping[str, Any] | None]
 SAID: dict[tuple[str, int], Facts] = {
     ("member", 0): {
@@ -75,7 +75,7 @@ class Author:
             update=update,
         )
         verdict = feed.admit(entry)
-        assert verdict.outcome is Outcome.NEWS
+        assert verdict.outcome is EntryOutcome.NEWS
         self.views.changed(name, verdict)
         return entry
 
@@ -90,7 +90,7 @@ def is_full(views: Views) -> bool:
         PEER in views.members,
         views.models.get("tiny") is not None,
         views.placements.get(ROOT) is not None,
-        JOB.id in views.jobs.all_in(State.DONE),
+        JOB.id in views.jobs.all_in(JobState.DONE),
         views.usage.get(PEER) is not None,
     }
     assert len(shows) == 1
@@ -109,7 +109,7 @@ def test_admitted_entries_reach_every_view() -> None:
 def test_views_read_what_a_writer_writes() -> None:
     """Values of own facts are within the bounds of every reader."""
     views, feeds = Views(), dict[FeedName, Feed]()
-    writer = Writer(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
+    writer = FeedWriter(ALICE, lambda name: feeds.setdefault(name, Feed(name)), lot=lambda most: 0)
     for (kind, part), facts in SAID.items():
         for key, value in facts.items():
             writer.set(kind, part, key, value)

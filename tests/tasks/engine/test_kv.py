@@ -4,7 +4,7 @@ import msgpack
 import pytest
 import torch
 
-from shoal.tasks.engine.budget import Budget
+from shoal.tasks.engine.budget import KvBudget
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture, kv_token_bytes
 from shoal.tasks.engine.interface import Parts
@@ -27,7 +27,7 @@ TOKEN = kv_token_bytes(ARCH, 1, 3, "float32")
 
 
 def made(tokens: int = 10, *, parts: Parts = PARTS, root: str = "ab", fill: int = 0) -> KV:
-    kv = KV(root, ARCH, parts, "float32", tokens, Budget(1 << 20))
+    kv = KV(root, ARCH, parts, "float32", tokens, KvBudget(1 << 20))
     for views in (kv.keys, kv.values):
         for view in views:
             view.copy_(torch.randn(view.shape))
@@ -43,7 +43,7 @@ def refused(kv: KV, state: bytes) -> bool:
 
 
 def test_the_budget_is_kept_and_given_back() -> None:
-    budget = Budget(10 * TOKEN)
+    budget = KvBudget(10 * TOKEN)
     first = KV("", ARCH, PARTS, "float32", 6, budget)
     with pytest.raises(EngineError) as failure:
         KV("", ARCH, PARTS, "float32", 5, budget)
@@ -69,7 +69,7 @@ def test_copies_of_other_shards_are_refused() -> None:
     assert refused(kv, made(root="cd", fill=2).export())
     assert refused(kv, made(parts=Parts(False, 0, 2, False), fill=2).export())
     assert refused(kv, made(parts=Parts(False, 1, 4, False), fill=2).export())
-    narrow = KV("ab", ARCH, PARTS, "bfloat16", 4, Budget(1 << 20))
+    narrow = KV("ab", ARCH, PARTS, "bfloat16", 4, KvBudget(1 << 20))
     assert refused(kv, narrow.export())
     assert refused(kv, made(20, fill=11).export())
 

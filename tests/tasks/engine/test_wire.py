@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from shoal.tasks.engine import defaults
-from shoal.tasks.engine.wire import Channel, Header, WireClosed, WireError, read_shared
+from shoal.tasks.engine.wire import Header, WireClosed, WireError, WorkerChannel, read_shared
 
 PREFIX = struct.Struct("!IB3xQ")
 
@@ -22,7 +22,7 @@ class Pair:
 
     def __init__(self) -> None:
         ours, self.raw = socket.socketpair()
-        self.channel = Channel(ours.fileno())
+        self.channel = WorkerChannel(ours.fileno())
         ours.close()
 
     def send(self, data: bytes, *descriptors: int) -> None:
@@ -40,9 +40,9 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.fixture
-def channels() -> Iterator[tuple[Channel, Channel]]:
+def channels() -> Iterator[tuple[WorkerChannel, WorkerChannel]]:
     ends = socket.socketpair()
-    first, second = Channel(ends[0].fileno()), Channel(ends[1].fileno())
+    first, second = WorkerChannel(ends[0].fileno()), WorkerChannel(ends[1].fileno())
     for end in ends:
         end.close()
     yield first, second
@@ -68,7 +68,7 @@ def memory(data: bytes) -> int:
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 3_000_000])
-def test_payloads_arrive_as_sent(channels: tuple[Channel, Channel], size: int) -> None:
+def test_payloads_arrive_as_sent(channels: tuple[WorkerChannel, WorkerChannel], size: int) -> None:
     ours, theirs = channels
     payload = os.urandom(size)
     before = descriptors()
@@ -84,7 +84,7 @@ def test_payloads_arrive_as_sent(channels: tuple[Channel, Channel], size: int) -
     assert descriptors() == before
 
 
-def test_payloads_are_memory_torch_can_share(channels: tuple[Channel, Channel]) -> None:
+def test_payloads_are_memory_torch_can_share(channels: tuple[WorkerChannel, WorkerChannel]) -> None:
     ours, theirs = channels
     for size in (8, 70_000):
         ours.put(("big",), bytes(size))
@@ -94,7 +94,7 @@ def test_payloads_are_memory_torch_can_share(channels: tuple[Channel, Channel]) 
 
 
 def test_a_full_socket_does_not_block_and_loses_nothing(
-    channels: tuple[Channel, Channel],
+    channels: tuple[WorkerChannel, WorkerChannel],
 ) -> None:
     ours, theirs = channels
     sent = [

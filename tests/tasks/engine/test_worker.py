@@ -6,31 +6,31 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.tasks.engine.defaults import PIECE_SECONDS
-from shoal.tasks.engine.wire import Channel, Header
-from shoal.tasks.engine.worker import Sender
+from shoal.tasks.engine.wire import Header, WorkerChannel
+from shoal.tasks.engine.worker import FrameSender
 
 
 @pytest.fixture
-def channels() -> Iterator[tuple[Channel, Channel]]:
+def channels() -> Iterator[tuple[WorkerChannel, WorkerChannel]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ends = Channel(ours.fileno()), Channel(theirs.fileno())
+        ends = WorkerChannel(ours.fileno()), WorkerChannel(theirs.fileno())
     yield ends
     for end in ends:
         end.close()
 
 
-def arrived(channel: Channel) -> list[Header]:
+def arrived(channel: WorkerChannel) -> list[Header]:
     return [header for header, _ in channel.receive()]
 
 
 def test_frames_that_may_wait_leave_in_order_with_the_next(
-    channels: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+    channels: tuple[WorkerChannel, WorkerChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = channels
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    sender = Sender(ours)
+    sender = FrameSender(ours)
     sender.send_soon(("first",), b"")
     assert arrived(theirs) == [("first",)], "nothing had left for long"
     sender.send_soon(("second",), b"")

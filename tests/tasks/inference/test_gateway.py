@@ -11,14 +11,14 @@ import trio.testing
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError
 from shoal.tasks.inference.gateway import (
+    ChatTurn,
     GatewayEvent,
     GenerateRequest,
-    Message,
     Routed,
     Summary,
     TextDelta,
 )
-from shoal.tasks.inference.session import Failed, Progress, Quiet, Token
+from shoal.tasks.inference.session import Failed, Quiet, SampledToken, SpanProgress
 from shoal.transport.link.calls import Refusal
 from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node, peer_of
 
@@ -256,7 +256,7 @@ async def test_messages_and_prompts_go_through_the_template(autojump_clock: obje
     async def body(_: FakeSwarm) -> None:
         expected = swarm.expected(_ids("<user>hi"), 8)
         assert list((await _generate(swarm, "hi", raw=False)).token_ids) == expected
-        messages = (Message("user", "hi"),)
+        messages = (ChatTurn("user", "hi"),)
         summary = await _generate(swarm, None, messages=messages, raw=False)
         assert list(summary.token_ids) == expected
 
@@ -540,8 +540,8 @@ async def test_a_stage_cannot_choose_the_code_freely(autojump_clock: object) -> 
     await _run(swarm, body)
 
 
-def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) -> Token:
-    return Token(session, epoch, position, token, 0, False, 0)
+def _token(session: bytes, epoch: int = 1, position: int = 5, token: int = 1) -> SampledToken:
+    return SampledToken(session, epoch, position, token, 0, False, 0)
 
 
 @pytest.mark.trio
@@ -628,8 +628,8 @@ HOSTILE: list[tuple[int, str, Callable[[bytes], Any], str]] = [
     (3, "token", _token, "not-yours"),  # of a stranger
     (2, "token", lambda session: _token(session, epoch=2), "stale-epoch"),
     (2, "token", lambda session: _token(b"x" * 16), "unknown"),
-    (3, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
-    (1, "progress", lambda session: Progress(session, 1, 1), "not-yours"),
+    (3, "progress", lambda session: SpanProgress(session, 1, 1), "not-yours"),
+    (1, "progress", lambda session: SpanProgress(session, 1, 1), "not-yours"),
     (3, "failed", lambda session: Failed(session, 1, "x", "x"), "not-yours"),
     (3, "quiet", lambda session: Quiet(session, 1, peer_of(2), True), "not-yours"),
     (1, "quiet", lambda session: Quiet(session, 2, peer_of(1), True), "stale-epoch"),
@@ -671,8 +671,8 @@ async def test_messages_from_the_wrong_sender_are_refused(
         lambda s: _token(s, position=6),  # a hole
         lambda s: _token(s, position=4),  # again
         lambda s: _token(s, token=VOCABULARY),  # no such id
-        lambda s: Progress(s, 1, 5),  # the prompt's last position answers with a token
-        lambda s: Progress(s, 1, 0),
+        lambda s: SpanProgress(s, 1, 5),  # the prompt's last position answers with a token
+        lambda s: SpanProgress(s, 1, 0),
     ],
 )
 async def test_a_head_that_breaks_the_protocol_ends_the_session(
@@ -721,7 +721,7 @@ async def test_messages_after_the_final_token_are_ignored(autojump_clock: object
             link = swarm.stages[1].endpoint.link(swarm.client.peer)
             assert link is not None
             for position in (5, 6):
-                token = Token(session, 1, position, 1, 0, position == 5, 0)
+                token = SampledToken(session, 1, position, 1, 0, position == 5, 0)
                 link.deliver("session.token", token.header())
         assert [summary.token_ids for summary in summaries] == [(1,)]
         swarm.assert_free()

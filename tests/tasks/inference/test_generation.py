@@ -1,7 +1,7 @@
 """Tests of one session at its gateway."""
 
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.inference.generation import Run
+from shoal.tasks.inference.generation import GenerationRun
 from shoal.tasks.inference.routing import Hop
 from tests.tasks.fake_swarm import peer_of
 
@@ -14,7 +14,7 @@ ROUTE = (
 
 def test_reports_of_quiet_neighbours_are_bounded() -> None:
     """However often a stage reports, and whichever peer it names."""
-    run = Run(bytes(16), ROUTE, [1, 2, 3], 8, now=0.0)
+    run = GenerationRun(bytes(16), ROUTE, [1, 2, 3], 8, now=0.0)
     for number in range(100):
         run.take_quiet(FIRST, (peer_of(number), FIRST, SECOND)[number % 3], quiet=True)
     assert run.missed == {SECOND}

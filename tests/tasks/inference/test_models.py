@@ -9,12 +9,12 @@ import trio.testing
 
 from shoal.dht.content.library import Library
 from shoal.dht.errors import ModelError
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.state.membership.record import ModelName
 from shoal.tasks.defaults import TEXT_MEMORY
 from shoal.tasks.errors import SessionError, TextError
 from shoal.tasks.inference.models import Models
-from shoal.tasks.inference.sources import Sources
+from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.text.process import ModelFiles, TextProcess
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import small_manifest
@@ -54,9 +54,9 @@ class World:
         self.passed: list[tuple[str, int]] = []
         self.models = Models(
             cast(Host, FakeHost()),
-            Sources(
+            ModelSources(
                 cast(Library, self.library),
-                cast(Exchange, self.exchange),
+                cast(ChunkExchange, self.exchange),
                 self.directory,
                 reserve=self._pass,
             ),

@@ -9,7 +9,7 @@ import trio.testing
 from msgspec.structs import replace
 
 from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
-from shoal.tasks.inference.session import Close, Feed, Open, SpanMessage, pack_tokens
+from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.link.calls import Reply
@@ -312,9 +312,9 @@ HIDDEN_SPAN = b"\0" * 24
         (2, 0, "session.span", _span(gateway=peer_of(200)), pack_tokens([1] * 3), "not-yours"),
         (2, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN, "not-yours"),
         (-1, 1, "session.span", _span(), HIDDEN_SPAN, "not-yours"),
-        (1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
-        (-1, 0, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
-        (2, 1, "session.feed", Feed(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (1, 0, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (-1, 0, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (2, 1, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
         # A stranger's own session with that name, or another peer's.
         (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
         (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
@@ -324,8 +324,15 @@ HIDDEN_SPAN = b"\0" * 24
         (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1, 1, VOCABULARY]), "bad-message"),
         (0, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN + b"\0", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, 1, 50, 1, peer_of(200)), b"", "bad-message"),
-        (2, 0, "session.feed", Feed(SESSION, 1, 3, VOCABULARY, peer_of(200)), b"", "bad-message"),
+        (2, 0, "session.feed", FeedToken(SESSION, 1, 50, 1, peer_of(200)), b"", "bad-message"),
+        (
+            2,
+            0,
+            "session.feed",
+            FeedToken(SESSION, 1, 3, VOCABULARY, peer_of(200)),
+            b"",
+            "bad-message",
+        ),
     ],
 )
 async def test_a_message_from_the_wrong_place_changes_nothing(
@@ -333,7 +340,7 @@ async def test_a_message_from_the_wrong_place_changes_nothing(
     sender: int,
     to: int,
     method: str,
-    message: SpanMessage | Feed,
+    message: SpanMessage | FeedToken,
     payload: bytes,
     code: str,
 ) -> None:
@@ -364,7 +371,13 @@ async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: 
         _post(
             swarm.client, first, "session.span", _span(token=False).header(), pack_tokens([1] * 3)
         )
-        _post(head, first, "session.feed", Feed(SESSION, 1, 3, 1, swarm.client.peer).header(), b"")
+        _post(
+            head,
+            first,
+            "session.feed",
+            FeedToken(SESSION, 1, 3, 1, swarm.client.peer).header(),
+            b"",
+        )
         await _settle()
         # Only the client refuses: it is no gateway here and knows no session.
         assert {refusal.code for refusal in swarm.wire.refusals} == {"unknown-session"}

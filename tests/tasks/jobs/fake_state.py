@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import trio
 
-from shoal.dht.errors import DiskFull, ModelError
+from shoal.dht.errors import ModelError, NotEnoughDisk
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
 from shoal.state.service import State
@@ -107,7 +107,7 @@ class FakeShelf:
     async def put(self, data: bytes) -> str:
         await trio.lowlevel.checkpoint()
         if self.full:
-            raise DiskFull(Path("/jobs"), len(data), 0)
+            raise NotEnoughDisk(Path("/jobs"), len(data), 0)
         root = f"{len(self.blobs):064x}"
         self.blobs[root] = data
         return root
@@ -116,7 +116,7 @@ class FakeShelf:
         self.asked += 1
         await trio.sleep(1)
         if self.full:
-            raise DiskFull(Path("/jobs"), size, 0)
+            raise NotEnoughDisk(Path("/jobs"), size, 0)
         if root not in self.blobs:
             await trio.sleep(defaults.FETCH_PATIENCE)
             raise ModelError("no-source", "no node has it")

@@ -13,12 +13,12 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.state import defaults as state_defaults
 from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.views.jobs import Job, State, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, job_fact, job_id
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
 from shoal.tasks.jobs.errors import BadSpec, JobError
-from shoal.tasks.jobs.local import LocalNode
-from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome
+from shoal.tasks.jobs.local import JobNode
+from shoal.tasks.jobs.outcome import JobOutcome, failed, pack_outcome
 from shoal.tasks.jobs.prompt import PromptSpec
 from shoal.tasks.jobs.results import Results
 from shoal.transport.identity import Identity, PeerId
@@ -27,9 +27,9 @@ from tests.tasks.jobs.fake_state import ME, OTHER, FakeShelf, FakeState
 
 ROOT = "ab" * 32
 SPEC = PromptSpec(ROOT, "hello", name="tiny")
-DONE = pack_outcome(Outcome(text="so be it", tokens=3, reason="stop"))
+DONE = pack_outcome(JobOutcome(text="so be it", tokens=3, reason="stop"))
 HONEST = Identity.from_seed(bytes([9]) * 32).peer
-BLOB = pack_outcome(Outcome(blob="cd" * 32, size=5000, tokens=900))
+BLOB = pack_outcome(JobOutcome(blob="cd" * 32, size=5000, tokens=900))
 
 
 class Desk:
@@ -41,7 +41,7 @@ class Desk:
         assert machine.disk is not None
         self.disk = machine.disk
         self.state, self.shelf = FakeState(nursery), FakeShelf()
-        node = LocalNode(host, self.state.state, ME)
+        node = JobNode(host, self.state.state, ME)
         self.desk = Made(node, Results(host, Path("/jobs")), self.shelf)
 
     async def submit(self, *specs: PromptSpec) -> list[str]:
@@ -51,7 +51,7 @@ class Desk:
         claim = new_claim(by, job, attempt, done=True, result=result)
         self.state.hear(by, "claims", job, claim_fact(claim))
 
-    def stands(self, job: str) -> State | None:
+    def stands(self, job: str) -> JobState | None:
         standing = self.state.views.jobs.get(job)
         return None if standing is None else standing.state
 
@@ -75,7 +75,7 @@ async def desk(world: World) -> AsyncIterator[Desk]:
 async def test_a_job_is_on_disk_when_it_has_an_id(world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         assert await made.code(job) == "not-done"
         assert await made.code("ab" * 32) == "unknown-job"
 
@@ -85,7 +85,7 @@ async def test_a_result_is_stored_before_its_job_is_removed(world: World) -> Non
         (job,) = await made.submit()
         made.claim(job)
         await trio.sleep(5)
-        assert made.stands(job) is State.DONE and job in made.desk.results
+        assert made.stands(job) is JobState.DONE and job in made.desk.results
         await trio.sleep(defaults.SETTLE + 10)
         assert ("jobs", job) not in made.state.facts
         found = await made.desk.result(job, wait=True)
@@ -150,7 +150,7 @@ async def test_an_earlier_attempt_replaces_a_result_until_it_is_final(
         (job,) = await made.submit()
         made.claim(job, attempt=2)
         await trio.sleep(5)
-        earlier = pack_outcome(Outcome(text="I was first"))
+        earlier = pack_outcome(JobOutcome(text="I was first"))
         made.claim(job, earlier, PeerId("1" * 52), 1)
         await trio.sleep(10)
         assert (await made.desk.result(job, wait=True)).outcome.text == "I was first"
@@ -166,14 +166,14 @@ async def test_a_blob_is_fetched_and_kept_as_text(world: World) -> None:
         assert found.outcome.text == "é" * 2500 and found.outcome.tokens == 900
 
 
-@pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(Outcome()) + b"x", BLOB])
+@pytest.mark.parametrize("lie", [b"", b"rubbish", pack_outcome(JobOutcome()) + b"x", BLOB])
 async def test_a_lying_claimant_is_refused_and_the_job_is_redone(lie: bytes, world: World) -> None:
     async with desk(world) as made:
         (job,) = await made.submit()
         made.shelf.blobs["cd" * 32] = b"\xff"
         made.claim(job, lie)
         await trio.sleep(5)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         fact = made.state.facts["jobs", job]
         assert fact["refused"] == [OTHER] and fact["spec"] and fact["lease"] == 100.0
         made.claim(job, DONE, PeerId("1" * 52))
@@ -186,9 +186,9 @@ async def test_a_missing_blob_is_fetched_several_times(world: World) -> None:
         (job,) = await made.submit()
         made.claim(job, BLOB)
         await trio.sleep(2 * (defaults.FETCH_PATIENCE + defaults.REFUSE_PAUSE))
-        assert made.stands(job) is State.DONE and made.shelf.asked == 2
+        assert made.stands(job) is JobState.DONE and made.shelf.asked == 2
         await trio.sleep(2 * (defaults.FETCH_PATIENCE + defaults.REFUSE_PAUSE))
-        assert made.stands(job) is State.OPEN and made.shelf.asked == 3
+        assert made.stands(job) is JobState.OPEN and made.shelf.asked == 3
 
 
 async def test_missing_blobs_do_not_delay_other_results(world: World) -> None:
@@ -262,7 +262,7 @@ async def test_a_full_disk_keeps_the_job_until_there_is_room(world: World) -> No
         made.disk.spec = replace(spec, capacity=made.disk.used)
         made.claim(job)
         await trio.sleep(2 * defaults.SETTLE)
-        assert made.stands(job) is State.DONE and job not in made.desk.results
+        assert made.stands(job) is JobState.DONE and job not in made.desk.results
         made.disk.spec = spec
         await trio.sleep(2 * defaults.REFUSE_PAUSE)
         assert job in made.desk.results and ("jobs", job) not in made.state.facts
@@ -311,7 +311,7 @@ async def test_jobs_of_other_authors_are_ignored(world: World) -> None:
         job = made.state.submit(5, OTHER)
         made.claim(job)
         await trio.sleep(defaults.SETTLE + 20)
-        assert job not in made.desk.results and made.stands(job) is State.DONE
+        assert job not in made.desk.results and made.stands(job) is JobState.DONE
         assert await made.code(job) == "unknown-job" and not await made.desk.cancel(job)
 
 
@@ -323,7 +323,7 @@ async def test_a_liars_blobs_do_not_delay_other_results(world: World) -> None:
         await trio.sleep(5)
         made.shelf.blobs["ef" * 32] = b"so be it"
         made.claim(jobs[0], DONE, HONEST)
-        made.claim(jobs[1], pack_outcome(Outcome(blob="ef" * 32, size=8)), HONEST)
+        made.claim(jobs[1], pack_outcome(JobOutcome(blob="ef" * 32, size=8)), HONEST)
         await trio.sleep(10)
         assert [made.desk.results.about(job) is not None for job in jobs[:3]] == [True, True, False]
 
@@ -343,7 +343,7 @@ async def test_a_claimant_is_not_refused_for_this_nodes_full_disk(world: World) 
         made.shelf.full = True
         made.claim(job, BLOB)
         await trio.sleep((defaults.FETCH_TRIES + 1) * (defaults.REFUSE_PAUSE + 10))
-        assert made.shelf.asked > defaults.FETCH_TRIES and made.stands(job) is State.DONE
+        assert made.shelf.asked > defaults.FETCH_TRIES and made.stands(job) is JobState.DONE
         made.shelf.full, made.shelf.blobs["cd" * 32] = False, b"so be it"
         await trio.sleep(defaults.REFUSE_PAUSE + 10)
         assert (await made.desk.result(job, wait=False)).claimant == OTHER

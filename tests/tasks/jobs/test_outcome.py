@@ -8,7 +8,7 @@ import pytest
 from shoal.state.defaults import JOB_RESULT_BYTES
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadOutcome
-from shoal.tasks.jobs.outcome import Outcome, failed, pack_outcome, read_outcome
+from shoal.tasks.jobs.outcome import JobOutcome, failed, pack_outcome, read_outcome
 
 ROOT = "ab" * 32
 
@@ -16,13 +16,13 @@ ROOT = "ab" * 32
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome(text="so be it\n\x1b", size=10, tokens=3, reason="stop"),
-        Outcome(blob=ROOT, size=5000, tokens=900, reason="length"),
-        Outcome(error="bad-spec", message="nothing is asked"),
-        Outcome(),
+        JobOutcome(text="so be it\n\x1b", size=10, tokens=3, reason="stop"),
+        JobOutcome(blob=ROOT, size=5000, tokens=900, reason="length"),
+        JobOutcome(error="bad-spec", message="nothing is asked"),
+        JobOutcome(),
     ],
 )
-def test_outcomes_survive_a_round_trip(outcome: Outcome) -> None:
+def test_outcomes_survive_a_round_trip(outcome: JobOutcome) -> None:
     assert read_outcome(pack_outcome(outcome)) == outcome
 
 

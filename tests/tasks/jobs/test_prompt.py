@@ -12,7 +12,7 @@ import trio
 
 from shoal.state import defaults as state_defaults
 from shoal.state.claims.claimant import Claimant
-from shoal.state.claims.shares import Shares
+from shoal.state.claims.shares import WorkerRing
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
@@ -24,7 +24,7 @@ from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadSpec
 from shoal.tasks.jobs.local import IdleTime
 from shoal.tasks.jobs.prompt import KIND, Prompts, PromptSpec, pack_spec, read_spec, served
-from shoal.tasks.text.process import Message, TextDelta
+from shoal.tasks.text.process import ChatTurn, TextDelta
 from shoal.transport.identity import Identity, PeerId
 
 ROOT = "ab" * 32
@@ -36,7 +36,7 @@ FIELDS: dict[str, Any] = {"root": ROOT, "prompt": b"hello"}
     "spec",
     [
         PromptSpec(ROOT, "hello\nyou", name="tiny", raw=True, max_tokens=7),
-        PromptSpec(ROOT, None, (Message("system", "be"), Message("user", "é"))),
+        PromptSpec(ROOT, None, (ChatTurn("system", "be"), ChatTurn("user", "é"))),
         PromptSpec(ROOT, "x", sampling=Sampling(0.5, 3, 0.9, 2**64 - 1), stop=("\n", "end")),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_thousand_slow_specs_do_not_stall_the_loop() -> None:
         author, nonce = PEERS[number // 32], number.to_bytes(2)
         asked = Job(job_id(author, nonce), author, KIND, slow)
         jobs.changed(FeedName(author, "jobs", 0), asked.id, job_fact(asked, nonce))
-    shares, desk = Shares(), Desk()
+    shares, desk = WorkerRing(), Desk()
     shares.add(own)
     claimant = Claimant(
         own, jobs, shares, willing=desk.prompts.able, silent=lambda peer: 0.0, patience=lambda: 1.0

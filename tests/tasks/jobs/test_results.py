@@ -11,14 +11,14 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.outcome import Outcome
-from shoal.tasks.jobs.results import Result, Results
+from shoal.tasks.jobs.outcome import JobOutcome
+from shoal.tasks.jobs.results import Results, StoredResult
 from shoal.transport.identity import PeerId
 
 FOLDER = Path("/data/jobs")
-RESULT = Result(
+RESULT = StoredResult(
     "ab" * 32, "prompt", "tiny", "Once\nupon é", PeerId("1" * 52), 2,
-    Outcome(text="a\x1bb", size=3, tokens=7, reason="length"), came=1e9,
+    JobOutcome(text="a\x1bb", size=3, tokens=7, reason="length"), came=1e9,
     made=1_700_000_000_000_001, prompt="Once\nupon é" * 200,
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ async def test_results_survive_the_daemon(world: World) -> None:
 
 
 async def test_the_longest_result_is_read_back(world: World) -> None:
-    long = Outcome(text="x" * defaults.RESULT_BYTES, size=defaults.RESULT_BYTES, tokens=9)
+    long = JobOutcome(text="x" * defaults.RESULT_BYTES, size=defaults.RESULT_BYTES, tokens=9)
     async with disk(world) as host:
         results = await opened(host)
         await results.put(replace(RESULT, outcome=long))
@@ -76,7 +76,7 @@ async def test_read_results_expire_after_a_day_and_others_after_a_month(world: W
         now = host.wall()
         for number, job in enumerate(("ab" * 32, "cd" * 32)):
             await results.put(
-                Result(job, "prompt", "tiny", "", RESULT.claimant, 1, Outcome(), came=now)
+                StoredResult(job, "prompt", "tiny", "", RESULT.claimant, 1, JobOutcome(), came=now)
             )
             if number == 0:
                 await results.take(job)

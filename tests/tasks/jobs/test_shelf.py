@@ -11,7 +11,7 @@ import trio
 from shoal.dht.content.library import Library
 from shoal.dht.content.tree import TOP_FANOUT, Tree, build
 from shoal.dht.defaults import CHUNK
-from shoal.dht.exchange.exchange import Exchange
+from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
@@ -62,7 +62,7 @@ class Desk:
         self.shelf = Shelf(
             host,
             Storage(self.library, self._make_room, self.withdrawn.append),
-            cast(Exchange, self.exchange),
+            cast(ChunkExchange, self.exchange),
             FOLDER,
             linked=list,
         )

@@ -10,12 +10,12 @@ import trio
 
 from shoal.state import defaults as state_defaults
 from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.views.jobs import Job, Jobs, Standing, State
+from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.local import IdleTime, LocalNode, Terms
-from shoal.tasks.jobs.outcome import Outcome, read_outcome
+from shoal.tasks.jobs.local import IdleTime, JobNode, WorkTerms
+from shoal.tasks.jobs.outcome import JobOutcome, read_outcome
 from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
@@ -40,7 +40,7 @@ class Runner:
     def able(self, job: Job) -> bool:
         return True
 
-    async def run(self, job: Job, progress: Callable[[int], None]) -> Outcome:
+    async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         assert self.claimed(job.id), "the claim is on disk before the work begins"
         self.began.append(job.id)
         for second in range(int(WORK)):
@@ -49,7 +49,7 @@ class Runner:
         if self.errors:
             raise self.errors.pop(0)
         self.ended.append(job.id)
-        return Outcome(text=self.text, tokens=1)
+        return JobOutcome(text=self.text, tokens=1)
 
 
 class Desk:
@@ -68,8 +68,8 @@ class Desk:
 
     def boot(self) -> None:
         self.worker = Worker(
-            LocalNode(cast(Host, FakeHost()), self.state.state, ME),
-            Terms(
+            JobNode(cast(Host, FakeHost()), self.state.state, ME),
+            WorkTerms(
                 IdleTime(lambda: self.waited_for),
                 ready=lambda: self.ready,
                 accepts=lambda author: author not in self.out,
@@ -84,11 +84,11 @@ class Desk:
         claim = new_claim(peer, job, attempt, **more)  # type: ignore[arg-type]
         self.state.hear(peer, "claims", job, claim_fact(claim))
 
-    def stands(self, job: str) -> State | None:
+    def stands(self, job: str) -> JobState | None:
         standing = self.state.views.jobs.get(job)
         return None if standing is None else standing.state
 
-    def outcome(self, job: str) -> Outcome:
+    def outcome(self, job: str) -> JobOutcome:
         standing = self.state.views.jobs.get(job)
         assert standing is not None and standing.claim is not None
         return read_outcome(standing.claim.result)
@@ -108,9 +108,9 @@ async def test_a_job_is_claimed_done_and_reported(autojump_clock: object) -> Non
     async with desk() as made:
         job = made.state.submit(0)
         await trio.sleep(5)
-        assert made.stands(job) is State.CLAIMED and made.worker.at == job
+        assert made.stands(job) is JobState.CLAIMED and made.worker.at == job
         await trio.sleep(WORK)
-        assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
+        assert made.stands(job) is JobState.DONE and made.outcome(job).text == "3"
         assert made.worker.at is None and made.worker.done == 1
 
 
@@ -130,7 +130,7 @@ async def test_progress_keeps_the_lease(autojump_clock: object) -> None:
         said = [fact for fact in made.state.said("claims", job) if fact and "done" not in fact]
         steps = [fact.get("step", 0) for fact in said]
         assert steps == sorted(steps) and 2 <= len(set(steps)) <= 3
-        assert made.stands(job) is State.DONE
+        assert made.stands(job) is JobState.DONE
 
 
 async def test_a_lease_of_a_second_writes_no_more(autojump_clock: object) -> None:
@@ -161,12 +161,12 @@ async def test_no_job_begins_while_an_interactive_request_runs(autojump_clock: o
         made.waited_for = 1
         job = made.state.submit(0)
         await trio.sleep(30)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         assert does_jobs(made.state.views.members, ME)
         made.waited_for = 0
         made.ready = False
         await trio.sleep(30)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         assert not does_jobs(made.state.views.members, ME), "or jobs would fall to it first"
         made.ready = True
         await trio.sleep(5)
@@ -178,7 +178,7 @@ async def test_jobs_of_excluded_authors_are_not_done(autojump_clock: object) -> 
         made.out = {AUTHOR}
         job = made.state.submit(0)
         await trio.sleep(300)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         made.out.clear()
         await trio.sleep(5)
         assert made.worker.at == job
@@ -209,13 +209,13 @@ async def test_failures_are_retried_and_then_left_to_others(autojump_clock: obje
         made.runner.errors = [SessionError("stage-lost", "gone")] * 2
         job = made.state.submit(0)
         await trio.sleep(3 * WORK + 25)
-        assert made.stands(job) is State.DONE and made.runner.began == [job] * 3
+        assert made.stands(job) is JobState.DONE and made.runner.began == [job] * 3
         made.runner.errors = [SessionError("stage-lost", "gone")] * 3
         left = made.state.submit(1, lease=100.0)
         await trio.sleep(3 * WORK + 25)
-        assert made.stands(left) is State.OPEN, "left to others for a while"
+        assert made.stands(left) is JobState.OPEN, "left to others for a while"
         await trio.sleep(120)
-        assert made.stands(left) is State.DONE
+        assert made.stands(left) is JobState.DONE
 
 
 async def test_a_job_that_always_fails_is_given_up(autojump_clock: object) -> None:
@@ -223,7 +223,7 @@ async def test_a_job_that_always_fails_is_given_up(autojump_clock: object) -> No
         made.runner.errors = [SessionError("worker-crashed", "the engine died")] * 1000
         job = made.state.submit(0, lease=50.0)
         await trio.sleep(600)
-        assert made.stands(job) is State.DONE
+        assert made.stands(job) is JobState.DONE
         assert made.outcome(job).error == "worker-crashed"
         assert len(made.runner.began) == defaults.TRIES * defaults.FAILURES
 
@@ -234,9 +234,9 @@ async def test_a_lack_of_capacity_is_not_a_failure(code: str, autojump_clock: ob
         made.runner.errors = [SessionError(code, "later")] * 20
         job = made.state.submit(0, lease=50.0)
         await trio.sleep(1000)
-        assert made.stands(job) in (State.OPEN, State.CLAIMED)
+        assert made.stands(job) in (JobState.OPEN, JobState.CLAIMED)
         await trio.sleep(1000)
-        assert made.stands(job) is State.DONE and made.outcome(job).text == "3"
+        assert made.stands(job) is JobState.DONE and made.outcome(job).text == "3"
 
 
 async def test_a_busy_stage_does_not_cost_a_job_its_lease(autojump_clock: object) -> None:
@@ -244,7 +244,7 @@ async def test_a_busy_stage_does_not_cost_a_job_its_lease(autojump_clock: object
         made.runner.errors = [SessionError("busy", "this stage has sessions that are waited for")]
         job = made.state.submit(0)
         await trio.sleep(2 * WORK + state_defaults.CLAIM_PAUSE + 8)
-        assert made.stands(job) is State.DONE
+        assert made.stands(job) is JobState.DONE
 
 
 async def test_a_long_result_is_a_blob_and_is_dropped_with_its_claim(
@@ -268,10 +268,10 @@ async def test_another_node_does_the_job_if_the_shelf_is_full(autojump_clock: ob
         made.runner.text, made.shelf.full = "x" * 5000, True
         job = made.state.submit(0)
         await trio.sleep(WORK + 5)
-        assert made.stands(job) is State.OPEN and made.troubles[-1] is not None
+        assert made.stands(job) is JobState.OPEN and made.troubles[-1] is not None
         made.shelf.full = False
         await trio.sleep(state_defaults.JOB_LEASE[1] + WORK + 5)
-        assert made.stands(job) is State.DONE and made.troubles[-1] is None
+        assert made.stands(job) is JobState.DONE and made.troubles[-1] is None
 
 
 async def test_a_text_that_is_too_large_is_an_error(autojump_clock: object) -> None:
@@ -287,10 +287,10 @@ async def test_a_feed_without_room_claims_nothing(autojump_clock: object) -> Non
         made.state.full = "claims"
         job = made.state.submit(0, lease=20.0)
         await trio.sleep(10)
-        assert made.stands(job) is State.OPEN and not made.runner.began
+        assert made.stands(job) is JobState.OPEN and not made.runner.began
         made.state.full = ""
         await trio.sleep(40)
-        assert made.stands(job) is State.DONE
+        assert made.stands(job) is JobState.DONE
 
 
 async def test_no_author_takes_all_the_space_for_claims(autojump_clock: object) -> None:
@@ -301,10 +301,10 @@ async def test_no_author_takes_all_the_space_for_claims(autojump_clock: object) 
             made.claim(ME, job, done=True, result=bytes(800))
         more = made.state.submit(10_000)
         await trio.sleep(20)
-        assert made.stands(more) is State.OPEN
+        assert made.stands(more) is JobState.OPEN
         lone = made.state.submit(0, OTHER)
         await trio.sleep(20)
-        assert made.stands(lone) is State.OPEN, "there is no room at all"
+        assert made.stands(lone) is JobState.OPEN, "there is no room at all"
         for number in range(ROOM // 2000, ROOM // 1000):
             made.state.withdraw(made.state.submit(number))
         for claim in list(made.state.views.jobs.claims_by(ME)):
@@ -312,8 +312,8 @@ async def test_no_author_takes_all_the_space_for_claims(autojump_clock: object) 
             if standing is not None and standing.job is None:
                 made.state.hear(ME, "claims", claim.job, None)
         await trio.sleep(2 * WORK)
-        assert made.stands(more) is State.OPEN, "it has half of it"
-        assert made.stands(lone) is State.DONE
+        assert made.stands(more) is JobState.OPEN, "it has half of it"
+        assert made.stands(lone) is JobState.DONE
 
 
 async def test_claims_are_removed_sooner_if_space_is_scarce(autojump_clock: object) -> None:
@@ -335,7 +335,7 @@ async def test_the_job_of_a_killed_run_is_resumed(autojump_clock: object) -> Non
         made.shelf.blobs["ee" * 32] = b"nobody was told of it"
         nursery.start_soon(made.worker.run)
         await trio.sleep(WORK + 5)
-        assert made.stands(job) is State.DONE and made.runner.began == [job]
+        assert made.stands(job) is JobState.DONE and made.runner.began == [job]
         assert not made.shelf.blobs
         nursery.cancel_scope.cancel()
 
@@ -362,9 +362,9 @@ async def test_a_stopping_node_withdraws_its_claim(autojump_clock: object) -> No
         began = trio.current_time()
         await made.worker.leave()
         assert trio.current_time() - began < 4 * STORE
-        assert made.stands(job) is State.OPEN and made.state.facts == {}
+        assert made.stands(job) is JobState.OPEN and made.state.facts == {}
         await trio.sleep(30)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
 
 
 async def test_no_work_begins_while_the_disk_refuses_claims(autojump_clock: object) -> None:
@@ -372,14 +372,14 @@ async def test_no_work_begins_while_the_disk_refuses_claims(autojump_clock: obje
         made.state.stored = False
         job = made.state.submit(0)
         await trio.sleep(60)
-        assert not made.runner.began and made.stands(job) is State.OPEN
+        assert not made.runner.began and made.stands(job) is JobState.OPEN
 
 
 async def test_jobs_of_an_unknown_kind_are_not_done(autojump_clock: object) -> None:
     async with desk() as made:
         job = made.state.submit(0, kind="training")
         await trio.sleep(60)
-        assert made.stands(job) is State.OPEN
+        assert made.stands(job) is JobState.OPEN
         assert AUTHOR not in made.worker.crew.shares
 
 
@@ -420,7 +420,7 @@ def count_looks(jobs: Jobs) -> list[int]:
     """Count the jobs that are examined from now on."""
     looked, get = [0], jobs.get
 
-    def counted(subject: str) -> Standing | None:
+    def counted(subject: str) -> JobStanding | None:
         looked[0] += 1
         return get(subject)
 

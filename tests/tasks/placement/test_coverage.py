@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import DType
-from shoal.tasks.placement.coverage import Coverage, Sizes, Span
+from shoal.tasks.placement.coverage import Coverage, LayerSizes, Span
 from shoal.tasks.placement.holes import needed_bytes, parts_of
 from shoal.transport.identity import PeerId
 
@@ -93,7 +93,7 @@ def swarms(draw: st.DrawFn) -> tuple[Architecture, DType, list[MemberRecord], in
         vocabulary=draw(st.sampled_from([10, 100, 3000])),
     )
     dtype: DType = draw(st.sampled_from(["float32", "bfloat16"]))
-    layer = Sizes.of(arch, dtype).layer
+    layer = LayerSizes.of(arch, dtype).layer
     memory = st.integers(layer // 2, layer * (arch.layers + 3))
     ends = st.integers(0, arch.layers + 1)
     members = []
@@ -118,17 +118,17 @@ def test_the_choice_is_that_of_a_search_over_all_ranges(
     for record in members:
         if taken := searched.choose(record.capacity.memory_bytes):
             searched.add(*taken)
-        taken = coverage.choose(Sizes.of(arch, dtype), record.capacity.memory_bytes)
+        taken = coverage.choose(LayerSizes.of(arch, dtype), record.capacity.memory_bytes)
         if taken is not None:
             coverage.add(*taken)
-    assert coverage.choose(Sizes.of(arch, dtype), memory) == searched.choose(memory)
+    assert coverage.choose(LayerSizes.of(arch, dtype), memory) == searched.choose(memory)
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.booleans(), st.sampled_from(["float32", "bfloat16"]))
 def test_sizes_are_those_of_the_tensors(layers: int, tied: bool, dtype: DType) -> None:
     arch = model(layers, tied=tied)
-    sizes = Sizes.of(arch, dtype)
+    sizes = LayerSizes.of(arch, dtype)
     for start, stop in combinations(range(layers + 1), 2):
         exact = needed_bytes(arch, parts_of(start, stop, layers), dtype)
         assert sizes.of_span(start, stop) == exact

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from shoal.netsim.daemons.placements import Outcome, Placements
+from shoal.netsim.daemons.placements import PlacementOutcome, PlacementSwarm
 from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
 from shoal.tasks.defaults import (
     CLAIM_LONGEST,
@@ -15,7 +15,7 @@ from shoal.tasks.defaults import (
     PLACES,
     SPREAD_SETTLE,
 )
-from shoal.tasks.placement.coverage import Sizes, Span
+from shoal.tasks.placement.coverage import LayerSizes, Span
 from shoal.tasks.placement.placing import Facts, Placing
 from shoal.tasks.placement.plan import Place
 from shoal.transport.identity import PeerId
@@ -23,7 +23,7 @@ from shoal.transport.identity import PeerId
 ROOT, OTHER = "ab" * 32, "cd" * 32
 OWN, B = PeerId("a"), PeerId("b")
 FIRST = PeerId("0")  # of two nodes that can move, it stays
-SIZES = Sizes(6, 10, 0, 0, 60)
+SIZES = LayerSizes(6, 10, 0, 0, 60)
 HOLE_S, MOVES = 30.0, 2
 
 
@@ -45,7 +45,7 @@ def test_of_two_that_claim_the_same_one_takes_other_layers() -> None:
     spans = [each.look(0.0, SIZES, [place((3, 6), peer=PeerId("c"))]).span for each in claiming]
     assert spans == [(0, 3)] * 2
     told = [place((0, 3), Rank.CLAIMS, peer) for peer in (B, OWN)]
-    beyond = Sizes(9, 10, 0, 0, 90)
+    beyond = LayerSizes(9, 10, 0, 0, 90)
     found = [
         each.look(1.0, beyond, [place((3, 6), peer=PeerId("c")), other]).span
         for each, other in zip(claiming, told, strict=True)
@@ -86,7 +86,7 @@ def test_ever_changing_claims_of_another_node_do_not_keep_it_from_loading() -> N
 
 
 def test_another_node_cannot_make_it_move_for_ever() -> None:
-    placing, moves, sizes = Placing(OWN, 40), 0, Sizes(8, 10, 0, 0, 80)
+    placing, moves, sizes = Placing(OWN, 40), 0, LayerSizes(8, 10, 0, 0, 80)
     placing.hold((4, 8))
     for second in range(3600):
         theirs = place((0, 4 + second // 30 % 2), Rank.FIXED)
@@ -103,7 +103,7 @@ def test_a_claim_is_withdrawn_if_another_node_fills_the_hole() -> None:
 
 
 def test_it_waits_longer_if_not_all_layers_can_be_served() -> None:
-    large = Sizes(12, 10, 0, 0, 120)
+    large = LayerSizes(12, 10, 0, 0, 120)
     assert held((0, 3)).look(0.0, large, [place((0, 3), peer=FIRST)]).wake == SPREAD_SETTLE
 
 
@@ -156,22 +156,22 @@ def test_a_flood_of_members_is_bounded() -> None:
     assert len(found) == PLACES and found[0].peer == "x"
 
 
-def check(outcomes: list[Outcome]) -> None:
+def check(outcomes: list[PlacementOutcome]) -> None:
     assert max(outcome.hole_s for outcome in outcomes) <= HOLE_S
     assert max(outcome.moves for outcome in outcomes) <= MOVES
 
 
 def test_swarms_that_start_restart_and_die_fill_their_holes() -> None:
-    check([Placements(seed).run() for seed in range(25)])
+    check([PlacementSwarm(seed).run() for seed in range(25)])
 
 
 def test_without_looking_again_holes_stay() -> None:
-    holes = [Placements(seed, standing=False).run().hole_s for seed in range(20)]
+    holes = [PlacementSwarm(seed, standing=False).run().hole_s for seed in range(20)]
     assert max(holes) > HOLE_S
 
 
 @pytest.mark.ci
 def test_a_thousand_swarms_fill_their_holes() -> None:
     began = time.process_time()
-    check([Placements(seed).run() for seed in range(1000)])
+    check([PlacementSwarm(seed).run() for seed in range(1000)])
     assert time.process_time() - began < 60

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from shoal.netsim.daemons.placements import suffices
 from shoal.state.membership.record import Rank
 from shoal.tasks.defaults import PLACES
-from shoal.tasks.placement.coverage import Sizes, Span
+from shoal.tasks.placement.coverage import LayerSizes, Span
 from shoal.tasks.placement.plan import Place, Plan, has_chain, plan
 from shoal.transport.identity import PeerId
 
 LAYERS = 12
-SIZES = Sizes(LAYERS, 10, 0, 0, LAYERS * 10)
+SIZES = LayerSizes(LAYERS, 10, 0, 0, LAYERS * 10)
 
 
 def place(
@@ -99,7 +99,7 @@ def test_layers_that_an_owner_named_stay() -> None:
 
 def test_a_node_that_can_hold_an_end_replaces_one_that_cannot() -> None:
     """Each layer needs a node of its own, and only two nodes can hold the embedding or the head."""
-    sizes = Sizes(3, 10, 1, 1, 31)
+    sizes = LayerSizes(3, 10, 1, 1, 31)
     places = [Place(PeerId("a"), 11, (0, 1), Rank.CLAIMS)]
     places += [Place(PeerId(peer), 10, None, Rank.SEEKS) for peer in "bc"]
     places.append(Place(PeerId("d"), 11, None, Rank.SEEKS))
@@ -120,10 +120,10 @@ def test_nodes_that_fit_no_layer_have_no_span() -> None:
 
 
 @st.composite
-def swarms(draw: st.DrawFn) -> tuple[Sizes, list[Place]]:
+def swarms(draw: st.DrawFn) -> tuple[LayerSizes, list[Place]]:
     layers = draw(st.integers(1, 16))
     first, last = draw(st.integers(0, 40)), draw(st.integers(0, 40))
-    sizes = Sizes(layers, 10, first, last, layers * 10 + max(first, last))
+    sizes = LayerSizes(layers, 10, first, last, layers * 10 + max(first, last))
     found = []
     for number in range(draw(st.integers(0, 8))):
         memory = draw(st.integers(0, layers * 12))
@@ -142,7 +142,7 @@ def swarms(draw: st.DrawFn) -> tuple[Sizes, list[Place]]:
 @settings(deadline=None, max_examples=80)
 @given(swarms())
 def test_with_enough_memory_there_is_a_chain_and_all_nodes_agree(
-    swarm: tuple[Sizes, list[Place]],
+    swarm: tuple[LayerSizes, list[Place]],
 ) -> None:
     sizes, places = swarm
     found = plan(sizes, places)
@@ -160,7 +160,7 @@ def test_with_enough_memory_there_is_a_chain_and_all_nodes_agree(
 @settings(deadline=None, max_examples=40)
 @given(swarms())
 def test_a_finished_plan_is_stable(
-    swarm: tuple[Sizes, list[Place]],
+    swarm: tuple[LayerSizes, list[Place]],
 ) -> None:
     sizes, places = swarm
     found = plan(sizes, places)
@@ -175,7 +175,7 @@ def test_a_finished_plan_is_stable(
 
 def test_many_gaps_take_little_time() -> None:
     """Each second layer is missing, and each node has room for one more."""
-    sizes = Sizes(1024, 10, 0, 0, 10240)
+    sizes = LayerSizes(1024, 10, 0, 0, 10240)
     places = [place(f"{n:04}", 2, (2 * n, 2 * n + 1)) for n in range(PLACES)]
     began = time.process_time()
     assert plan(sizes, places).complete
@@ -185,7 +185,7 @@ def test_many_gaps_take_little_time() -> None:
 @pytest.mark.parametrize("dead", [False, True])
 def test_a_thousand_nodes_of_a_thousand_layers_take_little_time(dead: bool) -> None:
     lot, layers = random.Random(1), 1024
-    sizes = Sizes(layers, 10, 30, 30, layers * 10 + 60)
+    sizes = LayerSizes(layers, 10, 30, 30, layers * 10 + 60)
     places, at = [], 0
     for number in range(1000):
         count = lot.randint(4, 40)
@@ -203,7 +203,7 @@ def test_a_thousand_nodes_of_a_thousand_layers_take_little_time(dead: bool) -> N
 def test_facts_of_strangers_do_not_keep_the_planner_busy() -> None:
     """No node that seeks layers can hold the embedding, and no node of the chain is freed that
     can."""
-    sizes = Sizes(4096, 10, 10_000, 0, 4096 * 10 + 10_000)
+    sizes = LayerSizes(4096, 10, 10_000, 0, 4096 * 10 + 10_000)
     places = [Place(PeerId(f"s{n:03d}"), 5000, None, Rank.SEEKS) for n in range(430)]
     places += [
         Place(PeerId(f"h{n:02d}"), 5000, (2100 + 20 * n, 2101 + 20 * n), Rank.HOLDS)

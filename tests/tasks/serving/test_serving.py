@@ -10,20 +10,20 @@ import trio.testing
 
 from shoal.dht.content.library import Library
 from shoal.dht.errors import ModelError
-from shoal.dht.exchange.exchange import Exchange
-from shoal.dht.names import Meaning
+from shoal.dht.exchange.exchange import ChunkExchange
+from shoal.dht.names import NameMeaning
 from shoal.state.membership.record import Aim, MemberRecord, ModelName, Rank, ShardRecord
 from shoal.tasks.defaults import CLAIM_WAIT, DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE, SERVE_RETRY
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
-from shoal.tasks.inference.sources import Find, Sources
+from shoal.tasks.inference.sources import Find, ModelSources
 from shoal.tasks.inference.stage import Stage
-from shoal.tasks.placement.demand import Backing, Choice
+from shoal.tasks.placement.demand import Backing, ServingChoice
 from shoal.tasks.placement.holes import needed_bytes
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.serving import Device, RestartingEngine, Serving, ServingSettings
+from shoal.tasks.serving.serving import RestartingEngine, Serving, ServingDevice, ServingSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import CONFIG, small_manifest
@@ -64,10 +64,10 @@ class World:
         self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
         self.serving = Serving(
             host,
-            Device(self.stage, cast(RestartingEngine, self.engine) if engine else None),
-            Sources(
+            ServingDevice(self.stage, cast(RestartingEngine, self.engine) if engine else None),
+            ModelSources(
                 cast(Library, self.library),
-                cast(Exchange, self.exchange),
+                cast(ChunkExchange, self.exchange),
                 self.directory,
                 names=find,
             ),
@@ -294,11 +294,11 @@ async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: obje
     """No linked member names it: the lookup is repeated, and name and meaning are stored."""
     asked: list[float] = []
 
-    async def find(name: str) -> Meaning:
+    async def find(name: str) -> NameMeaning:
         asked.append(trio.current_time())
         if len(asked) < 3:
             raise ModelError("unknown-model", f"no model {name}")
-        return Meaning("far", world.manifest.root, 2, 100)
+        return NameMeaning("far", world.manifest.root, 2, 100)
 
     world = World(find=find, model="far@ab")
 
@@ -319,7 +319,7 @@ async def test_the_owners_model_is_found_beyond_the_members(autojump_clock: obje
 
 @pytest.mark.trio
 async def test_a_name_of_several_models_is_not_waited_for(autojump_clock: object) -> None:
-    async def find(name: str) -> Meaning:
+    async def find(name: str) -> NameMeaning:
         raise ModelError("ambiguous-model", "it means 2 models", hint="NAME@HASH")
 
     world = World(find=find, model="far")
@@ -435,9 +435,9 @@ async def test_other_nodes_cannot_make_it_change_models_for_ever(
     world = World(layers=None)
     world.other_has_it()
 
-    async def other_model(self: Choosing, root: str) -> Choice:
+    async def other_model(self: Choosing, root: str) -> ServingChoice:
         await trio.lowlevel.checkpoint()
-        return Choice(root, "others say so", True)
+        return ServingChoice(root, "others say so", True)
 
     monkeypatch.setattr(Choosing, "other_model", other_model)
 

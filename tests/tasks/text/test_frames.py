@@ -4,10 +4,10 @@ import pytest
 
 from shoal.tasks.errors import TextError
 from shoal.tasks.text.frames import (
+    ChildReply,
     Decoded,
     FrameReader,
     Ids,
-    Reply,
     TextInfo,
     pack_frame,
     unpack_body,
@@ -44,10 +44,10 @@ def test_a_frame_without_a_map_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "reply"),
     [
-        (Reply, {}),
-        (Reply, {"id": "1"}),
-        (Reply, {"id": 1, "code": "text-failed", "message": "\x1b[2J"}),
-        (Reply, {"id": 1, "code": "c" * 65}),
+        (ChildReply, {}),
+        (ChildReply, {"id": "1"}),
+        (ChildReply, {"id": 1, "code": "text-failed", "message": "\x1b[2J"}),
+        (ChildReply, {"id": 1, "code": "c" * 65}),
         (Ids, {"ids": b"abc"}),
         (Ids, {"ids": [1]}),
         (Decoded, {"window": "a"}),

@@ -21,7 +21,7 @@ from shoal.tasks.text.frames import pack_frame
 from shoal.tasks.text.process import (
     CHILD,
     ENVIRONMENT,
-    Message,
+    ChatTurn,
     ModelFiles,
     TextDelta,
     TextProcess,
@@ -29,7 +29,7 @@ from shoal.tasks.text.process import (
 from shoal.transport.host.real import RealChild, RealHost
 
 Files = Callable[..., ModelFiles]
-USER = (Message("user", "Hi"),)
+USER = (ChatTurn("user", "Hi"),)
 
 
 class WatchedHost(RealHost):
@@ -54,7 +54,7 @@ async def running(files: ModelFiles, host: RealHost | None = None) -> AsyncItera
         nursery.cancel_scope.cancel()
 
 
-async def code_of(text: TextProcess, messages: tuple[Message, ...] = USER) -> str:
+async def code_of(text: TextProcess, messages: tuple[ChatTurn, ...] = USER) -> str:
     with pytest.raises(TextError) as caught:
         await text.encode_chat(messages)
     return caught.value.code
@@ -83,7 +83,7 @@ async def test_a_conversation_goes_through_the_template(
     files: Files, bytes_tokenizer: Tokenizer
 ) -> None:
     expected = "<s><|user|>Hi</s><|assistant|>Yes.</s><|user|>And?</s><|assistant|>"
-    turns = (*USER, Message("assistant", "Yes."), Message("user", "And?"))
+    turns = (*USER, ChatTurn("assistant", "Yes."), ChatTurn("user", "And?"))
     async with running(files()) as text:
         ids = await text.encode_chat(turns)
         assert ids == bytes_tokenizer.encode(expected, add_special_tokens=False).ids

@@ -11,10 +11,10 @@ from shoal.state.errors import FeedFull
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.scan import fact_bytes
 from shoal.state.service import State
-from shoal.state.views.usage import Count, usage_fact, usage_key
+from shoal.state.views.usage import UsageCount, usage_fact, usage_key
 from shoal.tasks import defaults
 from shoal.tasks.usage.accounting import Accounting, merged, others_key
-from shoal.tasks.usage.metering import Meter, Use
+from shoal.tasks.usage.metering import UsageMeter, Use
 from shoal.transport.identity import Identity, PeerId
 
 OWN, OTHER = [Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2)]
@@ -53,8 +53,8 @@ class Feed:
         return list(self.facts)
 
 
-def desk(feed: Feed) -> tuple[Meter, Accounting]:
-    meter = Meter(OWN)
+def desk(feed: Feed) -> tuple[UsageMeter, Accounting]:
+    meter = UsageMeter(OWN)
     return meter, Accounting(cast(State, feed), OWN, meter)
 
 
@@ -65,7 +65,7 @@ def test_sums_survive_restarts() -> None:
         meter.read(Use(OTHER, ROOT), 10)
         meter.made(Use(OTHER, ROOT), tokens=1, seconds=2.0)
         accounting.write()
-    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(0, 20, 2, 4000))}
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(UsageCount(0, 20, 2, 4000))}
 
 
 def test_a_full_feed_gets_the_counts_later() -> None:
@@ -77,12 +77,12 @@ def test_a_full_feed_gets_the_counts_later() -> None:
     assert feed.facts == {}
     feed.full = False
     accounting.write()
-    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(1))}
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(UsageCount(1))}
 
 
 @pytest.mark.trio
 async def test_a_job_is_charged_to_its_author_once_that_is_known(autojump_clock: object) -> None:
-    feed, meter, authors = Feed(), Meter(OWN), dict[str, PeerId]()
+    feed, meter, authors = Feed(), UsageMeter(OWN), dict[str, PeerId]()
     accounting = Accounting(
         cast(State, feed), OWN, meter, lambda use: authors.get(use.job) if use.job else use.gateway
     )
@@ -97,14 +97,14 @@ async def test_a_job_is_charged_to_its_author_once_that_is_known(autojump_clock:
             await trio.sleep(defaults.USAGE_LOOK * 5)
             authors.clear()  # taken out before the sums are written
     assert feed.facts == {
-        usage_key(CLIENTS[0], ROOT): usage_fact(Count(2)),
-        usage_key(OTHER, ROOT): usage_fact(Count(1)),
+        usage_key(CLIENTS[0], ROOT): usage_fact(UsageCount(2)),
+        usage_key(OTHER, ROOT): usage_fact(UsageCount(1)),
     }
 
 
 @pytest.mark.trio
 async def test_a_gateway_that_invents_jobs_is_charged_at_once(autojump_clock: object) -> None:
-    looked, meter = [0], Meter(OWN)
+    looked, meter = [0], UsageMeter(OWN)
 
     def payer(use: Use) -> PeerId | None:
         looked[0] += 1
@@ -122,17 +122,17 @@ async def test_a_gateway_that_invents_jobs_is_charged_at_once(autojump_clock: ob
         assert looked[0] <= defaults.USAGE_UNKNOWN
         nursery.cancel_scope.cancel()
     accounting.write(last=True)
-    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(requests=1000))}
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(UsageCount(requests=1000))}
 
 
 def test_a_stopping_node_charges_the_gateways_of_unknown_jobs() -> None:
-    feed, meter = Feed(), Meter(OWN)
+    feed, meter = Feed(), UsageMeter(OWN)
     accounting = Accounting(cast(State, feed), OWN, meter, lambda use: None)
     meter.opened(Use(OTHER, ROOT, "unknown"))
     accounting.write()
     assert feed.facts == {}
     accounting.write(last=True)
-    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(Count(1))}
+    assert feed.facts == {usage_key(OTHER, ROOT): usage_fact(UsageCount(1))}
 
 
 def test_stored_sums_are_read_before_they_are_written() -> None:
@@ -148,22 +148,22 @@ def test_stored_sums_are_read_before_they_are_written() -> None:
 
 
 def test_the_smallest_users_are_merged_and_nothing_is_lost() -> None:
-    counted = {(peer, ROOT): Count(1, 1, 1, number) for number, peer in enumerate(CLIENTS)}
+    counted = {(peer, ROOT): UsageCount(1, 1, 1, number) for number, peer in enumerate(CLIENTS)}
     sums = merged(OWN, {}, counted)
     assert len(sums) == defaults.USAGE_USERS + 1
-    total = Count()
+    total = UsageCount()
     for count in sums.values():
         total += count
     assert total.requests == len(CLIENTS)
     assert total.busy_ms == sum(range(len(CLIENTS)))
-    assert sums[others_key(OWN)] == Count(40, 40, 40, sum(range(40)))
-    again = merged(OWN, sums, {(CLIENTS[0], ROOT): Count(busy_ms=10**6)})
+    assert sums[others_key(OWN)] == UsageCount(40, 40, 40, sum(range(40)))
+    again = merged(OWN, sums, {(CLIENTS[0], ROOT): UsageCount(busy_ms=10**6)})
     assert usage_key(CLIENTS[0], ROOT) in again, "a user with more usage has its own sum again"
     assert again[others_key(OWN)].requests == 41
 
 
-@pytest.mark.parametrize("count", [Count(2**53, 2**53, 2**53, 2**53)])
-def test_the_feed_has_room_for_the_maximum_of_users(count: Count) -> None:
+@pytest.mark.parametrize("count", [UsageCount(2**53, 2**53, 2**53, 2**53)])
+def test_the_feed_has_room_for_the_maximum_of_users(count: UsageCount) -> None:
     value = msgpack.packb(usage_fact(count))
     size = (defaults.USAGE_USERS + 1) * fact_bytes(usage_key(OTHER, ROOT), value)
     kind = KINDS["usage"]

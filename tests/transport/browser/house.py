@@ -8,7 +8,7 @@ import trio
 
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
-from shoal.transport.browser.gate import Gate
+from shoal.transport.browser.gate import BrowserGate
 from shoal.transport.bytestream import PathKind
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DialFailed
@@ -26,7 +26,7 @@ class HouseNode:
     """A node with a gate for browsers."""
 
     node: Node
-    gate: Gate
+    gate: BrowserGate
     nursery: trio.Nursery
 
     @property
@@ -55,7 +55,7 @@ async def open_node(
 
         identity = Identity.from_seed(bytes([SEED]) * 32)
         limits = limits or BrowserLimits(joins_per_minute=1000)
-        gate = Gate(RealHost(), identity, deliver, limits=limits)
+        gate = BrowserGate(RealHost(), identity, deliver, limits=limits)
         await nursery.start(gate.run, LOOPBACK, 0)
         yield HouseNode(node, gate, nursery)
         nursery.cancel_scope.cancel()

@@ -3,14 +3,14 @@
 import pytest
 
 from shoal.transport.browser import defaults
-from shoal.transport.browser.exchange import Exchange, Refusal, Request, Response
+from shoal.transport.browser.exchange import HttpExchange, HttpRefusal, HttpRequest, HttpResponse
 from tests.transport.browser.requests import http
 
 
 def test_a_request_comes_in_pieces() -> None:
-    exchange = Exchange()
+    exchange = HttpExchange()
     data = http("POST", "/webrtc?x=1", "localhost:1", b"body", X_Other="y")
-    found: Request | None = None
+    found: HttpRequest | None = None
     for at in range(len(data)):
         assert found is None
         found = exchange.receive(data[at : at + 1])
@@ -20,20 +20,20 @@ def test_a_request_comes_in_pieces() -> None:
 
 
 def test_an_answer_ends_the_connection() -> None:
-    exchange = Exchange()
+    exchange = HttpExchange()
     exchange.receive(http("GET", "/", "localhost:1"))
-    said = exchange.respond(Response(200, b"page", {"Content-Type": "text/html"}))
+    said = exchange.respond(HttpResponse(200, b"page", {"Content-Type": "text/html"}))
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n") and body == b"page"
     assert b"Connection: close" in head and b"Content-Length: 4" in head
-    assert exchange.respond(Response(200)) == b""
+    assert exchange.respond(HttpResponse(200)) == b""
 
 
 @pytest.mark.parametrize("status", [200, 404])
 def test_a_response_to_head_has_no_body(status: int) -> None:
-    exchange = Exchange()
+    exchange = HttpExchange()
     exchange.receive(http("HEAD", "/", "localhost:1"))
-    said = exchange.respond(Response(status, b"page"))
+    said = exchange.respond(HttpResponse(status, b"page"))
     assert b"Content-Length: 4\r\n" in said and said.endswith(b"\r\n\r\n")
 
 
@@ -41,10 +41,10 @@ def test_a_response_to_head_has_no_body(status: int) -> None:
 @pytest.mark.parametrize("upgrade", ["", "websocket"])
 @pytest.mark.parametrize("status", [200, 204, 403, 503])
 def test_no_request_is_without_an_answer(method: str, upgrade: str, status: int) -> None:
-    exchange = Exchange()
+    exchange = HttpExchange()
     data = http(method, "/", "localhost:1", Connection="upgrade", Upgrade=upgrade)
     assert exchange.receive(data) is not None
-    said = exchange.respond(Response(status, b"" if status == 204 else b"page"))
+    said = exchange.respond(HttpResponse(status, b"" if status == 204 else b"page"))
     assert said.startswith(f"HTTP/1.1 {status} ".encode())
 
 
@@ -70,22 +70,22 @@ def test_no_request_is_without_an_answer(method: str, upgrade: str, status: int)
     ],
 )
 def test_what_breaks_a_bound_is_refused(data: bytes, status: int) -> None:
-    exchange = Exchange()
-    with pytest.raises(Refusal) as caught:
+    exchange = HttpExchange()
+    with pytest.raises(HttpRefusal) as caught:
         for at in range(0, len(data), 1000):
             exchange.receive(data[at : at + 1000])
     assert caught.value.status in (status, 431)
-    assert exchange.respond(Response(caught.value.status)).startswith(b"HTTP/1.1 ")
+    assert exchange.respond(HttpResponse(caught.value.status)).startswith(b"HTTP/1.1 ")
 
 
 def test_a_browser_that_leaves_early() -> None:
-    exchange = Exchange()
+    exchange = HttpExchange()
     assert exchange.receive(b"GET / HTTP/1.1\r\nHost:") is None
-    with pytest.raises(Refusal):
+    with pytest.raises(HttpRefusal):
         exchange.receive(b"")
 
 
 def test_silence_is_no_request_and_needs_no_answer() -> None:
-    exchange = Exchange()
-    with pytest.raises(Refusal):
+    exchange = HttpExchange()
+    with pytest.raises(HttpRefusal):
         exchange.receive(b"")

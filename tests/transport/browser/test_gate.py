@@ -10,7 +10,7 @@ pytest.importorskip("aiortc", reason="needs `pip install 'shoal[browser]'`")
 pytest.importorskip("trio_asyncio", reason="needs `pip install 'shoal[browser]'`")
 
 from shoal.transport.browser.defaults import BrowserLimits
-from shoal.transport.browser.gate import Gate, GateStatus
+from shoal.transport.browser.gate import BrowserGate, GateStatus
 from shoal.transport.errors import HostError
 from shoal.transport.host.real import RealHost
 from tests.transport.browser.requests import http
@@ -153,7 +153,7 @@ async def test_where_aiortc_is_missing_the_owner_is_told_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "shoal.transport.browser.bridge", None)
-    gate = Gate(RealHost(), NODE, print)
+    gate = BrowserGate(RealHost(), NODE, print)
     with pytest.raises(HostError) as caught:
         await gate.run(LOOPBACK, 0)
     assert caught.value.hint is not None and "shoal[browser]" in caught.value.hint

@@ -1,9 +1,9 @@
 """Tests of the ICE-lite agent: replies, accepted datagrams, moves of a session."""
 
 from shoal.transport.browser import defaults
-from shoal.transport.browser.ice import LiteAgent, Session
+from shoal.transport.browser.ice import IceSession, LiteAgent
 from shoal.transport.host.datagrams import Place
-from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode, encode
 
 HERE: Place = ("192.0.2.7", 1000)
 SAME_IP: Place = ("192.0.2.7", 2000)
@@ -14,8 +14,8 @@ DTLS = b"\x16" + bytes(20)
 def check(
     *, username: str = "node:visi", password: str = "secret", use_candidate: bool = True
 ) -> bytes:
-    message = Message(
-        Kind.REQUEST,
+    message = StunMessage(
+        MessageClass.REQUEST,
         bytes(12),
         username=username.encode(),
         priority=1,
@@ -25,7 +25,7 @@ def check(
     return encode(message, password.encode(), sha256=False)
 
 
-def agent(rate: float = 1000.0) -> tuple[LiteAgent, Session, list[bytes]]:
+def agent(rate: float = 1000.0) -> tuple[LiteAgent, IceSession, list[bytes]]:
     taken: list[bytes] = []
     made = LiteAgent(rate, 0.0)
     session = made.open(
@@ -59,8 +59,10 @@ def test_strangers_get_no_answer_and_are_not_heard() -> None:
         check(username="other:visi"),
         check(username="node"),
         check(username="é"),
-        encode(Message(Kind.REQUEST, bytes(12), username=b"node:visi")),  # no mac at all
-        encode(Message(Kind.INDICATION, bytes(12))),
+        encode(
+            StunMessage(MessageClass.REQUEST, bytes(12), username=b"node:visi")
+        ),  # no mac at all
+        encode(StunMessage(MessageClass.INDICATION, bytes(12))),
         b"",
         b"\0",
         DTLS,

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.transport.browser import defaults
-from shoal.transport.browser.sdp import BadOffer, Offer, answer, fingerprint_text, parse_offer
+from shoal.transport.browser.sdp import BadOffer, SdpOffer, answer, fingerprint_text, parse_offer
 from tests.transport.browser.offers import CHROMIUM_OFFER, offer_of
 
 FINGERPRINT = bytes(range(32))
@@ -63,7 +63,7 @@ def test_rubbish_is_refused(text: str) -> None:
 
 def test_the_answer_names_what_a_browser_needs() -> None:
     text = answer(
-        Offer("visi", FINGERPRINT, 5000, "data"),
+        SdpOffer("visi", FINGERPRINT, 5000, "data"),
         ufrag="node",
         password="q" * 24,
         fingerprint=FINGERPRINT,

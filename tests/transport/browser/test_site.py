@@ -2,24 +2,26 @@
 
 import pytest
 
-from shoal.transport.browser.exchange import Refusal, Request
-from shoal.transport.browser.site import JOIN, PAGES, Site, refusal
+from shoal.transport.browser.exchange import HttpRefusal, HttpRequest
+from shoal.transport.browser.site import JOIN, PAGES, GateSite, refusal
 
 HOST = "localhost:8080"
 FRIEND = "https://friend.example"
-SITE = Site({name: name.encode() for name in PAGES.values()}, {HOST, "shoal.example.org"}, {FRIEND})
+SITE = GateSite(
+    {name: name.encode() for name in PAGES.values()}, {HOST, "shoal.example.org"}, {FRIEND}
+)
 
 
-def request(method: str = "GET", target: str = "/", **headers: str) -> Request:
+def request(method: str = "GET", target: str = "/", **headers: str) -> HttpRequest:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request(method, target, {"host": HOST, **named}, b"")
+    return HttpRequest(method, target, {"host": HOST, **named}, b"")
 
 
-def status(asked: Request) -> int:
+def status(asked: HttpRequest) -> int:
     try:
         SITE.check(asked)
         found = SITE.answer(asked)
-    except Refusal as refused:
+    except HttpRefusal as refused:
         return refused.status
     return 0 if found is None else found.status
 
@@ -50,7 +52,7 @@ def test_a_name_that_the_owner_did_not_mean_is_refused(host: str) -> None:
     assert status(request(host="shoal.example.org")) == 200
 
 
-def join(**headers: str) -> Request:
+def join(**headers: str) -> HttpRequest:
     return request("POST", JOIN, content_type="application/json", **headers)
 
 
@@ -86,5 +88,5 @@ def test_only_a_listed_origin_is_told_that_it_may_read() -> None:
 
 
 def test_a_refusal_says_why() -> None:
-    found = refusal(Refusal(429, "too many"))
+    found = refusal(HttpRefusal(429, "too many"))
     assert (found.status, found.body) == (429, b"too many\n")

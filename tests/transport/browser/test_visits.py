@@ -14,7 +14,7 @@ from shoal.transport.browser.defaults import BrowserLimits
 from shoal.transport.browser.gate import GateStatus
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, prove
 from shoal.transport.identity import Identity
-from shoal.transport.nat.reach.stun import Kind, Message, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, encode
 from tests.transport.browser.visitor import BROWSER, LOOPBACK, NODE, Visitor, open_house
 from tests.transport.fleet import clock, until
 
@@ -156,8 +156,8 @@ async def test_checks_of_strangers_get_no_answer() -> None:
         visitor = house.visitor()
         answer = await visitor.post(house.gate.port)
         stranger = await house.host.datagrams(LOOPBACK, 0)
-        check = Message(
-            Kind.REQUEST,
+        check = StunMessage(
+            MessageClass.REQUEST,
             bytes(12),
             username=f"{answer.ufrag}:visi".encode(),
             priority=1,

@@ -15,14 +15,14 @@ import trio
 from shoal.transport.browser.bridge import Bridge, Carrier, FarEnd, open_bridge
 from shoal.transport.browser.clear import BrowserSession
 from shoal.transport.browser.defaults import BrowserLimits
-from shoal.transport.browser.gate import Exposure, Gate
+from shoal.transport.browser.gate import BrowserGate, Exposure
 from shoal.transport.browser.proof import DIALLER, PROOF_BYTES, Meeting, listener_of, prove
 from shoal.transport.browser.visits import read_exactly
 from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, peer_id_of
-from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode, encode
 from tests.transport.browser.offers import offer_of
 from tests.transport.browser.requests import http
 
@@ -123,7 +123,7 @@ class Visitor:
                 while True:
                     for data, _ in await datagrams.receive():
                         message = decode(data)
-                        if message is not None and message.kind == Kind.SUCCESS:
+                        if message is not None and message.kind == MessageClass.SUCCESS:
                             checked.set()
                         elif message is None:
                             carrier.take(data)
@@ -131,8 +131,8 @@ class Visitor:
                 datagrams.close()
 
         nursery.start_soon(receive)
-        check = Message(
-            Kind.REQUEST,
+        check = StunMessage(
+            MessageClass.REQUEST,
             self.host.entropy(12),
             username=f"{answer.ufrag}:visi".encode(),
             priority=1,
@@ -186,7 +186,7 @@ def void(_: object) -> None:
 class House:
     """A running gate, the sessions that it delivered, and a bridge for visitors."""
 
-    gate: Gate
+    gate: BrowserGate
     host: Host
     came: list[BrowserSession]
     bridge: Bridge
@@ -208,7 +208,7 @@ async def open_house(
     host = RealHost()
     came: list[BrowserSession] = []
     exposure = Exposure(**options)  # type: ignore[arg-type]
-    gate = Gate(host, NODE, came.append, exposure=exposure, limits=limits)
+    gate = BrowserGate(host, NODE, came.append, exposure=exposure, limits=limits)
     async with trio.open_nursery() as nursery:
         await nursery.start(gate.run, LOOPBACK, 0)
         async with open_bridge() as bridge, trio.open_nursery() as visitors:

@@ -15,7 +15,7 @@ from shoal.netsim.world import World
 from shoal.state import defaults
 from shoal.state.membership.record import MemberRecord, seal_record
 from shoal.transport.address import Address
-from shoal.transport.dial.aim import Aim
+from shoal.transport.dial.aim import FailedDialLimiter
 from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority
@@ -38,7 +38,7 @@ class Clock:
         return self.at
 
 
-def miss(aim: Aim, address: Address) -> bool:
+def miss(aim: FailedDialLimiter, address: Address) -> bool:
     """Make a dial that fails. Return whether it was allowed."""
     made = False
     with suppress(DialFailed), aim.at(address):
@@ -49,7 +49,7 @@ def miss(aim: Aim, address: Address) -> bool:
 
 def test_failures_in_ten_minutes_are_bounded() -> None:
     clock = Clock()
-    aim = Aim(clock.now, strange=5)
+    aim = FailedDialLimiter(clock.now, strange=5)
     assert [miss(aim, VICTIM) for _ in range(7)] == [True] * 5 + [False] * 2
     clock.at += 500
     assert not miss(aim, VICTIM)
@@ -58,7 +58,7 @@ def test_failures_in_ten_minutes_are_bounded() -> None:
 
 
 def test_all_ports_and_a_whole_64_are_one_target() -> None:
-    aim = Aim(Clock().now, strange=2)
+    aim = FailedDialLimiter(Clock().now, strange=2)
     assert miss(aim, Address("203.0.112.7", 4001)) and miss(aim, Address("203.0.112.7", 4002))
     assert not miss(aim, Address("203.0.112.7", 4003))
     assert not miss(aim, Address("::ffff:203.0.112.7", 4003))
@@ -68,13 +68,13 @@ def test_all_ports_and_a_whole_64_are_one_target() -> None:
 
 
 def test_dials_under_way_count() -> None:
-    aim = Aim(Clock().now, strange=2)
+    aim = FailedDialLimiter(Clock().now, strange=2)
     with aim.at(VICTIM), aim.at(VICTIM), pytest.raises(DialFailed), aim.at(VICTIM):
         pass
 
 
 def test_a_peer_that_answers_costs_nothing() -> None:
-    aim = Aim(Clock().now, misses=2)
+    aim = FailedDialLimiter(Clock().now, misses=2)
     for _ in range(10):
         with aim.at(VICTIM):
             pass
@@ -82,7 +82,7 @@ def test_a_peer_that_answers_costs_nothing() -> None:
 
 
 def test_more_dials_may_fail_where_a_peer_has_answered() -> None:
-    aim = Aim(Clock().now, misses=9, strange=2)
+    aim = FailedDialLimiter(Clock().now, misses=9, strange=2)
     aim.answered(VICTIM.host)
     assert [miss(aim, UDP) for _ in range(3)] == [True, True, False], "one by QUIC counts as four"
     assert miss(aim, VICTIM) and not miss(aim, VICTIM)
@@ -90,7 +90,7 @@ def test_more_dials_may_fail_where_a_peer_has_answered() -> None:
 
 def test_quic_may_fail_once_in_two_minutes_where_no_peer_has_answered() -> None:
     clock = Clock()
-    aim = Aim(clock.now)
+    aim = FailedDialLimiter(clock.now)
     assert miss(aim, UDP) and not miss(aim, UDP)
     clock.at += 119
     assert not miss(aim, UDP)
@@ -99,14 +99,14 @@ def test_quic_may_fail_once_in_two_minutes_where_no_peer_has_answered() -> None:
 
 
 def test_peers_cannot_name_ports_of_system_services() -> None:
-    aim = Aim(Clock().now)
+    aim = FailedDialLimiter(Clock().now)
     for host in ("203.0.112.7", "192.168.1.1", "127.0.0.1", "seed.example"):
         assert not any(miss(aim, Address(host, port)) for port in (1, 22, 80, 999, 1023))
         assert miss(aim, Address(host, 443)) and miss(aim, Address(host, 1024))
 
 
 def test_the_owner_may_name_any_port() -> None:
-    aim = Aim(Clock().now, misses=9, strange=2)
+    aim = FailedDialLimiter(Clock().now, misses=9, strange=2)
     bootstrap = Address("203.0.112.7", 80)
     aim.give(bootstrap)
     assert sum(miss(aim, bootstrap) for _ in range(20)) == 9
@@ -115,13 +115,13 @@ def test_the_owner_may_name_any_port() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "seed.example"])
 def test_loopback_and_names_are_not_counted(host: str) -> None:
-    aim = Aim(Clock().now, strange=1)
+    aim = FailedDialLimiter(Clock().now, strange=1)
     assert all(miss(aim, Address(host, 4001)) for _ in range(50))
 
 
 def test_a_home_network_is_not_scanned() -> None:
     clock = Clock()
-    aim = Aim(clock.now, strange=2)
+    aim = FailedDialLimiter(clock.now, strange=2)
     homes = [Address(f"192.168.1.{n}", 4001) for n in range(1, 255)]
     assert sum(miss(aim, each) for each in homes) == 16
     assert miss(aim, homes[0]) and not miss(aim, homes[0])
@@ -132,7 +132,7 @@ def test_a_home_network_is_not_scanned() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    aim = Aim(Clock().now)
+    aim = FailedDialLimiter(Clock().now)
     for n in range(5000):
         aim.answered(f"11.{n >> 8}.{n & 255}.1")
     assert len(aim._answered) == 4096 and aim.is_known(Address("11.19.100.1", 4001))
@@ -158,7 +158,7 @@ async def storm(world: World, misses: int, *, circuits: bool = False) -> int:
     victim.take = count  # type: ignore[method-assign]
     member = TransportNode(world.host("member"), b"m" * 32, book=book)
     await member.computer.start(member)
-    member.endpoint.aim = Aim(trio.current_time, misses=misses, strange=misses)
+    member.endpoint.aim = FailedDialLimiter(trio.current_time, misses=misses, strange=misses)
     foes = [TransportNode(world.host(f"foe{n}"), bytes([n + 10]) * 32) for n in range(10)]
     for foe in foes:
         await foe.computer.start(foe)
@@ -242,7 +242,7 @@ async def test_records_of_ghosts_do_not_aim_a_swarm_at_a_victim(world: World) ->
 
 
 async def test_without_a_bound_it_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Aim, "at", lambda *_: nullcontext())
+    monkeypatch.setattr(FailedDialLimiter, "at", lambda *_: nullcontext())
     monkeypatch.setattr(defaults, "FIRST_LINKS", 5)  # to dial more ghosts in the time
     victim = await haunted(world, *HIGH, seconds=30)
     assert victim.connections["first"] >= 30

@@ -11,7 +11,7 @@ import trio.testing
 
 from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
-from shoal.transport.dial.attempt import Attempt, ConnectionAttempt, order
+from shoal.transport.dial.attempt import AddressAttempt, ConnectionAttempt, order
 from shoal.transport.dial.attempts import ConnectionAttempts
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Guard
@@ -79,7 +79,7 @@ async def test_a_failed_attempt_keeps_nothing_that_it_used() -> None:
 
     used: list[ref[Buffer]] = []
 
-    async def dial(attempt: Attempt) -> Any:
+    async def dial(attempt: AddressAttempt) -> Any:
         buffer = Buffer()
         used.append(ref(buffer))
         try:
@@ -118,7 +118,7 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
     """Its slower attempts continue, but a new dial starts from the beginning."""
     links = Links()
 
-    async def dial(attempt: Attempt) -> Any:
+    async def dial(attempt: AddressAttempt) -> Any:
         if attempt.path_kind is PathKind.DIRECT:
             await trio.sleep_forever()
         await trio.sleep(1)
@@ -127,8 +127,8 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
 
     plan = SimpleNamespace(
         attempts=lambda peer, addresses, own: [
-            Attempt(peer, FOUR, PathKind.RELAYED, 0.0),
-            Attempt(peer, SIX, PathKind.DIRECT, 0.0),
+            AddressAttempt(peer, FOUR, PathKind.RELAYED, 0.0),
+            AddressAttempt(peer, SIX, PathKind.DIRECT, 0.0),
         ],
         attempt=dial,
     )

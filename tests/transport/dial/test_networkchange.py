@@ -1,7 +1,7 @@
 """Detection of network changes: by addresses, or by time that passed in sleep."""
 
 from shoal.transport import defaults
-from shoal.transport.dial.networkchange import Network
+from shoal.transport.dial.networkchange import SeenNetwork
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Interface
 
@@ -25,14 +25,14 @@ class Moving(RealHost):
 
 def test_an_unchanged_network_is_not_reported() -> None:
     host = Moving()
-    network = Network(host)
+    network = SeenNetwork(host)
     host.at += 60
     assert not network.has_changed()
 
 
 def test_another_address_is_reported_once() -> None:
     host = Moving()
-    network = Network(host)
+    network = SeenNetwork(host)
     host.address = "10.0.0.7"
     assert network.has_changed()
     assert not network.has_changed()
@@ -40,7 +40,7 @@ def test_another_address_is_reported_once() -> None:
 
 def test_a_sleep_is_reported_but_a_small_clock_change_is_not() -> None:
     host = Moving()
-    network = Network(host)
+    network = SeenNetwork(host)
     host.asleep += defaults.SLEPT_S / 2
     assert not network.has_changed()
     host.asleep += defaults.SLEPT_S * 2

@@ -8,7 +8,7 @@ from shoal.transport.errors import AddressInUse, HostError
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.datagrams import Datagrams
 from shoal.transport.host.real import RealHost
-from shoal.transport.host.seam import Group
+from shoal.transport.host.seam import MulticastGroup
 from shoal.transport.identity import Identity
 from shoal.transport.strategies.dialer import Dialer, Strategies
 
@@ -31,7 +31,7 @@ class WithoutIpv6(RealHost):
     """A host with IPv4 only."""
 
     async def datagrams(
-        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+        self, address: str, port: int, *, group: MulticastGroup | None = None, shared: bool = False
     ) -> Datagrams:
         if ":" in address:
             raise HostError(f"cannot listen on {address} port {port}: no such address")
@@ -42,7 +42,7 @@ class Taken(RealHost):
     """A host on which all UDP ports are in use."""
 
     async def datagrams(
-        self, address: str, port: int, *, group: Group | None = None, shared: bool = False
+        self, address: str, port: int, *, group: MulticastGroup | None = None, shared: bool = False
     ) -> Datagrams:
         raise AddressInUse(f"port {port} on {address} is in use")
 

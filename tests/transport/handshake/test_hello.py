@@ -16,10 +16,10 @@ from shoal.transport.handshake.hello import (
     Admitted,
     Binding,
     Hello,
+    HelloToken,
     Invited,
     OpenSwarm,
     Secret,
-    Token,
     admit,
     common_version,
     confirm,
@@ -37,9 +37,9 @@ KEY = b"k" * 32
 
 def test_hellos_round_trip() -> None:
     assert Hello.decode(HELLO.encode()) == HELLO
-    with_token = replace(HELLO, token=Token("swarm", b"", b"m" * 32))
+    with_token = replace(HELLO, token=HelloToken("swarm", b"", b"m" * 32))
     assert Hello.decode(with_token.encode()) == with_token
-    several = replace(with_token, further=(Token("swarm", b"old", b"o" * 32),))
+    several = replace(with_token, further=(HelloToken("swarm", b"old", b"o" * 32),))
     assert Hello.decode(several.encode()) == several
     assert msgpack.unpackb(several.encode()).keys() - msgpack.unpackb(HELLO.encode()).keys() == {
         "k"
@@ -51,8 +51,8 @@ def test_the_largest_hello_fits() -> None:
         HELLO,
         features=("f" * 32,) * 32,
         swarm=bytes(32),
-        token=Token("invitation", bytes(32), bytes(32)),
-        further=(Token("invitation", bytes(32), bytes(32)),) * FURTHER,
+        token=HelloToken("invitation", bytes(32), bytes(32)),
+        further=(HelloToken("invitation", bytes(32), bytes(32)),) * FURTHER,
         windows=Windows(1 << 40, 1 << 40, 1 << 40),
     )
     assert len(most.encode()) < HELLO_BYTES
@@ -156,7 +156,7 @@ def test_roles_and_kinds_are_part_of_a_proof() -> None:
 @pytest.mark.parametrize("kind", ["swarm", "invitation", "open", "x"])
 def test_made_up_tokens_are_refused(kind: str) -> None:
     for ident in (b"", b"12345678"):
-        hello = replace(HELLO, swarm=b"", token=Token(kind, ident, bytes(32)))
+        hello = replace(HELLO, swarm=b"", token=HelloToken(kind, ident, bytes(32)))
         assert admit(SwarmKey(KEY, Book(KEY)), hello, BINDING) == "not-admitted"
         assert admit(OpenSwarm(), hello, BINDING) == "not-admitted"
         assert admit(Invited(KEY), hello, BINDING) == "not-admitted"

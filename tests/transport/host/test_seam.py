@@ -21,7 +21,7 @@ import trio
 from shoal.transport.errors import AddressInUse, AlreadyLocked, FileTooLarge, HostError
 from shoal.transport.host.blank import blank
 from shoal.transport.host.real import RealHost
-from shoal.transport.host.seam import Entry
+from shoal.transport.host.seam import FolderEntry
 
 HOST = RealHost()
 FILES = HOST.files
@@ -47,7 +47,7 @@ def test_write_and_read(tmp_path: Path) -> None:
         assert FILES.size(path) == len(data)
     FILES.write(path, b"public", mode=0o644)
     assert FILES.mode(path) & 0o600 == 0o600
-    assert FILES.list(tmp_path) == [Entry("file", False, 6)]
+    assert FILES.list(tmp_path) == [FolderEntry("file", False, 6)]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
     with largest_file(5000), pytest.raises(OSError):
         FILES.write(tmp_path / "new", bytes(100_000))
-    assert FILES.list(tmp_path) == [Entry("file", False, 3)]
+    assert FILES.list(tmp_path) == [FolderEntry("file", False, 3)]
 
 
 WRITER = """
@@ -128,9 +128,9 @@ def test_folders(tmp_path: Path) -> None:
     (folder / "link").symlink_to("z")
     FILES.make_folder(folder / "c")
     assert FILES.list(folder) == [
-        Entry("c", True, 0),
-        Entry("link", False, 2),
-        Entry("z", False, 2),
+        FolderEntry("c", True, 0),
+        FolderEntry("link", False, 2),
+        FolderEntry("z", False, 2),
     ]
     FILES.remove(folder / "z")
     FILES.remove(folder / "z")

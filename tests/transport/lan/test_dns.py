@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.transport.lan import dns
-from shoal.transport.lan.dns import Message, Question, Record, Service, Type
+from shoal.transport.lan.dns import DnsMessage, DnsQuestion, DnsRecord, SrvData, Type
 
 NAME = (b"one", b"_shoal", b"_udp", b"local")
 HOST = (b"one", b"local")
 RECORDS = [
-    Record(NAME[1:], Type.PTR, NAME, 120, shared=True),
-    Record(NAME, Type.SRV, Service(4001, HOST), 120),
-    Record(NAME, Type.TXT, (b"v=1", b"", b"p=x"), 120),
-    Record(HOST, Type.A, IPv4Address("192.168.1.2"), 0),
+    DnsRecord(NAME[1:], Type.PTR, NAME, 120, shared=True),
+    DnsRecord(NAME, Type.SRV, SrvData(4001, HOST), 120),
+    DnsRecord(NAME, Type.TXT, (b"v=1", b"", b"p=x"), 120),
+    DnsRecord(HOST, Type.A, IPv4Address("192.168.1.2"), 0),
 ]
 
 
@@ -30,9 +30,9 @@ def record(name: bytes, kind: int, data: bytes, *, group: int = 1, length: int =
 
 def test_what_is_written_is_read() -> None:
     for message in (
-        Message(True, [], RECORDS),
-        Message(False, [Question(NAME[1:], Type.PTR)], RECORDS[:1]),
-        Message(False),
+        DnsMessage(True, [], RECORDS),
+        DnsMessage(False, [DnsQuestion(NAME[1:], Type.PTR)], RECORDS[:1]),
+        DnsMessage(False),
     ):
         assert dns.decode(dns.encode(message)) == message
 
@@ -46,7 +46,7 @@ def test_compressed_names() -> None:
     ptr, srv = message.records
     assert ptr.name == NAME == srv.name, "in lower case"
     assert ptr.data == (b"x", b"_shoal", b"_udp", b"local")
-    assert srv.data == Service(4001, (b"two", b"local"))
+    assert srv.data == SrvData(4001, (b"two", b"local"))
 
 
 def test_other_types_and_classes_are_passed_over() -> None:
@@ -55,7 +55,7 @@ def test_other_types_and_classes_are_passed_over() -> None:
     data += record(b"\0", 1, b"\x01\x02\x03\x04", group=0x8001)
     message = dns.decode(data)
     assert message is not None
-    assert message.records == [Record((), Type.A, IPv4Address("1.2.3.4"), 120)]
+    assert message.records == [DnsRecord((), Type.A, IPv4Address("1.2.3.4"), 120)]
 
 
 LONG = b"".join(b"\x3f" + bytes(63) for _ in range(4)) + b"\0"
@@ -118,17 +118,19 @@ def test_anything_is_read_without_harm(data: bytes) -> None:
 
 labels = st.lists(st.binary(min_size=1, max_size=20).map(bytes.lower), max_size=6).map(tuple)
 records = st.one_of(
-    st.builds(Record, labels, st.just(Type.PTR), labels, st.integers(0, 2**32 - 1), st.booleans()),
     st.builds(
-        Record,
+        DnsRecord, labels, st.just(Type.PTR), labels, st.integers(0, 2**32 - 1), st.booleans()
+    ),
+    st.builds(
+        DnsRecord,
         labels,
         st.just(Type.SRV),
-        st.builds(Service, st.integers(0, 65535), labels),
+        st.builds(SrvData, st.integers(0, 65535), labels),
         st.integers(0, 2**32 - 1),
         st.booleans(),
     ),
     st.builds(
-        Record,
+        DnsRecord,
         labels,
         st.just(Type.TXT),
         st.lists(st.binary(max_size=99), max_size=9).map(tuple),
@@ -140,9 +142,9 @@ records = st.one_of(
 
 @given(st.booleans(), st.lists(records, max_size=9), st.data())
 def test_round_trip_and_flipped_bytes(
-    response: bool, given_: list[Record], data: st.DataObject
+    response: bool, given_: list[DnsRecord], data: st.DataObject
 ) -> None:
-    message = Message(response, [], given_)
+    message = DnsMessage(response, [], given_)
     encoded = bytearray(dns.encode(message))
     assert dns.decode(bytes(encoded)) == message
     at = data.draw(st.integers(0, len(encoded) - 1))
@@ -152,7 +154,7 @@ def test_round_trip_and_flipped_bytes(
 
 def test_another_implementation_reads_ours_and_we_read_its() -> None:
     zeroconf = pytest.importorskip("zeroconf")
-    theirs = zeroconf.DNSIncoming(dns.encode(Message(True, [], RECORDS)))
+    theirs = zeroconf.DNSIncoming(dns.encode(DnsMessage(True, [], RECORDS)))
     assert theirs.valid and len(theirs.answers()) == 4
     kinds = {type(each).__name__ for each in theirs.answers()}
     assert kinds == {"DNSPointer", "DNSService", "DNSText", "DNSAddress"}
@@ -167,4 +169,4 @@ def test_another_implementation_reads_ours_and_we_read_its() -> None:
     assert b"\xc0" in packet, "it compresses names"
     message = dns.decode(packet)
     assert message is not None and message.response
-    assert [each.data for each in message.records] == [NAME, Service(4001, HOST)]
+    assert [each.data for each in message.records] == [NAME, SrvData(4001, HOST)]

@@ -5,22 +5,22 @@ from dataclasses import replace
 
 from shoal.transport.identity import PeerId
 from shoal.transport.lan.defaults import LanLimits
-from shoal.transport.lan.neighbours import Neighbours
-from shoal.transport.lan.service import Found
+from shoal.transport.lan.neighbours import LanNeighbours
+from shoal.transport.lan.service import FoundPeer
 
-BOB = Found(PeerId("bob"), ("192.168.1.3", 4002), 120, b"bob")
+BOB = FoundPeer(PeerId("bob"), ("192.168.1.3", 4002), 120, b"bob")
 
 
-def numbered(number: int, *, host: int = 0, ttl: int = 120) -> Found:
+def numbered(number: int, *, host: int = 0, ttl: int = 120) -> FoundPeer:
     place = f"192.168.{host or number // 250}.{number % 250 + 1 if not host else 1}", 4001
-    return Found(PeerId(f"peer{number}"), place, ttl, b"%d" % number)
+    return FoundPeer(PeerId(f"peer{number}"), place, ttl, b"%d" % number)
 
 
-def keep(**limits: int) -> Neighbours:
-    return Neighbours(LanLimits(**limits), lambda: 0.5)
+def keep(**limits: int) -> LanNeighbours:
+    return LanNeighbours(LanLimits(**limits), lambda: 0.5)
 
 
-def hear(kept: Neighbours, found: Found, now: float) -> bool:
+def hear(kept: LanNeighbours, found: FoundPeer, now: float) -> bool:
     """As the responder does; whether it was news."""
     news = kept.is_news(found)
     if news or kept.knows(found):

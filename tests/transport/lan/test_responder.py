@@ -8,8 +8,8 @@ from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
 from shoal.transport.lan import dns
 from shoal.transport.lan.defaults import SERVICE, LanLimits
-from shoal.transport.lan.dns import Message, Question, Type
-from shoal.transport.lan.responder import Responder
+from shoal.transport.lan.dns import DnsMessage, DnsQuestion, Type
+from shoal.transport.lan.responder import MdnsResponder
 from shoal.transport.lan.service import Announcement, query
 
 ETH0 = Interface("eth0", "192.168.1.2", 24)
@@ -25,12 +25,12 @@ PEERS = [announcement(3, f"192.168.1.{number}") for number in range(3, 253)]
 BOB = announcement(2, "192.168.1.3")
 
 
-def make(**limits: int) -> Responder:
+def make(**limits: int) -> MdnsResponder:
     ours = announcement(1, ETH0.address)
-    return Responder(ours, ETH0, LanLimits(**limits), lambda: 0.5, 0.0)
+    return MdnsResponder(ours, ETH0, LanLimits(**limits), lambda: 0.5, 0.0)
 
 
-def run(responder: Responder, until: float) -> list[tuple[float, bool]]:
+def run(responder: MdnsResponder, until: float) -> list[tuple[float, bool]]:
     """Everything it sends by then: when, and whether it is a response."""
     sent = []
     while (now := responder.due()) <= until:
@@ -76,7 +76,7 @@ def test_kinds_of_services_are_answered_apart() -> None:
     responder = make()
     run(responder, 200.0)
     kinds = (b"_services", b"_dns-sd", b"_udp", b"local")
-    asked = dns.encode(Message(False, [Question(kinds, Type.PTR)]))
+    asked = dns.encode(DnsMessage(False, [DnsQuestion(kinds, Type.PTR)]))
     for _ in range(5):
         responder.receive(asked, FROM_BOB, 200.0)
     (data,) = responder.poll(200.1)

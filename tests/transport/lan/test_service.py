@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 from shoal.transport.identity import Identity
 from shoal.transport.lan import dns
 from shoal.transport.lan.defaults import SERVICE
-from shoal.transport.lan.dns import Message, Question, Record, Type
-from shoal.transport.lan.service import Announcement, Found, query, tag_of
+from shoal.transport.lan.dns import DnsMessage, DnsQuestion, DnsRecord, Type
+from shoal.transport.lan.service import Announcement, FoundPeer, query, tag_of
 
 ALICE, BOB = (Identity.from_seed(bytes([seed]) * 32).peer for seed in (1, 2))
 OURS = Announcement(ALICE, b"swarm", "192.168.1.2", 4001, bytes(range(8)))
 THEIRS = Announcement(BOB, b"swarm", "192.168.1.3", 4002, bytes(range(8, 16)))
-FOUND = Found(BOB, ("192.168.1.3", 4002), 120, b"08090a0b0c0d0e0f")
+FOUND = FoundPeer(BOB, ("192.168.1.3", 4002), 120, b"08090a0b0c0d0e0f")
 
 
-def message(data: bytes) -> Message:
+def message(data: bytes) -> DnsMessage:
     found = dns.decode(data)
     assert found is not None
     return found
 
 
-def asks(name: dns.Name, kind: int, known: list[Record] | None = None) -> Message:
-    return Message(False, [Question(name, kind)], known or [])
+def asks(name: dns.Name, kind: int, known: list[DnsRecord] | None = None) -> DnsMessage:
+    return DnsMessage(False, [DnsQuestion(name, kind)], known or [])
 
 
 def test_an_announcement_is_understood() -> None:
@@ -59,22 +59,22 @@ def test_only_the_senders_own_address_is_believed() -> None:
     assert OURS.read(said, "192.168.1.3") == [FOUND]
 
 
-def changed(kind: Type, **changes: object) -> Message:
+def changed(kind: Type, **changes: object) -> DnsMessage:
     records = [
         replace(each, **changes) if each.type is kind else each  # type: ignore[arg-type]
         for each in THEIRS.records()
     ]
-    return Message(True, [], records)
+    return DnsMessage(True, [], records)
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        Message(True),
-        Message(True, [], THEIRS.records()[:1]),
-        Message(True, [], THEIRS.records()[:3]),  # no address
-        changed(Type.SRV, data=dns.Service(0, (b"08090a0b0c0d0e0f", b"local"))),
-        changed(Type.SRV, data=dns.Service(4002, (b"elsewhere", b"local"))),
+        DnsMessage(True),
+        DnsMessage(True, [], THEIRS.records()[:1]),
+        DnsMessage(True, [], THEIRS.records()[:3]),  # no address
+        changed(Type.SRV, data=dns.SrvData(0, (b"08090a0b0c0d0e0f", b"local"))),
+        changed(Type.SRV, data=dns.SrvData(4002, (b"elsewhere", b"local"))),
         changed(Type.SRV, name=(b"x", b"_http", b"_tcp", b"local")),
         changed(Type.TXT, data=(b"s=" + tag_of(b"swarm"),)),  # no peer id
         changed(Type.TXT, data=(b"p=me", b"s=" + tag_of(b"swarm"))),
@@ -84,12 +84,12 @@ def changed(kind: Type, **changes: object) -> Message:
         changed(Type.A, data=IPv4Address("127.0.0.1")),
     ],
 )
-def test_what_is_not_believed(said: Message) -> None:
+def test_what_is_not_believed(said: DnsMessage) -> None:
     assert OURS.read(said, "192.168.1.3") == []
 
 
 def test_a_ttl_is_believed_within_bounds() -> None:
-    said = Message(True, [], THEIRS.records(ttl=2**32 - 1))
+    said = DnsMessage(True, [], THEIRS.records(ttl=2**32 - 1))
     assert OURS.read(said, "192.168.1.3")[0].ttl == 4500
 
 
@@ -105,7 +105,7 @@ def test_many_at_once() -> None:
             bytes([seed] * 8),
         ).records()
     ]
-    found = OURS.read(Message(True, [], records), "192.168.1.3")
+    found = OURS.read(DnsMessage(True, [], records), "192.168.1.3")
     assert [each.place[1] for each in found] == [3, 4, 5]
 
 
@@ -123,13 +123,13 @@ NAME = (OURS.instance, *SERVICE)
         (asks(SERVICE, Type.A), False),
         (asks((b"_http", b"_tcp", b"local"), Type.PTR), False),
         (asks((), Type.ANY), False),
-        (asks(SERVICE, Type.PTR, [Record(SERVICE, Type.PTR, NAME, 60, True)]), False),
-        (asks(SERVICE, Type.PTR, [Record(SERVICE, Type.PTR, NAME, 59, True)]), True),
-        (asks(SERVICE, Type.PTR, [Record(SERVICE, Type.PTR, (b"x", *SERVICE), 99, True)]), True),
-        (Message(False), False),
+        (asks(SERVICE, Type.PTR, [DnsRecord(SERVICE, Type.PTR, NAME, 60, True)]), False),
+        (asks(SERVICE, Type.PTR, [DnsRecord(SERVICE, Type.PTR, NAME, 59, True)]), True),
+        (asks(SERVICE, Type.PTR, [DnsRecord(SERVICE, Type.PTR, (b"x", *SERVICE), 99, True)]), True),
+        (DnsMessage(False), False),
     ],
 )
-def test_queries_for_our_service(asked: Message, expected: bool) -> None:
+def test_queries_for_our_service(asked: DnsMessage, expected: bool) -> None:
     assert OURS.is_asked(asked) is expected
 
 

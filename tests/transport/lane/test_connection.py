@@ -5,23 +5,23 @@ from math import inf
 import pytest
 
 from shoal.transport.lane import frame as wire
-from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.connection import LaneConnection
 from shoal.transport.lane.frame import Priority
 from shoal.transport.lane.queueing import INITIAL_BYTES, Yielding
-from shoal.transport.lane.stream import Entry
+from shoal.transport.lane.stream import QueuedFrame
 
 
-def connection(*, yielding: bool = True) -> Connection:
-    return Connection(
+def connection(*, yielding: bool = True) -> LaneConnection:
+    return LaneConnection(
         idle_s=2.0, silent_s=3.5, now=0.0, yielding=Yielding(0.0) if yielding else None
     )
 
 
-def frame(priority: Priority, size: int) -> Entry:
-    return Entry(wire.DATA, int(priority), 2, 0, b"", bytes(size))
+def frame(priority: Priority, size: int) -> QueuedFrame:
+    return QueuedFrame(wire.DATA, int(priority), 2, 0, b"", bytes(size))
 
 
-def fill(made: Connection, now: float) -> int:
+def fill(made: LaneConnection, now: float) -> int:
     """Send all bulk that may leave. Return the number of frames."""
     count = 0
     while piece := made.takes_bulk(now):
@@ -105,7 +105,7 @@ def test_without_congestion_control_nothing_waits() -> None:
 @pytest.mark.parametrize(("idle", "least", "most"), [(2.0, 3.4, 3.6), (10.0, 11.4, 11.6)])
 def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> None:
     """Also on a connection that is pinged less often than the silence limit."""
-    made = Connection(idle_s=2.0, silent_s=3.5, now=0.0)
+    made = LaneConnection(idle_s=2.0, silent_s=3.5, now=0.0)
     made.idle_s = idle  # it stands by
     made.urgent.clear()
     made.ponged(2, 0.0)
@@ -115,9 +115,9 @@ def test_a_peer_has_time_to_answer(idle: float, least: float, most: float) -> No
     assert least < now < most + 0.25
 
 
-def overdue() -> Connection:
+def overdue() -> LaneConnection:
     """A frame is under way, the round trip is 0.1 s, nothing came for so long that it pings."""
-    made = Connection(idle_s=2.0, silent_s=3.5, now=-0.1)
+    made = LaneConnection(idle_s=2.0, silent_s=3.5, now=-0.1)
     made.ponged(2, 0.0)
     made.heard = 0.0
     made.keep(frame(Priority.CONTROL, 1), 1, 0.0)
@@ -132,7 +132,7 @@ def test_a_ping_has_half_a_second_and_three_round_trips() -> None:
 
 
 def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
-    made, other = overdue(), Connection(idle_s=2.0, silent_s=3.5, now=0.0)
+    made, other = overdue(), LaneConnection(idle_s=2.0, silent_s=3.5, now=0.0)
     other.heard = 0.7
     assert not made.is_outrun(other)  # before the ping
     other.heard = 0.9
@@ -146,8 +146,8 @@ def test_a_ping_has_one_round_trip_if_the_peer_is_known_to_answer() -> None:
     assert not made.is_doubtful(2.0 + 1.3)  # the hint ends with the pong
 
 
-def small(kind: int, priority: Priority) -> Entry:
-    return Entry(kind, int(priority), 2, 0, b"", b"news")
+def small(kind: int, priority: Priority) -> QueuedFrame:
+    return QueuedFrame(kind, int(priority), 2, 0, b"", b"news")
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Priority
 from shoal.transport.lane.lane import Lane
-from shoal.transport.lane.meter import Meter
-from shoal.transport.lane.shaper import Cap, Caps, Direction, Flow, Shaper
+from shoal.transport.lane.meter import PathMeter
+from shoal.transport.lane.shaper import Cap, Caps, Flow, Shaper, TrafficDirection
 from shoal.transport.limits import Limits
 from shoal.transport.link.calls import Reply
 from shoal.transport.link.link import Link
@@ -27,7 +27,7 @@ from shoal.transport.link.serving import IncomingStream
 from tests.transport.fleet import LOOPBACK, make_node, running
 from tests.transport.lane_pair import windows
 
-UP, DOWN = Direction
+UP, DOWN = TrafficDirection
 PORT = 7000
 CAP = 250e3  # bytes per second
 LINE = LinkSpec(PipeSpec(delay=0.01, rate=12.5e6, queue=0.1), PipeSpec(delay=0.01, rate=12.5e6))
@@ -52,14 +52,14 @@ class Watched(Shaper):
         super().__init__(caps, 0.0)
         self.spent = dict.fromkeys(Flow, 0)
 
-    def spend(self, direction: Direction, flow: Flow, size: int, now: float) -> None:
+    def spend(self, direction: TrafficDirection, flow: Flow, size: int, now: float) -> None:
         self.spent[flow] += size
         super().spend(direction, flow, size, now)
 
 
 def test_a_class_without_budget_is_skipped() -> None:
     shaper = Shaper(Caps(up=Cap(bulk=10e3)), 0.0)
-    meter, lane = Meter(shaper), make_lane()
+    meter, lane = PathMeter(shaper), make_lane()
     connection = lane.attach(0.0)
     shaper.spend(UP, Flow.BULK, 10**6, 0.0)
     queue(lane, Priority.BULK, 50_000)
@@ -73,7 +73,7 @@ def test_a_class_without_budget_is_skipped() -> None:
 
 def test_bulk_is_split_to_what_may_leave() -> None:
     shaper = Shaper(Caps(up=Cap(node=100e3)), 0.0)
-    meter, lane = Meter(shaper), make_lane()
+    meter, lane = PathMeter(shaper), make_lane()
     connection = lane.attach(0.0)
     queue(lane, Priority.BULK, 50_000)
     taken = lane.take(connection, 1 << 16, 0.0, meter.allow(1 << 16, 0.0))
@@ -82,7 +82,7 @@ def test_bulk_is_split_to_what_may_leave() -> None:
 
 def test_all_encrypted_bytes_are_charged_including_handshakes() -> None:
     shaper = Watched(Caps(up=Cap(node=100e3)))
-    meter, lane = Meter(shaper), make_lane()
+    meter, lane = PathMeter(shaper), make_lane()
     connection = lane.attach(0.0)
     queue(lane, Priority.BULK, 3000)
     size = len(lane.take(connection, 1 << 16, 0.0, meter.allow(1 << 16, 0.0)))
@@ -93,7 +93,7 @@ def test_all_encrypted_bytes_are_charged_including_handshakes() -> None:
 
 def test_bytes_before_a_cap_are_not_owed() -> None:
     shaper = Shaper(Caps(), 0.0)
-    meter, lane = Meter(shaper), make_lane()
+    meter, lane = PathMeter(shaper), make_lane()
     connection = lane.attach(0.0)
     assert meter.allow(1 << 16, 0.0) is None
     meter.sent(10**9)
@@ -108,7 +108,7 @@ def test_bytes_before_a_cap_are_not_owed() -> None:
 
 def test_received_bytes_are_charged_to_their_class_in_pieces() -> None:
     shaper = Watched(Caps(down=Cap(node=1e6)))
-    meter, sender, reader = Meter(shaper), make_lane(), make_lane()
+    meter, sender, reader = PathMeter(shaper), make_lane(), make_lane()
     out, into = sender.attach(0.0), reader.attach(0.0)
     meter.read(into, 0, 0.0)
     queue(sender, Priority.CONTROL, 1000)

@@ -4,9 +4,9 @@ from math import inf
 
 import pytest
 
-from shoal.transport.lane.shaper import Cap, Caps, Direction, Flow, Shaper
+from shoal.transport.lane.shaper import Cap, Caps, Flow, Shaper, TrafficDirection
 
-UP, DOWN = Direction.UP, Direction.DOWN
+UP, DOWN = TrafficDirection.UP, TrafficDirection.DOWN
 CONTROL, ACTIVATION, BULK, RELAY = Flow
 CAP = 1e6
 STEP = 16 * 1024  # what a writer takes at once
@@ -22,7 +22,7 @@ class Sender:
         start: float = 0.0,
         until: float = inf,
         over: int = 0,
-        direction: Direction = UP,
+        direction: TrafficDirection = UP,
     ) -> None:
         self.flow, self.at, self.until = flow, start, until
         self.over = over  # sends so much more than it was told, as a last frame does

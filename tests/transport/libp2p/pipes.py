@@ -10,10 +10,10 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
-from shoal.transport.libp2p.connection import Connection, Protocols
-from shoal.transport.libp2p.multistream import Offer, line
+from shoal.transport.libp2p.connection import Libp2pConnection, Protocols
+from shoal.transport.libp2p.multistream import ProtocolOffer, line
 from shoal.transport.libp2p.noise import Noise
-from shoal.transport.libp2p.session import NOISE, YAMUX, Session
+from shoal.transport.libp2p.session import NOISE, YAMUX, Libp2pSession
 from shoal.transport.libp2p.yamux import DATA, HEADER, SYN, WINDOW
 from shoal.transport.rates import MemoryBudget
 
@@ -182,7 +182,7 @@ class RawPeer:
 
 async def introduce(pipe: MemoryByteStream, identity: Identity = THEIRS) -> Noise:
     """The dialler's part up to yamux."""
-    offer = Offer(NOISE)
+    offer = ProtocolOffer(NOISE)
     await pipe.send(offer.opening())
     while offer.chosen is None:
         offer.receive(await _some(pipe))
@@ -191,7 +191,7 @@ async def introduce(pipe: MemoryByteStream, identity: Identity = THEIRS) -> Nois
     while not noise.established:
         await pipe.send(noise.outgoing())
         noise.receive(await _some(pipe))
-    muxer = Offer(YAMUX)
+    muxer = ProtocolOffer(YAMUX)
     noise.send(muxer.opening())
     await pipe.send(noise.outgoing())
     while muxer.chosen is None:
@@ -254,14 +254,14 @@ async def connected(
     ip: str = "192.0.2.1",
     protocols: Protocols = dict,
     **how: Any,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[Libp2pConnection]:
     """A peer that keeps to the rules, at the other end of a pipe to `ours`."""
     near, far = byte_stream_pair(ip)
     limits = Libp2pLimits(idle_s=1e9)
-    session = Session(
+    session = Libp2pSession(
         identity, dialled=True, entropy=RealHost().entropy, limits=limits, expect=OURS.peer
     )
-    connection = Connection(
+    connection = Libp2pConnection(
         near,
         session,
         host=RealHost(),

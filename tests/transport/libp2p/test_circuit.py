@@ -7,7 +7,7 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as theirs
 
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import circuit as wire
-from shoal.transport.libp2p.circuit import Allowance, HopMessage, StopMessage
+from shoal.transport.libp2p.circuit import CircuitLimit, HopMessage, StopMessage
 from shoal.transport.libp2p.package import encode_peer
 from tests.transport.libp2p.pipes import OURS, THEIRS
 
@@ -17,7 +17,9 @@ def test_requests() -> None:
     assert reserve.type == theirs.HopMessage.RESERVE and not reserve.HasField("peer")
     connect = theirs.HopMessage.FromString(wire.hop_request(wire.CONNECT, OURS.peer)[1:])
     assert (connect.type, connect.peer.id) == (theirs.HopMessage.CONNECT, encode_peer(OURS.peer))
-    stop = theirs.StopMessage.FromString(wire.stop_connect(OURS.peer, Allowance(120, 131072))[1:])
+    stop = theirs.StopMessage.FromString(
+        wire.stop_connect(OURS.peer, CircuitLimit(120, 131072))[1:]
+    )
     assert (stop.type, stop.peer.id) == (theirs.StopMessage.CONNECT, encode_peer(OURS.peer))
     assert (stop.limit.duration, stop.limit.data) == (120, 131072)
     status = theirs.StopMessage.FromString(wire.stop_status(wire.OK)[1:])
@@ -31,13 +33,13 @@ def test_bytes_written_by_hand_from_the_specification() -> None:
     limit = b"\x1a\x06\x08\x78\x10\x80\x80\x08"
     assert wire.hop_request(wire.RESERVE) == b"\x02\x08\x00"
     assert wire.hop_request(wire.CONNECT, THEIRS.peer) == b"\x2c\x08\x01" + named
-    assert wire.stop_connect(THEIRS.peer, Allowance(120, 131072)) == (
+    assert wire.stop_connect(THEIRS.peer, CircuitLimit(120, 131072)) == (
         b"\x34\x08\x00" + named + limit
     )
     assert wire.stop_status(wire.OK) == b"\x04\x08\x01\x20\x64"
     assert wire.hop_status(wire.NO_RESERVATION) == b"\x05\x08\x02\x28\xcc\x01"
     granted = wire.reservation(77, [b"a", b"b"], b"v")
-    assert wire.hop_status(wire.OK, allowance=Allowance(0, 0), reservation=granted) == (
+    assert wire.hop_status(wire.OK, allowance=CircuitLimit(0, 0), reservation=granted) == (
         b"\x17\x08\x02\x1a\x0b\x08\x4d\x12\x01a\x12\x01b\x1a\x01v\x22\x04\x08\x00\x10\x00\x28\x64"
     )
 

@@ -17,11 +17,11 @@ from shoal.transport.identity import PeerId
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
-from shoal.transport.libp2p.circuit import Allowance, HopMessage, StopMessage
+from shoal.transport.libp2p.circuit import CircuitLimit, HopMessage, StopMessage
 from shoal.transport.libp2p.client import CircuitClient
-from shoal.transport.libp2p.connection import Connection
+from shoal.transport.libp2p.connection import Libp2pConnection
 from shoal.transport.libp2p.muxstream import MuxStream
-from shoal.transport.libp2p.session import Session
+from shoal.transport.libp2p.session import Libp2pSession
 from shoal.transport.libp2p.varint import prefixed, uvarint
 from shoal.transport.rates import MemoryBudget
 from tests.transport.fleet import clock, until
@@ -86,7 +86,7 @@ class Relay:
         self.answer: Callable[[HopMessage], bytes | None] = lambda message: GRANTED
         self.offers_hop = True
         self.asked: list[tuple[float, int]] = []
-        self.connections: list[Connection] = []
+        self.connections: list[Libp2pConnection] = []
         self.address = Address(LOOPBACK, 1, OURS.peer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -97,9 +97,9 @@ class Relay:
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         limits = Libp2pLimits(idle_s=math.inf)
-        connection = Connection(
+        connection = Libp2pConnection(
             TcpByteStream(stream),
-            Session(OURS, dialled=False, entropy=RealHost().entropy, limits=limits),
+            Libp2pSession(OURS, dialled=False, entropy=RealHost().entropy, limits=limits),
             host=RealHost(),
             limits=limits,
             protocols=lambda: {wire.HOP: self._hop} if self.offers_hop else {},
@@ -108,7 +108,7 @@ class Relay:
         self.connections.append(connection)
         await connection.run()
 
-    async def _hop(self, connection: Connection, stream: MuxStream) -> None:
+    async def _hop(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         message = HopMessage.decode(await stream.receive_message(4096))
         self.asked.append((trio.current_time(), message.kind))
         answer = self.answer(message)
@@ -243,7 +243,7 @@ async def test_a_relay_that_is_lost_is_told(virtual_time: Any) -> None:
 
 
 def come(peer: str) -> bytes:
-    return wire.stop_connect(peer, Allowance(120, 1 << 17))
+    return wire.stop_connect(peer, CircuitLimit(120, 1 << 17))
 
 
 async def test_circuits_that_we_did_not_ask_for_are_refused(virtual_time: Any) -> None:

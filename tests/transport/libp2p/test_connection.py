@@ -7,19 +7,19 @@ import trio
 
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, defaults
-from shoal.transport.libp2p.connection import Connection
+from shoal.transport.libp2p.connection import Libp2pConnection
 from shoal.transport.libp2p.muxstream import MuxStream
 from tests.transport.libp2p.pipes import THEIRS, byte_stream_pair, connected, responder
 
 pytestmark = pytest.mark.trio
 
 
-def serving(limits: Libp2pLimits | None = None) -> tuple[Any, list[Connection]]:
+def serving(limits: Libp2pLimits | None = None) -> tuple[Any, list[Libp2pConnection]]:
     """A responder that keeps its connections for us to look at."""
     ours, seen = responder(limits), []
     make = ours._connection
 
-    def kept(*args: Any) -> Connection:
+    def kept(*args: Any) -> Libp2pConnection:
         seen.append(make(*args))
         return seen[-1]
 

@@ -14,9 +14,9 @@ from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits, Libp2pResponder
 from shoal.transport.libp2p import circuit as wire
 from shoal.transport.libp2p.circuit import HopMessage, StopMessage
-from shoal.transport.libp2p.connection import Connection
+from shoal.transport.libp2p.connection import Libp2pConnection
 from shoal.transport.libp2p.muxstream import MuxStream
-from shoal.transport.libp2p.session import Session
+from shoal.transport.libp2p.session import Libp2pSession
 from shoal.transport.libp2p.varint import prefixed
 from shoal.transport.rates import MemoryBudget
 from shoal.transport.relay.book import RelayBook
@@ -49,7 +49,7 @@ class Target:
     def protocols(self) -> dict[str, Any]:
         return {wire.STOP: self.serve}
 
-    async def serve(self, connection: Connection, stream: MuxStream) -> None:
+    async def serve(self, connection: Libp2pConnection, stream: MuxStream) -> None:
         message = StopMessage.decode(await stream.receive_message(4096))
         self.came.append(message.peer)
         if self.status is not None:
@@ -58,13 +58,13 @@ class Target:
         await stream.wait_closed()
 
 
-async def ask(connection: Connection, request: bytes) -> tuple[MuxStream, HopMessage]:
+async def ask(connection: Libp2pConnection, request: bytes) -> tuple[MuxStream, HopMessage]:
     stream = await connection.open(wire.HOP)
     await stream.send(request)
     return stream, HopMessage.decode(await stream.receive_message(4096))
 
 
-async def reserve(connection: Connection) -> int | None:
+async def reserve(connection: Libp2pConnection) -> int | None:
     stream, answer = await ask(connection, wire.hop_request(wire.RESERVE))
     stream.close()
     return answer.status
@@ -358,8 +358,8 @@ async def test_libp2p_runs_through_a_circuit_and_no_further(autojump_clock: Any)
     behind, _ = relay()  # of the target, which speaks libp2p to every peer
     limits = Libp2pLimits()
     async with circuit(ours, Target()) as (near, far), trio.open_nursery() as nursery:
-        session = Session(SOURCE, dialled=True, entropy=RealHost().entropy, limits=limits)
-        connection = Connection(
+        session = Libp2pSession(SOURCE, dialled=True, entropy=RealHost().entropy, limits=limits)
+        connection = Libp2pConnection(
             near,
             session,
             host=RealHost(),

@@ -9,7 +9,7 @@ import trio
 
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import defaults
-from shoal.transport.libp2p.connection import Connection
+from shoal.transport.libp2p.connection import Libp2pConnection
 from shoal.transport.libp2p.muxstream import MuxStream
 from tests.transport.libp2p.pipes import connected, responder
 
@@ -18,13 +18,13 @@ NAME = "/test/1"
 
 
 @asynccontextmanager
-async def streams() -> AsyncIterator[tuple[MuxStream, MuxStream, Connection]]:
+async def streams() -> AsyncIterator[tuple[MuxStream, MuxStream, Libp2pConnection]]:
     """Both ends of a stream; and the dialler's connection."""
     ours = responder()
     got: list[MuxStream] = []
     done = trio.Event()
 
-    async def serve(connection: Connection, stream: MuxStream) -> None:
+    async def serve(connection: Libp2pConnection, stream: MuxStream) -> None:
         got.append(stream)
         done.set()
         await stream.wait_closed()

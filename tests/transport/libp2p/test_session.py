@@ -7,17 +7,17 @@ import pytest
 from shoal.transport.lane.frame import Fault
 from shoal.transport.libp2p import Libp2pLimits
 from shoal.transport.libp2p.multistream import line
-from shoal.transport.libp2p.session import Session
-from shoal.transport.libp2p.yamux import Opened
+from shoal.transport.libp2p.session import Libp2pSession
+from shoal.transport.libp2p.yamux import ChannelOpened
 from tests.transport.libp2p.pipes import OURS, THEIRS
 
 
-def pair(seed: int = 1, expect: str | None = OURS.peer) -> tuple[Session, Session]:
+def pair(seed: int = 1, expect: str | None = OURS.peer) -> tuple[Libp2pSession, Libp2pSession]:
     draw = random.Random(seed).randbytes
     limits = Libp2pLimits()
     return (
-        Session(THEIRS, dialled=True, entropy=draw, limits=limits, expect=expect),
-        Session(OURS, dialled=False, entropy=draw, limits=limits),
+        Libp2pSession(THEIRS, dialled=True, entropy=draw, limits=limits, expect=expect),
+        Libp2pSession(OURS, dialled=False, entropy=draw, limits=limits),
     )
 
 
@@ -36,7 +36,7 @@ def test_both_ends_get_there(most: int) -> None:
     assert wires == {a: b"", b: b""}
     a.yamux.open().write(b"hello")
     (event, *_) = b.receive(a.outgoing())
-    assert isinstance(event, Opened) and event.stream.read(10) == b"hello"
+    assert isinstance(event, ChannelOpened) and event.stream.read(10) == b"hello"
 
 
 @pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])

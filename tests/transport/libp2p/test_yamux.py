@@ -16,10 +16,10 @@ from shoal.transport.libp2p.yamux import (
     RST,
     SYN,
     WINDOW,
-    Channel,
+    ChannelOpened,
     Event,
-    Opened,
     Yamux,
+    YamuxChannel,
 )
 
 MIB = 1 << 20
@@ -33,11 +33,11 @@ def frame(kind: int, flags: int, stream: int, size: int, body: bytes = b"") -> b
     return HEADER.pack(0, kind, flags, stream, size) + body
 
 
-def opened(events: list[Event]) -> list[Channel]:
-    return [event.stream for event in events if isinstance(event, Opened)]
+def opened(events: list[Event]) -> list[YamuxChannel]:
+    return [event.stream for event in events if isinstance(event, ChannelOpened)]
 
 
-def joined() -> tuple[Yamux, Channel, Yamux, Channel]:
+def joined() -> tuple[Yamux, YamuxChannel, Yamux, YamuxChannel]:
     a, b = core(dialled=True), core()
     near = a.open()
     (far,) = opened(b.receive(a.outgoing(MIB)))
@@ -64,7 +64,7 @@ def test_any_fragmentation_and_many_streams() -> None:
     sent: dict[int, bytes] = {}
     got: dict[int, bytes] = {}
     ours = [a.open() for _ in range(5)]
-    theirs: list[Channel] = []
+    theirs: list[YamuxChannel] = []
     for _ in range(400):
         channel = draw.choice(ours)
         data = draw.randbytes(draw.randrange(20_000))

@@ -4,7 +4,7 @@ from typing import Any
 
 from shoal.transport.bytestream import PathKind
 from shoal.transport.defaults import SPARE_S
-from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.connection import LaneConnection
 from shoal.transport.link.path import LinkPath, best, redundant
 
 
@@ -20,7 +20,7 @@ def path(
     path_kind: PathKind = PathKind.DIRECT, medium: str = "tcp", *, came: float = 0.0
 ) -> LinkPath:
     """Return a path whose first ping was answered after 10 ms."""
-    connection = Connection(idle_s=2.0, silent_s=3.5, now=came)
+    connection = LaneConnection(idle_s=2.0, silent_s=3.5, now=came)
     secured: Any = FakePath(medium)
     writer: Any = None
     found = LinkPath(secured, path_kind, connection, writer, came)

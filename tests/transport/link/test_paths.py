@@ -9,11 +9,11 @@ import trio
 import trio.testing
 
 from shoal.transport.bytestream import PathKind
-from shoal.transport.lane.connection import Connection
+from shoal.transport.lane.connection import LaneConnection
 from shoal.transport.lane.events import Called
 from shoal.transport.lane.frame import ACK, PING, Fault, Priority
 from shoal.transport.lane.lane import Lane
-from shoal.transport.lane.stream import Entry
+from shoal.transport.lane.stream import QueuedFrame
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
 from tests.transport.fleet import (
@@ -101,7 +101,12 @@ class Torn(Wires):
         return moved
 
     def _carry(
-        self, side: Side, sender: Connection, other: Side, receiver: Connection, wire: bytearray
+        self,
+        side: Side,
+        sender: LaneConnection,
+        other: Side,
+        receiver: LaneConnection,
+        wire: bytearray,
     ) -> bool:
         if sender in side.lane.connections:
             if self.noisy and self.rng.random() < 0.1:
@@ -232,7 +237,7 @@ def test_frames_sent_again_still_count_on_their_first_path() -> None:
     assert len(pair.b.called) == 1
 
 
-def to_and_fro() -> tuple[Lane, Connection, Connection]:
+def to_and_fro() -> tuple[Lane, LaneConnection, LaneConnection]:
     """Send 50 posts ten times over each of two paths, without any acknowledgement."""
     lane = Side(dialled=True).lane
     paths = [lane.attach(0.0) for _ in range(2)]
@@ -246,15 +251,15 @@ def to_and_fro() -> tuple[Lane, Connection, Connection]:
 
 
 def test_without_counts_each_change_keeps_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Connection.give_back
+    counted = LaneConnection.give_back
 
-    def listed(connection: Connection) -> list[Entry]:
+    def listed(connection: LaneConnection) -> list[QueuedFrame]:
         items = list(connection._unacked)
         lost = counted(connection)
         connection._unacked = deque(item if isinstance(item, int) else 1 for item in items)
         return lost
 
-    monkeypatch.setattr(Connection, "give_back", listed)
+    monkeypatch.setattr(LaneConnection, "give_back", listed)
     _, first, last = to_and_fro()
     assert (len(first._unacked), len(last._unacked)) == (500, 500)
 

@@ -11,9 +11,9 @@ from shoal.netsim.world import World
 from shoal.transport.bytestream import PathKind
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.link.link import Link
-from shoal.transport.nat.knowledge import Knowledge
-from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
-from shoal.transport.nat.punch.needs import Own
+from shoal.transport.nat.knowledge import NodeKnowledge
+from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
+from shoal.transport.nat.punch.needs import OwnNat
 from shoal.transport.nat.reach.reachability import (
     Allocation,
     Behaviour,
@@ -28,9 +28,9 @@ from tests.transport.homes import Street, until
 
 NO_MULTICAST = Strategies(lan=False)
 INSIDE = [
-    Candidate(("192.168.1.3", port), Kind.LAN, transport)
+    Candidate(("192.168.1.3", port), CandidateKind.LAN, transport)
     for port in (8080, 8443)
-    for transport in (Transport.TCP, Transport.UDP)
+    for transport in (CandidateTransport.TCP, CandidateTransport.UDP)
 ]
 
 
@@ -38,7 +38,7 @@ def _lying(foe: TransportNode) -> None:
     """Make a peer claim addresses of another node's neighbours."""
     own = foe.dialer.knowledge.own
 
-    def lie(peer: PeerId) -> Own:
+    def lie(peer: PeerId) -> OwnNat:
         return replace(own(peer), candidates=INSIDE)
 
     foe.dialer.knowledge.own = lie  # type: ignore[method-assign]
@@ -126,7 +126,7 @@ HOME = Reachability(
 )
 
 
-def made(known: Reachability = HOME, *held: Vouched) -> Knowledge:
+def made(known: Reachability = HOME, *held: Vouched) -> NodeKnowledge:
     item = SimpleNamespace(address="192.168.1.2")
     parts = (
         SimpleNamespace(interfaces=lambda: [item]),
@@ -136,7 +136,7 @@ def made(known: Reachability = HOME, *held: Vouched) -> Knowledge:
         SimpleNamespace(relays=[SimpleNamespace(relay=RELAY, seen=seen) for seen in held]),
         SimpleNamespace(mapping=None),
     )
-    return Knowledge(*cast(Any, parts))
+    return NodeKnowledge(*cast(Any, parts))
 
 
 def test_a_relay_may_see_a_peer_at_two_addresses() -> None:
@@ -169,8 +169,8 @@ def test_a_port_seen_elsewhere_has_to_be_observed_again() -> None:
     knowledge.observed(("43.0.0.1", 4001))
     own = knowledge.own(PEER)
     assert not own.nat.preserves and own.seen_at is None
-    tcp = [each for each in own.candidates if each.transport is Transport.TCP]
-    assert tcp[0].place == ("43.0.0.1", 4001) and tcp[0].kind is Kind.OBSERVED
+    tcp = [each for each in own.candidates if each.transport is CandidateTransport.TCP]
+    assert tcp[0].place == ("43.0.0.1", 4001) and tcp[0].kind is CandidateKind.OBSERVED
 
 
 def test_ipv6_views_say_nothing_about_a_nat() -> None:

@@ -11,7 +11,7 @@ from bench.worlds.town import Town
 from shoal.netsim.world import World
 from shoal.transport.address import Address
 from shoal.transport.errors import HostError
-from shoal.transport.nat.reach.reachability import Answer, Reachability
+from shoal.transport.nat.reach.reachability import DialBackResult, Reachability
 from shoal.transport.relay.defaults import RelayLimits
 from shoal.transport.strategies.dialer import Strategies
 
@@ -48,8 +48,8 @@ async def test_a_node_relays_while_others_are_shown_to_reach_it(world: World) ->
     assert [held.relay for held in home.dialer.relays.relays] == [public.peer]
 
     known = public.dialer.reach.reachability
-    shut = tuple(replace(each, answer=Answer.NOT_REACHED) for each in known.dialled)
-    nobody = tuple(replace(each, answer=Answer.UNKNOWN) for each in known.dialled)
+    shut = tuple(replace(each, answer=DialBackResult.NOT_REACHED) for each in known.dialled)
+    nobody = tuple(replace(each, answer=DialBackResult.UNKNOWN) for each in known.dialled)
     await found(public, replace(known, dialled=nobody))
     assert public.dialer.relaying.book.lends  # no peer could tell, so nothing changes
     await found(public, replace(known, dialled=shut))

@@ -8,8 +8,8 @@ import pytest
 from shoal.transport.address import Address
 from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
-from shoal.transport.nat.portmap.mapping import Mapping
-from shoal.transport.nat.reach.reachability import Answer, Dialled, Ipv6, Reachability
+from shoal.transport.nat.portmap.mapping import PortMapping
+from shoal.transport.nat.reach.reachability import DialBackResult, Dialled, Ipv6, Reachability
 from shoal.transport.nat.whereabouts import Whereabouts
 
 ME, PEER, RELAY = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
@@ -24,7 +24,7 @@ class World:
         self.peer, self.port, self.udp_port = ME, 4001, 4001
         self.listening = list(listening)
         self.reachability = Reachability()
-        self.mapping: Mapping | None = None
+        self.mapping: PortMapping | None = None
         self.relays: list[Any] = []
 
     def interfaces(self) -> list[Interface]:
@@ -42,7 +42,7 @@ class World:
         return [f"{each.host} {each.transport} {each.port}" for each in found if not each.relay]
 
 
-def dialled(ip: str, answer: Answer, port: int = 4001, transport: str = "tcp") -> Dialled:
+def dialled(ip: str, answer: DialBackResult, port: int = 4001, transport: str = "tcp") -> Dialled:
     return Dialled(transport, (ip, port), answer, 1)
 
 
@@ -74,9 +74,9 @@ def test_where_peers_got_through_is_published() -> None:
     world = World("192.168.1.2")
     world.reachability = Reachability(
         dialled=(
-            dialled("11.0.0.9", Answer.REACHED, 7),
-            dialled("11.0.0.9", Answer.REACHED, 8, "udp"),
-            dialled("11.0.0.9", Answer.NOT_REACHED, 9),
+            dialled("11.0.0.9", DialBackResult.REACHED, 7),
+            dialled("11.0.0.9", DialBackResult.REACHED, 8, "udp"),
+            dialled("11.0.0.9", DialBackResult.NOT_REACHED, 9),
         )
     )
     assert world.published() == ["11.0.0.9 tcp 7", "11.0.0.9 udp 8"]
@@ -90,14 +90,14 @@ def test_relays_come_last() -> None:
     ("ips", "answers", "reachable"),
     [
         (("11.0.0.1",), (), True),
-        (("11.0.0.1",), (dialled("11.0.0.1", Answer.UNKNOWN),), True),
-        (("11.0.0.1",), (dialled("11.0.0.1", Answer.NOT_REACHED),), False),
+        (("11.0.0.1",), (dialled("11.0.0.1", DialBackResult.UNKNOWN),), True),
+        (("11.0.0.1",), (dialled("11.0.0.1", DialBackResult.NOT_REACHED),), False),
         (("192.168.1.2",), (), False),
         # Global IPv6 alone: most peers could not use it.
         (("192.168.1.2", "2600::1"), (), False),
-        (("192.168.1.2", "2600::1"), (dialled("2600::1", Answer.REACHED),), False),
+        (("192.168.1.2", "2600::1"), (dialled("2600::1", DialBackResult.REACHED),), False),
         # A full cone: the mapping ends when nothing holds it.
-        (("192.168.1.2",), (dialled("11.0.0.9", Answer.REACHED),), False),
+        (("192.168.1.2",), (dialled("11.0.0.9", DialBackResult.REACHED),), False),
     ],
 )
 def test_reachable_nodes(
@@ -110,9 +110,9 @@ def test_reachable_nodes(
 
 def test_a_mapped_port_is_reachable_once_a_peer_has_used_it() -> None:
     world = World("192.168.1.2")
-    world.mapping = Mapping("11.0.0.9", 4001, 4001, "pcp", 3600.0, "192.168.1.1")
+    world.mapping = PortMapping("11.0.0.9", 4001, 4001, "pcp", 3600.0, "192.168.1.1")
     assert not world.whereabouts().reachable()
-    world.reachability = Reachability(dialled=(dialled("11.0.0.9", Answer.REACHED),))
+    world.reachability = Reachability(dialled=(dialled("11.0.0.9", DialBackResult.REACHED),))
     assert world.whereabouts().reachable()
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from shoal.transport.lane.shaper import Cap, Caps, Direction, Flow, Shaper
+from shoal.transport.lane.shaper import Cap, Caps, Flow, Shaper, TrafficDirection
 from shoal.transport.relay.book import Asker, RelayBook
 from shoal.transport.relay.defaults import RelayLimits
 from tests.transport.pipes import receive, write
@@ -62,10 +62,10 @@ def test_calls_of_the_node_s_own_come_first() -> None:
     assert not isinstance(circuit, str)
     for step in range(10_000):
         now = step / 1000
-        own = shaper.room(Direction.UP, Flow.CONTROL, "own", now, 1 << 14)
-        shaper.spend(Direction.UP, Flow.CONTROL, own, now)
+        own = shaper.room(TrafficDirection.UP, Flow.CONTROL, "own", now, 1 << 14)
+        shaper.spend(TrafficDirection.UP, Flow.CONTROL, own, now)
         if not own:
-            shaper.next_at(Direction.UP, Flow.CONTROL, "own", now)
+            shaper.next_at(TrafficDirection.UP, Flow.CONTROL, "own", now)
         circuit.spend(circuit.room(now), now)
     assert circuit.carried == pytest.approx(10 * 0.05 * CAP, rel=0.2)
 
@@ -74,10 +74,10 @@ def test_calls_of_the_node_s_own_come_first() -> None:
 async def test_each_byte_is_charged_once_each_way(
     virtual_time: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spent: dict[tuple[Direction, Flow], int] = {}
+    spent: dict[tuple[TrafficDirection, Flow], int] = {}
 
     class Watched(Shaper):
-        def spend(self, direction: Direction, flow: Flow, size: int, now: float) -> None:
+        def spend(self, direction: TrafficDirection, flow: Flow, size: int, now: float) -> None:
             spent[direction, flow] = spent.get((direction, flow), 0) + size
             super().spend(direction, flow, size, now)
 
@@ -94,8 +94,8 @@ async def test_each_byte_is_charged_once_each_way(
                 got += len(await receive(far))
         after = [three.link(each).status for each in (three.a, three.b)]
         for direction, count in (
-            (Direction.UP, [status.bytes_out for status in (*before, *after)]),
-            (Direction.DOWN, [status.bytes_in for status in (*before, *after)]),
+            (TrafficDirection.UP, [status.bytes_out for status in (*before, *after)]),
+            (TrafficDirection.DOWN, [status.bytes_in for status in (*before, *after)]),
         ):
             passed = sum(count[2:]) - sum(count[:2])
             charged = sum(cost for (way, _), cost in spent.items() if way is direction)

@@ -4,7 +4,7 @@ import pytest
 
 from shoal.transport.address import Address
 from shoal.transport.identity import Identity, PeerId
-from shoal.transport.relay.choice import Candidate, Choice, network_of
+from shoal.transport.relay.choice import KnownRelays, RelayCandidate, network_of
 from shoal.transport.relay.defaults import CANDIDATES, RELAY_ADDRESSES
 
 
@@ -12,9 +12,9 @@ def peer(number: int) -> PeerId:
     return Identity.from_seed(number.to_bytes(32)).peer
 
 
-def known(*relays: tuple[int, str, int, float | None]) -> Choice:
+def known(*relays: tuple[int, str, int, float | None]) -> KnownRelays:
     """Relays by number, host, port, round trip."""
-    choice = Choice()
+    choice = KnownRelays()
     for number, host, port, rtt in relays:
         choice.offer(peer(number), Address(host, port))
         choice.lends(peer(number), True)
@@ -24,12 +24,12 @@ def known(*relays: tuple[int, str, int, float | None]) -> Choice:
     return choice
 
 
-def everybody(choice: Choice, *numbers: int) -> list[Candidate]:
+def everybody(choice: KnownRelays, *numbers: int) -> list[RelayCandidate]:
     found = [choice.find(peer(number)) for number in numbers]
     return [each for each in found if each is not None]
 
 
-def numbers(candidates: list[Candidate]) -> list[int]:
+def numbers(candidates: list[RelayCandidate]) -> list[int]:
     names = {peer(number): number for number in range(20)}
     return [names[each.peer] for each in candidates]
 
@@ -82,7 +82,7 @@ def test_a_relay_that_replied_is_known_until_it_fails() -> None:
 
 
 def test_udp_443_is_not_what_is_meant() -> None:
-    choice = Choice()
+    choice = KnownRelays()
     choice.offer(peer(1), Address("1.0.0.1", 443, transport="udp"))
     assert choice.lacks_443([peer(1)])
 
@@ -111,7 +111,7 @@ def test_some_refusals_are_for_long(code: str, pause: float) -> None:
 
 
 def test_offers_are_bounded_and_checked() -> None:
-    choice = Choice()
+    choice = KnownRelays()
     for number in range(300):
         assert choice.offer(peer(number), Address("1.2.3.4", 1 + number))
     assert choice.find(peer(300 - CANDIDATES)) and not choice.find(peer(299 - CANDIDATES))

@@ -5,13 +5,13 @@ import random
 import pytest
 
 from shoal.transport.relay.defaults import BURST_S, LIGHT_BYTES
-from shoal.transport.relay.pacer import Pacer, Share
+from shoal.transport.relay.pacer import RelayPacer, Share
 
 RATE = 1_000_000
 
 
 def drive(
-    pacer: Pacer, wants: dict[Share, float], seconds: float, *, step: float = 0.005
+    pacer: RelayPacer, wants: dict[Share, float], seconds: float, *, step: float = 0.005
 ) -> dict[Share, int]:
     """Each share takes what it may, up to its wish in bytes per second; what it got."""
     got = dict.fromkeys(wants, 0)
@@ -25,7 +25,7 @@ def drive(
 
 
 def test_the_rate_is_kept_and_used() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     share = pacer.join(1)
     got = drive(pacer, {share: 1e12}, 10.0)[share]
     assert 0.97 * 10 * RATE <= got <= (10 + BURST_S) * RATE
@@ -33,14 +33,14 @@ def test_the_rate_is_kept_and_used() -> None:
 
 @pytest.mark.parametrize("count", [2, 7, 128])
 def test_the_greedy_get_equal_parts(count: int) -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     got = drive(pacer, {pacer.join(1): 1e12 for _ in range(count)}, 20.0)
     assert 0.9 * 20 * RATE <= sum(got.values()) <= (20 + BURST_S) * RATE
     assert max(got.values()) - min(got.values()) <= 0.25 * 20 * RATE / count + BURST_S * RATE
 
 
 def test_a_small_demand_is_met_in_full() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     little = pacer.join(1)
     wants = {little: 20_000.0} | {pacer.join(1): 1e12 for _ in range(5)}
     got = drive(pacer, wants, 10.0)
@@ -51,7 +51,7 @@ def test_a_small_demand_is_met_in_full() -> None:
 @pytest.mark.parametrize(("weight", "size"), [(4, 1500), (1, 350)])
 def test_a_small_demand_does_not_wait_behind_greedy_ones(weight: int, size: int) -> None:
     """A stranger beside members that wait gets a quarter of that."""
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     light, greedy = pacer.join(weight), [pacer.join(4) for _ in range(10)]
     waited = 0
     for turn in range(1, 2000):
@@ -65,21 +65,21 @@ def test_a_small_demand_does_not_wait_behind_greedy_ones(weight: int, size: int)
 
 
 def test_many_that_want_little_get_no_more_than_there_is() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     got = drive(pacer, {pacer.join(1): 25_000.0 for _ in range(100)}, 10.0)
     assert 0.9 * 10 * RATE <= sum(got.values()) <= (10 + BURST_S) * RATE
     assert min(got.values()) > 0.5 * 10 * RATE / 100
 
 
 def test_members_weigh_more() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     member, stranger = pacer.join(4), pacer.join(1)
     got = drive(pacer, {member: 1e12, stranger: 1e12}, 20.0)
     assert 2.5 <= got[member] / got[stranger] <= 4.5
 
 
 def test_all_strangers_together_get_a_quarter_while_a_member_waits() -> None:
-    pacer = Pacer(64_000, 0.0)
+    pacer = RelayPacer(64_000, 0.0)
     member = pacer.join(4)
     got = drive(pacer, {pacer.join(1): 1e12 for _ in range(40)} | {member: 1e12}, 10.0, step=0.02)
     assert got[member] >= 0.7 * 10 * 64_000
@@ -87,7 +87,7 @@ def test_all_strangers_together_get_a_quarter_while_a_member_waits() -> None:
 
 
 def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
-    pacer = Pacer(64_000, 0.0)
+    pacer = RelayPacer(64_000, 0.0)
     shares, pieces, now = [pacer.join(1) for _ in range(80)], [], 0.0
     due = {share: number / 1000 for number, share in enumerate(shares)}
     while now < 20:
@@ -102,7 +102,7 @@ def test_many_share_a_small_rate_in_pieces_that_are_worth_a_packet() -> None:
 
 
 def test_an_idle_share_holds_nothing_back() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     quiet = [pacer.join(1) for _ in range(100)]
     for share in quiet:
         share.room(0.0)
@@ -114,7 +114,7 @@ def test_an_idle_share_holds_nothing_back() -> None:
 
 def test_debts_are_paid_by_those_that_leave_too() -> None:
     """Taking in advance and leaving, again and again, must not beat the rate."""
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     taken = 0
     for turn in range(1000):
         share = pacer.join(1)
@@ -126,13 +126,13 @@ def test_debts_are_paid_by_those_that_leave_too() -> None:
 
 
 def test_no_rate_is_nothing() -> None:
-    share = Pacer(0, 0.0).join(1)
+    share = RelayPacer(0, 0.0).join(1)
     assert share.room(5.0) == 0
     assert share.pause() == 0.5
 
 
 def test_a_share_that_left_gets_nothing() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     share = pacer.join(1)
     share.leave()
     share.leave()
@@ -144,7 +144,7 @@ def test_a_share_that_left_gets_nothing() -> None:
 def test_any_mix_keeps_the_rate() -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        pacer = Pacer(RATE, 0.0)
+        pacer = RelayPacer(RATE, 0.0)
         shares = [pacer.join(rng.choice((1, 4)))]
         now, taken = 0.0, 0
         while now < 10:
@@ -162,7 +162,7 @@ def test_any_mix_keeps_the_rate() -> None:
 
 
 def test_a_pause_brings_a_grain() -> None:
-    pacer = Pacer(RATE, 0.0)
+    pacer = RelayPacer(RATE, 0.0)
     share, now, pauses = pacer.join(1), 0.0, 0
     while now < 10:
         share.spend(share.room(now))

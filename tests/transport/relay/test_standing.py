@@ -8,13 +8,13 @@ from shoal.transport.relay.defaults import (
     STANDING_S,
     RelayLimits,
 )
-from shoal.transport.relay.standing import Standing
+from shoal.transport.relay.standing import LinkedTimes
 
 LATER = STANDING_S + 1
 
 
 def test_a_newcomer_becomes_a_member_with_time() -> None:
-    standing = Standing()
+    standing = LinkedTimes()
     standing.linked("a", "11.0.0.1", 5.0)
     assert standing.since("a", STANDING_S) is None
     assert standing.since("a", LATER + 5) == 5.0
@@ -22,7 +22,7 @@ def test_a_newcomer_becomes_a_member_with_time() -> None:
 
 
 def test_a_short_absence_costs_nothing_a_long_one_all() -> None:
-    standing = Standing()
+    standing = LinkedTimes()
     for peer in ("short", "long"):
         standing.linked(peer, "11.0.0.1", 0.0)
         standing.gone(peer, 10.0)
@@ -33,7 +33,7 @@ def test_a_short_absence_costs_nothing_a_long_one_all() -> None:
 
 
 def test_a_peer_that_moves_to_another_network_starts_over() -> None:
-    standing = Standing()
+    standing = LinkedTimes()
     standing.linked("a", "11.0.0.1", 0.0)
     standing.linked("a", "12.0.0.1", 100.0)
     assert standing.since("a", LATER) is None
@@ -41,7 +41,7 @@ def test_a_peer_that_moves_to_another_network_starts_over() -> None:
 
 
 def test_of_one_network_the_first_few() -> None:
-    standing = Standing()
+    standing = LinkedTimes()
     for number in range(1000):
         standing.linked(f"s{number}", f"11.0.0.{number % 256}", 0.0)
     members = [n for n in range(1000) if standing.since(f"s{n}", LATER) is not None]
@@ -49,7 +49,7 @@ def test_of_one_network_the_first_few() -> None:
 
 
 def test_later_peers_replace_only_long_absent_ones() -> None:
-    standing = Standing()
+    standing = LinkedTimes()
     for number in range(MEMBERS + 10):
         standing.linked(f"s{number}", f"{20 + number % 70}.{number // 70}.7.1", 0.0)
     assert standing.since("s0", LATER) == 0.0
@@ -64,7 +64,7 @@ def test_later_peers_replace_only_long_absent_ones() -> None:
 def test_two_old_members_get_a_circuit_beside_a_thousand_identities() -> None:
     """From a thousand networks, half of them patient enough to be members by now; each takes all
     that it gets: places, circuits among themselves and to the two, and the rate."""
-    standing, book = Standing(), RelayBook(RelayLimits())
+    standing, book = LinkedTimes(), RelayBook(RelayLimits())
     book.reachable = True
     where = {f"s{n}": f"20.{n // 250}.{n % 250}.1" for n in range(1000)}
     where |= {"a": "11.0.0.1", "b": "12.0.0.1"}

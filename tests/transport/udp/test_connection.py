@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from shoal.netsim.world import World
 from shoal.transport.host.real import RealHost
 from shoal.transport.udp import defaults
-from shoal.transport.udp.certificate import Certificate
-from shoal.transport.udp.connection import Connection, Via, configuration
+from shoal.transport.udp.certificate import QuicCertificate
+from shoal.transport.udp.connection import UdpConnection, Via, configuration
 from shoal.transport.udp.defaults import GAP_BYTES, UdpLimits
 from shoal.transport.udp.window import Extra
 from tests.transport.handshake.test_certificate import HUGE, rsa_certificate
@@ -59,18 +59,18 @@ class Two:
     def __init__(
         self,
         limits: UdpLimits | None = None,
-        server: type[Connection] = Connection,
+        server: type[UdpConnection] = UdpConnection,
         pumped: bool = True,
     ) -> None:
         limits = limits or UdpLimits()
         host = RealHost()
         extra = Extra(limits)
         self.now = 1.0
-        self.client = Connection(configuration(None, limits), limits, extra)
+        self.client = UdpConnection(configuration(None, limits), limits, extra)
         self.client.begin(B, SOCKET, self.now)
         first = self.client.transmit(self.now)[0][0]
         self.server = server(
-            configuration(Certificate.generate(host), limits),
+            configuration(QuicCertificate.generate(host), limits),
             limits,
             extra,
             original_destination_connection_id=first[6:14],
@@ -136,14 +136,14 @@ def test_aioquic_asks_for_every_part_of_ours(monkeypatch: pytest.MonkeyPatch) ->
         "_initialize", "_parse_transport_parameters", "_confirm_handshake",
     ]  # fmt: skip
     for name in ours:
-        assert name in vars(Connection) and hasattr(QuicConnection, name)
-        real = getattr(Connection, name)
+        assert name in vars(UdpConnection) and hasattr(QuicConnection, name)
+        real = getattr(UdpConnection, name)
 
         def spy(self: Any, *args: Any, _name: str = name, _real: Any = real, **more: Any) -> Any:
             asked.add(_name)
             return _real(self, *args, **more)
 
-        monkeypatch.setattr(Connection, name, spy)
+        monkeypatch.setattr(UdpConnection, name, spy)
     two = Two()
     two.client.send_stream_data(0, b"hello")
     two.pump()
@@ -189,7 +189,7 @@ def test_more_than_the_window_ends_it() -> None:
         assert two.server.ended is ends
 
 
-def gaps(limits: UdpLimits, count: int = 300, grown: int = 0) -> Connection:
+def gaps(limits: UdpLimits, count: int = 300, grown: int = 0) -> UdpConnection:
     """A server that got every second byte of the stream; its window has grown by so much."""
     two = Two(limits)
     if grown:
@@ -235,7 +235,7 @@ def test_unreadable_frames_end_it() -> None:
         assert two.server.ended, frames
 
 
-class Sending(Connection):
+class Sending(UdpConnection):
     """A server that names another address, to which its clients are to go."""
 
     def _serialize_transport_parameters(self) -> bytes:
@@ -253,7 +253,7 @@ class Sending(Connection):
 def sent_to_third(monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the client sends there, if aioquic could make sense of our addresses."""
     monkeypatch.setattr(
-        Connection, "_find_preferred_address", lambda _: Via(THIRD, SOCKET), raising=False
+        UdpConnection, "_find_preferred_address", lambda _: Via(THIRD, SOCKET), raising=False
     )
     two = Two(server=Sending)
     assert two.client._handshake_confirmed
@@ -266,7 +266,7 @@ def test_a_peer_cannot_redirect_us_to_third_parties(monkeypatch: pytest.MonkeyPa
 
 
 def test_aioquic_alone_would_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Connection, "_parse_transport_parameters")
+    monkeypatch.delattr(UdpConnection, "_parse_transport_parameters")
     assert sent_to_third(monkeypatch)
 
 
@@ -379,7 +379,7 @@ async def test_the_dialled_end_s_address_changes(world: World) -> None:
 async def test_a_server_that_moved_is_lost_without_migration(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "_receive_from_elsewhere", lambda *args: None)
+    monkeypatch.setattr(UdpConnection, "_receive_from_elsewhere", lambda *args: None)
     with pytest.raises((trio.TooSlowError, BaseExceptionGroup)):
         await test_the_dialled_end_s_address_changes(world)
 

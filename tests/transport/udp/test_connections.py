@@ -15,7 +15,7 @@ from shoal.netsim.world import World
 from shoal.transport.defaults import MIB
 from shoal.transport.guard import Mishap
 from shoal.transport.udp import connections as module
-from shoal.transport.udp.connection import Connection
+from shoal.transport.udp.connection import UdpConnection
 from shoal.transport.udp.defaults import UdpLimits
 from shoal.transport.udp.quic import QuicByteStream
 from tests.transport.pipes import read, write
@@ -101,11 +101,11 @@ def _faults(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     """Collect faults of connections from now on, except QuicConnectionError."""
     found: list[BaseException] = []
 
-    def note(self: Connection, error: BaseException | None) -> None:
+    def note(self: UdpConnection, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, QuicConnectionError):
             found.append(error)
 
-    monkeypatch.setattr(Connection, "fault", property(lambda self: None, note), raising=False)
+    monkeypatch.setattr(UdpConnection, "fault", property(lambda self: None, note), raising=False)
     return found
 
 
@@ -265,7 +265,7 @@ async def test_a_mistake_with_a_first_packet_leaves_nothing(
     async with running(*pair(world)) as (_, b):
         told, connections = list[Mishap](), b.port.connections
         connections._guard.report = told.append
-        monkeypatch.setattr(module, "Connection", partial(Connection, nonsense=b""))
+        monkeypatch.setattr(module, "UdpConnection", partial(UdpConnection, nonsense=b""))
         connections.receive([(first_packet(), ("198.51.100.1", 1))], b.port._sockets[0])
         assert [mishap.error for mishap in told] == ["TypeError"]
         assert len(connections) == connections.gate.half_open.count == 0

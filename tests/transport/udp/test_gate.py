@@ -5,23 +5,29 @@ from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicPacketType, pull_quic_header
 
 from shoal.transport.host.real import RealHost
-from shoal.transport.limits import Entry, HalfOpen, Limits
-from shoal.transport.udp.connection import Connection, configuration
+from shoal.transport.limits import CrowdEntry, HalfOpen, Limits
+from shoal.transport.udp.connection import UdpConnection, configuration
 from shoal.transport.udp.defaults import UdpLimits
-from shoal.transport.udp.gate import Gate, Welcome, _first_packet, _has_token, destination
+from shoal.transport.udp.gate import (
+    FirstPacketGate,
+    Welcome,
+    _first_packet,
+    _has_token,
+    destination,
+)
 from shoal.transport.udp.window import Extra
 from tests.transport.udp.test_connection import SOCKET, B
 
 PLACE = ("203.0.113.7", 4001)
 
 
-def make_gate(limits: UdpLimits | None = None, **half_open: int) -> Gate:
-    return Gate(RealHost(), HalfOpen(Limits(**half_open)), limits or UdpLimits())
+def make_gate(limits: UdpLimits | None = None, **half_open: int) -> FirstPacketGate:
+    return FirstPacketGate(RealHost(), HalfOpen(Limits(**half_open)), limits or UdpLimits())
 
 
-def client() -> Connection:
+def client() -> UdpConnection:
     limits = UdpLimits()
-    made = Connection(configuration(None, limits), limits, Extra(limits))
+    made = UdpConnection(configuration(None, limits), limits, Extra(limits))
     made.begin(B, SOCKET, 1.0)
     return made
 
@@ -34,7 +40,7 @@ def test_a_first_packet_is_welcome() -> None:
     data = first_packet()
     gate = make_gate()
     found = gate.admit(data, PLACE, 1.0)
-    assert found == Welcome(destination(data), None, Entry("203.0.113.7", new=True))
+    assert found == Welcome(destination(data), None, CrowdEntry("203.0.113.7", new=True))
     assert gate.half_open.count == 1
 
 
@@ -59,7 +65,7 @@ def test_anything_else_is_dropped(change: object) -> None:
     assert gate.half_open.count == 0
 
 
-def busy(limits: UdpLimits) -> Gate:
+def busy(limits: UdpLimits) -> FirstPacketGate:
     gate = make_gate(limits)
     for n in range(3):
         assert isinstance(gate.admit(first_packet(), (f"198.51.{n}.1", 1), 1.0), Welcome)

@@ -78,7 +78,7 @@ def encode_request(url: Url, fields: Mapping[str, str], body: bytes = b"") -> by
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class GatewayResponse:
     """An HTTP response."""
 
     status: int
@@ -107,7 +107,7 @@ class ResponseReader:
         self._status = 0
         self._body = bytearray()
 
-    def feed(self, data: bytes) -> Response | Bad | None:
+    def feed(self, data: bytes) -> GatewayResponse | Bad | None:
         """Parse further bytes of the response.
 
         Returns the response once it is complete, or the reason if it is invalid, else None.
@@ -120,7 +120,7 @@ class ResponseReader:
         except h11.RemoteProtocolError as error:
             return Bad.TOO_LARGE if error.error_status_hint == _HEAD_TOO_LARGE else Bad.MALFORMED
 
-    def end(self) -> Response | Bad:
+    def end(self) -> GatewayResponse | Bad:
         """Process the end of the connection. Return the response, or why there is none."""
         try:
             self._http.receive_data(b"")
@@ -128,7 +128,7 @@ class ResponseReader:
         except h11.RemoteProtocolError:
             return Bad.CUT_OFF
 
-    def _read(self) -> Response | Bad | None:
+    def _read(self) -> GatewayResponse | Bad | None:
         """Process what h11 has parsed. Raises h11.RemoteProtocolError if it is malformed."""
         while True:
             event = self._http.next_event()
@@ -141,6 +141,6 @@ class ResponseReader:
                 if len(self._body) > BODY_BYTES:
                     return Bad.TOO_LARGE
             elif isinstance(event, h11.EndOfMessage):
-                return Response(self._status, bytes(self._body))
+                return GatewayResponse(self._status, bytes(self._body))
             elif not isinstance(event, h11.InformationalResponse):
                 return None

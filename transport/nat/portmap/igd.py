@@ -11,7 +11,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from .defaults import LOCATIONS, SEARCH_S, SSDP_BYTES
-from .http import Response, Url, parse_url, resolve_url
+from .http import GatewayResponse, Url, parse_url, resolve_url
 from .xmltree import Element, parse
 
 _URN: Final = "urn:schemas-upnp-org:service:"
@@ -46,7 +46,7 @@ WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class IgdService:
     """A service of a gateway."""
 
     kind: str  # one of `KINDS`
@@ -59,7 +59,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class IgdFault:
     """A gateway's refusal of an action."""
 
     code: int  # one of the codes above, or another one; 0 if the gateway stated none
@@ -70,7 +70,7 @@ class Fault:
         return WORDS.get(self.code, f"refused with code {self.code}")
 
 
-def decode_description(body: bytes, base: Url) -> list[Service]:
+def decode_description(body: bytes, base: Url) -> list[IgdService]:
     """Decode a device description. Return its services that map ports, the best first.
 
     There are at most `LOCATIONS` of them. `base` is the URL of the description. Services at another
@@ -86,15 +86,15 @@ def decode_description(body: bytes, base: Url) -> list[Service]:
     return sorted(dict.fromkeys(services), key=lambda item: KINDS.index(item.kind))[:LOCATIONS]
 
 
-def _service(element: Element, base: Url) -> Service | None:
+def _service(element: Element, base: Url) -> IgdService | None:
     """Decode one element `service`. Return None if the service does not map ports."""
     kind, control = element.value("serviceType"), element.value("controlURL")
     url = resolve_url(control, base) if kind in KINDS else None
-    return Service(kind, url) if url is not None else None
+    return IgdService(kind, url) if url is not None else None
 
 
 def encode_action(
-    service: Service, name: str, arguments: Mapping[str, str]
+    service: IgdService, name: str, arguments: Mapping[str, str]
 ) -> tuple[dict[str, str], bytes]:
     """Encode an action as a SOAP request (UDA 1.1, section 3.1.1). Return (header fields, body)."""
     inner = "".join(f"<{key}>{escape(value)}</{key}>" for key, value in arguments.items())
@@ -110,21 +110,21 @@ def encode_action(
     return fields, body.encode()
 
 
-def decode_result(name: str, response: Response) -> dict[str, str] | Fault:
+def decode_result(name: str, response: GatewayResponse) -> dict[str, str] | IgdFault:
     """Decode the response to an action. Return its results by name, or the refusal.
 
     Values are truncated to 256 characters.
     """
     root = parse(response.body)
     if root is None:
-        return Fault(0)
+        return IgdFault(0)
     elements = root.walk()
     if response.status == 200:
         for element in elements:
             if element.name == name + "Response":
                 return {child.name: child.text[:_VALUE_LETTERS] for child in element.children[:32]}
     codes = [element.text for element in elements if element.name == "errorCode"]
-    return Fault(number(codes[0], 9999) if codes else 0)
+    return IgdFault(number(codes[0], 9999) if codes else 0)
 
 
 def number(text: str, most: int) -> int:

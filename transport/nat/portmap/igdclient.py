@@ -10,7 +10,7 @@ import trio
 
 from ...errors import HostError
 from ...host.datagrams import Datagrams
-from ...host.seam import Group, Host
+from ...host.seam import Host, MulticastGroup
 from . import igd
 from .defaults import (
     HTTP_S,
@@ -20,15 +20,15 @@ from .defaults import (
     SEARCH_S,
     SEARCH_TRIES,
 )
-from .http import Bad, Response, ResponseReader, Url, encode_request
-from .igd import Fault, Service
+from .http import Bad, GatewayResponse, ResponseReader, Url, encode_request
+from .igd import IgdFault, IgdService
 from .mapping import (
     SILENT,
-    Answer,
     Granted,
-    Health,
+    MappingHealth,
+    MappingRefused,
+    ProbeAnswer,
     Proto,
-    Refused,
     Scope,
     lease_of,
     scope_of,
@@ -54,18 +54,18 @@ class IgdClient:
         self._own = own
         self._lease_s = lease_s
         self._endless = False  # whether the gateway accepts only mappings without an end
-        self._service: Service | None = None  # the service that `probe` has chosen
+        self._service: IgdService | None = None  # the service that `probe` has chosen
         self._address: str | None = None  # the outer address that was reported last
 
     # Discovery.
 
-    async def probe(self) -> Answer:
+    async def probe(self) -> ProbeAnswer:
         """Search for the gateway's service, and choose the first that has an outer address."""
         self._service, words = None, SILENT.words
         try:
             locations = await self._search()
         except HostError as error:
-            return Answer(False, f"cannot search: {error.message}")
+            return ProbeAnswer(False, f"cannot search: {error.message}")
         for location in locations:
             answer = await self._fetch(location, {}, b"")
             if isinstance(answer, Bad):
@@ -75,15 +75,15 @@ class IgdClient:
             for service in igd.decode_description(answer.body, location):
                 words = await self._try(service)
                 if self._service is not None:
-                    return Answer(True, words)
-        return Answer(False, words)
+                    return ProbeAnswer(True, words)
+        return ProbeAnswer(False, words)
 
-    async def _try(self, service: Service) -> str:
+    async def _try(self, service: IgdService) -> str:
         """Choose a service if it has a usable outer address. Return the result for the user."""
         found = await self._act(service, "GetExternalIPAddress", {})
-        if isinstance(found, Refused):
+        if isinstance(found, MappingRefused):
             return found.words
-        if isinstance(found, Fault):
+        if isinstance(found, IgdFault):
             return found.words
         if scope_of(found.get("NewExternalIPAddress", "")) is Scope.NOWHERE:
             return "has no outer address itself"
@@ -95,7 +95,7 @@ class IgdClient:
 
         Ends early once a search has had a reply.
         """
-        group = Group(igd.GROUP[0], self._own)
+        group = MulticastGroup(igd.GROUP[0], self._own)
         socket = await self._host.datagrams(self._own, 0, group=group)
         found: dict[Url, None] = {}
         try:
@@ -134,12 +134,12 @@ class IgdClient:
 
     async def address(self) -> str | None:
         found = await self._call("GetExternalIPAddress", {})
-        if isinstance(found, Fault | Refused):
+        if isinstance(found, IgdFault | MappingRefused):
             return None
         self._address = found.get("NewExternalIPAddress", "")
         return self._address if scope_of(self._address) is not Scope.NOWHERE else None
 
-    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | MappingRefused:
         service = self._service
         if service is None:
             return SILENT
@@ -152,32 +152,36 @@ class IgdClient:
             if await self._is_others(proto, port):
                 continue
             found = await self._add("AddPortMapping", proto, inside, port)
-            if isinstance(found, Refused):
+            if isinstance(found, MappingRefused):
                 return found
-            if not isinstance(found, Fault):
+            if not isinstance(found, IgdFault):
                 return await self._granted(proto, inside, port)
             words = found.words
             if found.code not in _RETRY_FAULTS:
                 break
-        return Refused(words)
+        return MappingRefused(words)
 
-    async def _add_any(self, proto: Proto, inside: int, wish: int) -> Granted | Refused | None:
+    async def _add_any(
+        self, proto: Proto, inside: int, wish: int
+    ) -> Granted | MappingRefused | None:
         """Map a port with the action AddAnyPortMapping (WANIPConnection:2, section 2.5.17).
 
         Returns None if the gateway does not know the action.
         """
         found = await self._add("AddAnyPortMapping", proto, inside, wish)
-        if isinstance(found, Refused):
+        if isinstance(found, MappingRefused):
             return found
-        if isinstance(found, Fault):
+        if isinstance(found, IgdFault):
             unknown = found.code in (igd.INVALID_ACTION, igd.OPTIONAL_ACTION)
-            return None if unknown else Refused(found.words)
+            return None if unknown else MappingRefused(found.words)
         port = igd.number(found.get("NewReservedPort", ""), 65535)
-        return await self._granted(proto, inside, port) if port else Refused(Fault(0).words)
+        return (
+            await self._granted(proto, inside, port) if port else MappingRefused(IgdFault(0).words)
+        )
 
     async def _add(
         self, action: str, proto: Proto, inside: int, port: int
-    ) -> dict[str, str] | Fault | Refused:
+    ) -> dict[str, str] | IgdFault | MappingRefused:
         """Call an action that adds a mapping with a lease, and return its result.
 
         If the gateway accepts only mappings without an end, adds such a mapping.
@@ -195,7 +199,7 @@ class IgdClient:
                     "NewLeaseDuration": str(lease),
                 },
             )
-            refused = isinstance(found, Fault) and found.code in _NO_LEASES
+            refused = isinstance(found, IgdFault) and found.code in _NO_LEASES
             if not refused or self._endless:
                 return found
             self._endless = True
@@ -221,23 +225,23 @@ class IgdClient:
             return
         await self._call("DeletePortMapping", _key(granted.proto, granted.port))
 
-    async def check(self, held: list[Granted]) -> Health:
+    async def check(self, held: list[Granted]) -> MappingHealth:
         before = self._address
         address = await self.address()
         if address is None:
-            return Health.SILENT
+            return MappingHealth.SILENT
         if address != before:
-            return Health.LOST
+            return MappingHealth.LOST
         for granted in held:
             entry = await self._entry(granted.proto, granted.port)
-            if isinstance(entry, Refused):
-                return Health.SILENT
-            if isinstance(entry, Fault):  # other codes: some routers do not know the action
+            if isinstance(entry, MappingRefused):
+                return MappingHealth.SILENT
+            if isinstance(entry, IgdFault):  # other codes: some routers do not know the action
                 if entry.code == igd.NO_SUCH_ENTRY:
-                    return Health.LOST
+                    return MappingHealth.LOST
             elif not self._is_mine(entry, granted.inside):
-                return Health.LOST
-        return Health.GOOD
+                return MappingHealth.LOST
+        return MappingHealth.GOOD
 
     async def _is_others(self, proto: Proto, port: int) -> bool:
         """Return whether an outer port is mapped to another computer.
@@ -252,7 +256,7 @@ class IgdClient:
         port = igd.number(entry.get("NewInternalPort", ""), 65535)
         return entry.get("NewInternalClient", "") == self._own and port == inside
 
-    async def _entry(self, proto: Proto, port: int) -> dict[str, str] | Fault | Refused:
+    async def _entry(self, proto: Proto, port: int) -> dict[str, str] | IgdFault | MappingRefused:
         """Return the gateway's entry of the mapping at an outer port."""
         return await self._call("GetSpecificPortMappingEntry", _key(proto, port))
 
@@ -267,13 +271,13 @@ class IgdClient:
 
     async def _call(
         self, name: str, arguments: Mapping[str, str]
-    ) -> dict[str, str] | Fault | Refused:
+    ) -> dict[str, str] | IgdFault | MappingRefused:
         """Call an action of the chosen service. See `_act` for the result."""
         return await self._act(self._service, name, arguments) if self._service else SILENT
 
     async def _act(
-        self, service: Service, name: str, arguments: Mapping[str, str]
-    ) -> dict[str, str] | Fault | Refused:
+        self, service: IgdService, name: str, arguments: Mapping[str, str]
+    ) -> dict[str, str] | IgdFault | MappingRefused:
         """Call an action of a service.
 
         Returns its results by name, a Fault if the gateway refuses the action, or Refused if there
@@ -282,10 +286,12 @@ class IgdClient:
         fields, body = igd.encode_action(service, name, arguments)
         answer = await self._fetch(service.control, fields, body)
         if isinstance(answer, Bad):
-            return Refused(f"found, but {answer}", silent=True)
+            return MappingRefused(f"found, but {answer}", silent=True)
         return igd.decode_result(name, answer)
 
-    async def _fetch(self, url: Url, fields: Mapping[str, str], body: bytes) -> Response | Bad:
+    async def _fetch(
+        self, url: Url, fields: Mapping[str, str], body: bytes
+    ) -> GatewayResponse | Bad:
         """Send one HTTP request on a new connection. Return the response, or why there is none."""
         if url.address != self._gateway:
             return Bad.MALFORMED
@@ -307,7 +313,7 @@ _NO_LEASES = (igd.ONLY_PERMANENT, igd.INVALID_ARGS)
 """Faults with which a gateway refuses a mapping because of its lease."""
 
 
-async def _exchange(stream: trio.SocketStream, request: bytes) -> Response | Bad:
+async def _exchange(stream: trio.SocketStream, request: bytes) -> GatewayResponse | Bad:
     """Send a request and read the response.
 
     Raises trio.BrokenResourceError if the connection breaks.

@@ -22,21 +22,30 @@ from .defaults import (
     PortmapLimits,
 )
 from .igdclient import IgdClient
-from .mapping import Client, Granted, Health, Mapping, Proto, Refused, Scope, scope_of
-from .outcome import Outcome
+from .mapping import (
+    Client,
+    Granted,
+    MappingHealth,
+    MappingRefused,
+    PortMapping,
+    Proto,
+    Scope,
+    scope_of,
+)
+from .outcome import PortmapOutcome
 from .pcp import NONCE_BYTES
 from .portcontrol import PcpClient, PmpClient, PortControl
 
 PROTOCOLS: Final = ("pcp", "nat-pmp", "upnp")
 """Protocols, the best first. If several work, the first of them in this order is used."""
 
-_NO_ADDRESS = Refused("maps ports, but tells no outer address")
+_NO_ADDRESS = MappingRefused("maps ports, but tells no outer address")
 
-OnChange = Callable[[Mapping | None], None]
+OnChange = Callable[[PortMapping | None], None]
 """Receives the new mapping, or None if the mapping is lost."""
 
 
-class Place(NamedTuple):
+class RouterPlace(NamedTuple):
     """A gateway, and this computer's address in its network."""
 
     gateway: str  # IP address
@@ -97,8 +106,8 @@ class PortMapper:
         protocols: Collection[str] = PROTOCOLS,
         guard: Guard | None = None,
     ) -> None:
-        self.mapping: Mapping | None = None
-        self.outcome = Outcome(note="ports have not been asked for yet")
+        self.mapping: PortMapping | None = None
+        self.outcome = PortmapOutcome(note="ports have not been asked for yet")
         self._host = host
         self._guard = guard or Guard()
         self._key = key or host.entropy(32)
@@ -130,19 +139,19 @@ class PortMapper:
         task_status.started()
         while True:
             place = self._look()
-            if isinstance(place, Place):
+            if isinstance(place, RouterPlace):
                 with self._guard.around(place.gateway):
                     await self._stay(place)
                     continue
-                self.outcome = Outcome(*place, note=_MISHAP)
+                self.outcome = PortmapOutcome(*place, note=_MISHAP)
                 await trio.sleep(self._limits.look_s)
             else:
-                self.outcome = Outcome(note=place)
+                self.outcome = PortmapOutcome(note=place)
                 await trio.sleep(self._limits.look_s)
 
     # The gateway and our own address.
 
-    def _look(self) -> Place | str:
+    def _look(self) -> RouterPlace | str:
         """Return the gateway to use, or the reason why there is none as a sentence for the user."""
         gateway = next((each for each in self._host.default_gateways() if ":" not in each), None)
         if gateway is None:
@@ -152,7 +161,7 @@ class PortMapper:
             return f"the router {gateway} is on none of this computer's networks"
         if scope_of(own) is Scope.PUBLIC:
             return f"this computer's own address {own} is public: no port needs to be mapped"
-        return Place(gateway, own)
+        return RouterPlace(gateway, own)
 
     def _own_address(self, gateway: str) -> str | None:
         """Return this computer's IPv4 address in the network of a gateway, or None."""
@@ -163,9 +172,9 @@ class PortMapper:
                 return item.address
         return None
 
-    async def _stay(self, place: Place) -> None:
+    async def _stay(self, place: RouterPlace) -> None:
         """Map the ports at one gateway, until the default gateway or our own address changes."""
-        self.outcome = Outcome(*place)
+        self.outcome = PortmapOutcome(*place)
         self._moved = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch, place, nursery.cancel_scope)
@@ -180,7 +189,7 @@ class PortMapper:
                 control.close()
                 self._set(None)
 
-    async def _watch(self, place: Place, scope: trio.CancelScope) -> None:
+    async def _watch(self, place: RouterPlace, scope: trio.CancelScope) -> None:
         """Wait until the default gateway or our own address changes, then cancel `scope`."""
         while self._look() == place:  # noqa: ASYNC110
             await trio.sleep(self._limits.look_s)
@@ -261,7 +270,7 @@ class PortMapper:
 
     async def _map_all(
         self, client: Client, wishes: dict[Proto, int], *, align: bool
-    ) -> _Held | Refused:
+    ) -> _Held | MappingRefused:
         """Map all ports, and return the granted mappings, or the refusal if none is usable.
 
         `wishes` are the outer ports to have if possible; it is empty at the first attempt. If
@@ -269,7 +278,7 @@ class PortMapper:
         fails, mappings that it was granted are removed.
         """
         held = _Held(client, [], "", self._host.now())
-        refused: Refused | None = None
+        refused: MappingRefused | None = None
         done = False
         try:
             for proto, inside in self._ports.items():
@@ -334,24 +343,24 @@ class PortMapper:
             if woken:
                 await trio.sleep(SPREAD_S * self._fraction())
             due = woken or self._host.now() >= held.renew_at
-            health = Health.LOST if due else await held.client.check(held.granted)
-            if health is Health.LOST:
+            health = MappingHealth.LOST if due else await held.client.check(held.granted)
+            if health is MappingHealth.LOST:
                 health = await self._renew(held)
-            if health is Health.LOST:
+            if health is MappingHealth.LOST:
                 return
-            silent = silent + 1 if health is Health.SILENT else 0
+            silent = silent + 1 if health is MappingHealth.SILENT else 0
             look_at = self._host.now() + (SILENT_S if silent else self._limits.check_s)
 
-    async def _renew(self, held: _Held) -> Health:
+    async def _renew(self, held: _Held) -> MappingHealth:
         """Renew all mappings, and update `held`. The outer address and ports may change."""
         wishes = {item.proto: item.port for item in held.granted}
         align = len(set(wishes.values())) == 1
         found = await self._map_all(held.client, wishes, align=align)
-        if isinstance(found, Refused):
-            return Health.SILENT if found.silent else Health.LOST
+        if isinstance(found, MappingRefused):
+            return MappingHealth.SILENT if found.silent else MappingHealth.LOST
         held.granted, held.address, held.since = found.granted, found.address, found.since
         self._set(held)
-        return Health.GOOD
+        return MappingHealth.GOOD
 
     async def _remove(self, held: _Held) -> None:
         """Ask the gateway to remove the mappings, for at most `end_s` seconds, even when cancelled.
@@ -392,7 +401,7 @@ class PortMapper:
         if held is not None:
             tcp, udp = held.port(Proto.TCP), held.port(Proto.UDP)
             name, gateway = held.client.name, self.outcome.gateway or ""
-            self.mapping = Mapping(held.address, tcp, udp, name, held.expires, gateway)
+            self.mapping = PortMapping(held.address, tcp, udp, name, held.expires, gateway)
         self.outcome.mapping = self.mapping
         same = before is None if self.mapping is None else self.mapping.same_place(before)
         if not same:

@@ -58,17 +58,17 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MappingRefused:
     """A gateway's refusal."""
 
     words: str  # the reason for the user, in our own words
     silent: bool = False  # whether there was no usable reply at all
 
 
-SILENT: Final = Refused("no answer", silent=True)
+SILENT: Final = MappingRefused("no answer", silent=True)
 
 
-class Health(StrEnum):
+class MappingHealth(StrEnum):
     """Result of checking that the gateway still has a mapping."""
 
     GOOD = "good"
@@ -77,7 +77,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """Result of probing a gateway for a protocol."""
 
     works: bool
@@ -92,11 +92,11 @@ class Client(Protocol):
         """The protocol: `pcp`, `nat-pmp` or `upnp`."""
         ...
 
-    async def probe(self) -> Answer:
+    async def probe(self) -> ProbeAnswer:
         """Find out whether the gateway supports the protocol, without changing anything there."""
         ...
 
-    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | MappingRefused:
         """Create or renew a mapping to our port `inside`, at the outer port `wish` if possible."""
         ...
 
@@ -108,7 +108,7 @@ class Client(Protocol):
         """Return the outer IP address that the gateway reports; None without a usable one."""
         ...
 
-    async def check(self, held: list[Granted]) -> Health:
+    async def check(self, held: list[Granted]) -> MappingHealth:
         """Check whether the gateway still has the mappings.
 
         The mappings are not renewed, so the check may miss a loss.
@@ -117,7 +117,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class PortMapping:
     """Ports of the gateway's outer IP address that lead to this computer.
 
     The gateway may report a wrong address. Dial-backs by peers (`reach/`) detect that.
@@ -135,7 +135,7 @@ class Mapping:
         """The range from which the outer address can be reached."""
         return scope_of(self.address)
 
-    def same_place(self, other: "Mapping | None") -> bool:
+    def same_place(self, other: "PortMapping | None") -> bool:
         """Return whether `other` has the same address, ports, protocol and gateway."""
         return other is not None and (
             (self.address, self.tcp_port, self.udp_port, self.protocol, self.gateway)

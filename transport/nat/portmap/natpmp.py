@@ -26,7 +26,7 @@ _MAPPED: Final = struct.Struct("!HHI")  # inner port, outer port, seconds
 _PROTOS: Final = {number: proto for proto, number in _OPCODES.items()}
 
 
-class Result(IntEnum):
+class NatPmpResult(IntEnum):
     """Result codes (RFC 6886, section 3.5)."""
 
     SUCCESS = 0
@@ -39,12 +39,12 @@ class Result(IntEnum):
 
 # Words for the user, to follow the name of the protocol. A success without a port is a refusal too.
 WORDS: Final[Mapping[int, str]] = {
-    Result.SUCCESS: "says yes, and grants nothing",
-    Result.UNSUPPORTED_VERSION: "does not speak this version",
-    Result.NOT_AUTHORIZED: "does not allow it (mapping may be switched off in its settings)",
-    Result.NETWORK_FAILURE: "has no outer address itself",
-    Result.OUT_OF_RESOURCES: "has no port left",
-    Result.UNSUPPORTED_OPCODE: "does not know the request",
+    NatPmpResult.SUCCESS: "says yes, and grants nothing",
+    NatPmpResult.UNSUPPORTED_VERSION: "does not speak this version",
+    NatPmpResult.NOT_AUTHORIZED: "does not allow it (mapping may be switched off in its settings)",
+    NatPmpResult.NETWORK_FAILURE: "has no outer address itself",
+    NatPmpResult.OUT_OF_RESOURCES: "has no port left",
+    NatPmpResult.UNSUPPORTED_OPCODE: "does not know the request",
 }
 
 
@@ -53,7 +53,7 @@ class PmpAnswer:
     """A response of the gateway. Fields that it does not have are empty."""
 
     proto: Proto | None  # None if it is about the outer address and not about a mapping
-    result: int  # a `Result`, or an unknown code
+    result: int  # a `NatPmpResult`, or an unknown code
     epoch: int  # seconds since the gateway started or lost its mappings
     address: str = ""  # the outer address
     inside: int = 0  # the inner port

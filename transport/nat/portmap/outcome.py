@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .mapping import Mapping, Scope
+from .mapping import PortMapping, Scope
 
 TITLES = {"pcp": "PCP", "nat-pmp": "NAT-PMP", "upnp": "UPnP"}
 _BEHIND = {
@@ -15,14 +15,14 @@ _BEHIND = {
 
 
 @dataclass(slots=True)
-class Outcome:
+class PortmapOutcome:
     """Findings of the port mapper so far."""
 
     gateway: str | None = None  # IP address of the router; None if there is none to ask
     own: str | None = None  # our own IP address in its network
     answers: dict[str, str] = field(default_factory=dict)
     """The router's reply for each protocol (`pcp`, `nat-pmp`, `upnp`), in our own words."""
-    mapping: Mapping | None = None
+    mapping: PortMapping | None = None
     note: str = ""
     """Why no ports are requested; "" if they are."""
 
@@ -39,7 +39,7 @@ class Outcome:
             ]
         return [self._held(self.mapping), *self._double(self.mapping)]
 
-    def _held(self, mapping: Mapping) -> str:
+    def _held(self, mapping: PortMapping) -> str:
         ports = {"TCP": mapping.tcp_port, "UDP": mapping.udp_port}
         named = " and ".join(f"{name} port {port}" for name, port in ports.items() if port)
         return (
@@ -47,6 +47,6 @@ class Outcome:
             f"({TITLES[mapping.protocol]})"
         )
 
-    def _double(self, mapping: Mapping) -> list[str]:
+    def _double(self, mapping: PortMapping) -> list[str]:
         words = _BEHIND.get(mapping.scope)
         return ["but " + words.format(address=mapping.address)] if words else []

@@ -21,7 +21,7 @@ _MAP: Final = struct.Struct("!12sB3xHH16s")  # nonce, protocol, inner and outer 
 _PROTOS: Final = {number: proto for proto, number in NUMBERS.items()}
 
 
-class Result(IntEnum):
+class PcpResult(IntEnum):
     """Result codes (RFC 6887, section 7.4)."""
 
     SUCCESS = 0
@@ -42,14 +42,14 @@ class Result(IntEnum):
 
 # Words for the user, to follow the name of the protocol. A success without a port is a refusal too.
 WORDS: Final[Mapping[int, str]] = {
-    Result.SUCCESS: "says yes, and grants nothing",
-    Result.UNSUPP_VERSION: "does not speak this version",
-    Result.NOT_AUTHORIZED: "does not allow it (mapping may be switched off in its settings)",
-    Result.NETWORK_FAILURE: "has no outer address itself",
-    Result.NO_RESOURCES: "has no port left",
-    Result.USER_EX_QUOTA: "gives this computer no more ports",
-    Result.CANNOT_PROVIDE_EXTERNAL: "cannot give a port now",
-    Result.ADDRESS_MISMATCH: "sees another address of ours: there is a NAT before it",
+    PcpResult.SUCCESS: "says yes, and grants nothing",
+    PcpResult.UNSUPP_VERSION: "does not speak this version",
+    PcpResult.NOT_AUTHORIZED: "does not allow it (mapping may be switched off in its settings)",
+    PcpResult.NETWORK_FAILURE: "has no outer address itself",
+    PcpResult.NO_RESOURCES: "has no port left",
+    PcpResult.USER_EX_QUOTA: "gives this computer no more ports",
+    PcpResult.CANNOT_PROVIDE_EXTERNAL: "cannot give a port now",
+    PcpResult.ADDRESS_MISMATCH: "sees another address of ours: there is a NAT before it",
 }
 
 
@@ -58,7 +58,7 @@ class PcpAnswer:
     """A response to ANNOUNCE or MAP. `nonce` and the fields after it are empty for ANNOUNCE."""
 
     opcode: int  # ANNOUNCE or MAP
-    result: int  # a `Result`, or an unknown code
+    result: int  # a `PcpResult`, or an unknown code
     seconds: int  # the lease; for an error, how long the error is expected to last
     epoch: int  # seconds since the server started or lost its mappings
     nonce: bytes = b""

@@ -8,16 +8,16 @@ import trio
 
 from ...errors import HostError
 from ...host.datagrams import Datagrams
-from ...host.seam import Group, Host
+from ...host.seam import Host, MulticastGroup
 from . import natpmp, pcp
 from .defaults import DATAGRAM_BYTES, FIRST_WAIT_S, TRIES
 from .mapping import (
     SILENT,
-    Answer,
     Granted,
-    Health,
+    MappingHealth,
+    MappingRefused,
+    ProbeAnswer,
     Proto,
-    Refused,
     Scope,
     lease_of,
     scope_of,
@@ -118,7 +118,9 @@ class PortControl:
         """
         group, port = natpmp.ANNOUNCEMENTS
         try:
-            return await self.host.datagrams(group, port, group=Group(group, self.own), shared=True)
+            return await self.host.datagrams(
+                group, port, group=MulticastGroup(group, self.own), shared=True
+            )
         except HostError as error:
             self.deaf = error.message
             return None
@@ -181,17 +183,17 @@ class PmpClient:
         self._lease_s = lease_s
         self._address: str | None = None
 
-    async def probe(self) -> Answer:
+    async def probe(self) -> ProbeAnswer:
         answer = await self._ask_address()
         if answer is None:
-            return Answer(False, SILENT.words)
+            return ProbeAnswer(False, SILENT.words)
         if isinstance(answer, pcp.PcpAnswer):
-            return Answer(False, "speaks PCP only")
+            return ProbeAnswer(False, "speaks PCP only")
         if answer.result:
-            return Answer(False, answer.words)
+            return ProbeAnswer(False, answer.words)
         if scope_of(answer.address) is Scope.NOWHERE:
-            return Answer(False, natpmp.WORDS[natpmp.Result.NETWORK_FAILURE])
-        return Answer(True, "answers")
+            return ProbeAnswer(False, natpmp.WORDS[natpmp.NatPmpResult.NETWORK_FAILURE])
+        return ProbeAnswer(True, "answers")
 
     async def address(self) -> str | None:
         answer = await self._ask_address()
@@ -200,15 +202,15 @@ class PmpClient:
         self._address = answer.address
         return self._address
 
-    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | MappingRefused:
         request = natpmp.encode_map(proto, inside, wish, self._lease_s)
         answer = await self._ask(request, proto, inside)
         if answer is None:
             return SILENT
         if not isinstance(answer, natpmp.PmpAnswer):
-            return Refused("speaks PCP only")
+            return MappingRefused("speaks PCP only")
         if answer.result or not answer.outside:
-            return Refused(answer.words)
+            return MappingRefused(answer.words)
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
     async def unmap(self, granted: Granted) -> None:
@@ -216,11 +218,11 @@ class PmpClient:
         await trio.lowlevel.checkpoint_if_cancelled()
         self._control.send(natpmp.encode_map(granted.proto, granted.inside, 0, 0))
 
-    async def check(self, held: list[Granted]) -> Health:
+    async def check(self, held: list[Granted]) -> MappingHealth:
         before = self._address
         address = await self.address()
         if address is None:
-            return Health.SILENT
+            return MappingHealth.SILENT
         return _health(self._control.pmp_clock, address == before)
 
     async def _ask_address(self) -> natpmp.PmpAnswer | pcp.PcpAnswer | None:
@@ -252,7 +254,7 @@ class PmpClient:
         return found if isinstance(found, pcp.PcpAnswer) else None
 
 
-_VERSION = natpmp.Result.UNSUPPORTED_VERSION  # the same number in both protocols
+_VERSION = natpmp.NatPmpResult.UNSUPPORTED_VERSION  # the same number in both protocols
 
 
 class PcpClient:
@@ -272,7 +274,7 @@ class PcpClient:
         self._nonce_of = nonce_of
         self._address: str | None = None
 
-    async def probe(self) -> Answer:
+    async def probe(self) -> ProbeAnswer:
         def match(data: bytes) -> str | pcp.PcpAnswer | None:
             older = natpmp.decode(data)
             if older is not None:
@@ -281,20 +283,20 @@ class PcpClient:
 
         found = await self._control.ask(pcp.encode_announce(self._control.own), match)
         if found is None:
-            return Answer(False, SILENT.words)
+            return ProbeAnswer(False, SILENT.words)
         if not isinstance(found, pcp.PcpAnswer):
-            return Answer(False, str(found))
+            return ProbeAnswer(False, str(found))
         self._hear(found)
         # An old server may support MAP, but not ANNOUNCE.
-        works = found.result in (pcp.Result.SUCCESS, pcp.Result.UNSUPP_OPCODE)
-        return Answer(works, "answers" if works else found.words)
+        works = found.result in (pcp.PcpResult.SUCCESS, pcp.PcpResult.UNSUPP_OPCODE)
+        return ProbeAnswer(works, "answers" if works else found.words)
 
     async def address(self) -> str | None:
         """Return the outer address of the latest mapping, or None if there was none."""
         await trio.lowlevel.checkpoint_if_cancelled()
         return self._address
 
-    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | Refused:
+    async def map(self, proto: Proto, inside: int, wish: int) -> Granted | MappingRefused:
         nonce = self._nonce_of(proto, inside)
 
         def match(data: bytes) -> pcp.PcpAnswer | None:
@@ -310,9 +312,9 @@ class PcpClient:
             return SILENT
         self._hear(answer)
         if answer.result or not answer.outside:
-            return Refused(answer.words)
+            return MappingRefused(answer.words)
         if scope_of(answer.address) is Scope.NOWHERE:
-            return Refused(pcp.WORDS[pcp.Result.NETWORK_FAILURE])
+            return MappingRefused(pcp.WORDS[pcp.PcpResult.NETWORK_FAILURE])
         self._address = answer.address
         return Granted(proto, inside, answer.outside, lease_of(answer.seconds, self._lease_s))
 
@@ -323,10 +325,10 @@ class PcpClient:
         own, port = self._control.own, granted.port
         self._control.send(pcp.encode_map(own, nonce, granted.proto, granted.inside, port, 0))
 
-    async def check(self, held: list[Granted]) -> Health:
+    async def check(self, held: list[Granted]) -> MappingHealth:
         found = await self._control.ask(pcp.encode_announce(self._control.own), _announced)
         if not isinstance(found, pcp.PcpAnswer):
-            return Health.SILENT
+            return MappingHealth.SILENT
         self._hear(found)
         return _health(self._control.pcp_clock, True)
 
@@ -346,7 +348,7 @@ def _announced(data: bytes) -> pcp.PcpAnswer | None:
     return answer if good else None
 
 
-def _health(clock: _Clock, same_address: bool) -> Health:
+def _health(clock: _Clock, same_address: bool) -> MappingHealth:
     """Return the result of a check. A restart of the gateway is reported only once."""
     restarted, clock.restarted = clock.restarted, False
-    return Health.GOOD if same_address and not restarted else Health.LOST
+    return MappingHealth.GOOD if same_address and not restarted else MappingHealth.LOST

@@ -10,33 +10,45 @@ from ...errors import ShoalError
 from ...host.datagrams import Datagrams, Place
 from ...identity import PeerId
 from ...udp.quic import QuicByteStream
-from ..reach.stun import Message
+from ..reach.stun import StunMessage
 from . import defaults, schedule
-from .candidates import Candidate, Kind, Seen, Transport, may_probe, probeable, unseen
+from .candidates import (
+    Candidate,
+    CandidateKind,
+    CandidateTransport,
+    SeenAddresses,
+    may_probe,
+    probeable,
+    unseen,
+)
 from .checks import Checks, Chosen
 from .needs import Socket, Tools
-from .offer import Offer
-from .outcome import Outcome, Result, StrategyOutcome
-from .predict import Nat, Plan, plan
+from .offer import PunchOffer
+from .outcome import PunchOutcome, StrategyOutcome, StrategyResult
+from .predict import NatProfile, PredictionPlan, plan
 from .preparing import Prepared
 from .sockets import Sockets
-from .tcp import Dialling, TcpEnd
+from .tcp import Dialling, PunchDialResult
 
 _TICK_S = 0.002  # shortest time in seconds between two batches of datagrams
 _TCP_RESULTS = {
-    TcpEnd.WORKED: StrategyOutcome(Result.WORKED),
-    TcpEnd.REFUSED: StrategyOutcome(Result.REFUSED, "reset"),
-    TcpEnd.NO_ANSWER: StrategyOutcome(Result.NO_ANSWER),
-    TcpEnd.BUDGET: StrategyOutcome(Result.NOT_POSSIBLE, "budget"),
-    TcpEnd.NOWHERE: StrategyOutcome(Result.NOT_POSSIBLE, "no-address"),
+    PunchDialResult.WORKED: StrategyOutcome(StrategyResult.WORKED),
+    PunchDialResult.REFUSED: StrategyOutcome(StrategyResult.REFUSED, "reset"),
+    PunchDialResult.NO_ANSWER: StrategyOutcome(StrategyResult.NO_ANSWER),
+    PunchDialResult.BUDGET: StrategyOutcome(StrategyResult.NOT_POSSIBLE, "budget"),
+    PunchDialResult.NOWHERE: StrategyOutcome(StrategyResult.NOT_POSSIBLE, "no-address"),
 }
-SEARCHES = frozenset({Plan.OPEN, Plan.SPRAY})
+SEARCHES = frozenset({PredictionPlan.OPEN, PredictionPlan.SPRAY})
 """Plans with a birthday search."""
-FUTILE = frozenset({Plan.HOPELESS, Plan.SPARED})
+FUTILE = frozenset({PredictionPlan.HOPELESS, PredictionPlan.SPARED})
 """Plans for which a second round would fail like the first."""
-_PREDICTS = SEARCHES | {Plan.COUNT, Plan.FOLLOW, Plan.STEP}
+_PREDICTS = SEARCHES | {PredictionPlan.COUNT, PredictionPlan.FOLLOW, PredictionPlan.STEP}
 """Plans that predict ports."""
-_WAYS = {Kind.LAN: PathKind.LAN, Kind.PUBLIC: PathKind.DIRECT, Kind.MAPPED: PathKind.MAPPED}
+_WAYS = {
+    CandidateKind.LAN: PathKind.LAN,
+    CandidateKind.PUBLIC: PathKind.DIRECT,
+    CandidateKind.MAPPED: PathKind.MAPPED,
+}
 """Path kind of a path to a candidate of this kind."""
 
 
@@ -55,20 +67,20 @@ class Part:
     """Whether the attempt makes no birthday search, which costs about 2,000 datagrams."""
 
 
-class Attempt:
+class PunchAttempt:
     """One side of an attempt to open a direct path to `peer`.
 
     `seen` are the peer's addresses that are known from other nodes. `part` is this side's role. The
     attempt is itself the `Permits` of its checks.
     """
 
-    def __init__(self, tools: Tools, peer: PeerId, seen: Seen, part: Part) -> None:
+    def __init__(self, tools: Tools, peer: PeerId, seen: SeenAddresses, part: Part) -> None:
         self.peer = peer
         self.part = part
         self.name = part.name
         self.round = 0
-        self.plan = Plan.CHECKS
-        self._theirs: Offer | None = None  # the peer's latest offer, or its reply to ours
+        self.plan = PredictionPlan.CHECKS
+        self._theirs: PunchOffer | None = None  # the peer's latest offer, or its reply to ours
         self.secret = tools.host.entropy(defaults.SECRET_BYTES)
         self.sockets = Sockets(tools, tools.udp) if tools.udp is not None else None
         self.checks: Checks[Socket] = Checks(
@@ -150,7 +162,7 @@ class Attempt:
         """The extra socket that stays in use after the attempt and its byte stream, or None."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
-    async def begin(self, mine: Prepared, theirs: Offer, at: float) -> None:
+    async def begin(self, mine: Prepared, theirs: PunchOffer, at: float) -> None:
         """Begin a round at the time `at`, and return once its checks and dials have been started.
 
         `mine` is what this side has prepared, and `theirs` the peer's offer or reply.
@@ -159,8 +171,8 @@ class Attempt:
         new = unseen(theirs.candidates, self._seen) if not self._unseen else ()
         self._unseen.update(each.place[0] for each in new)
         remote = [*probeable(theirs.candidates, self._seen), *new]
-        tcp = [each.kind for each in mine.candidates if each.transport is Transport.TCP]
-        self._shut = not {Kind.PUBLIC, Kind.MAPPED} & {*tcp}
+        tcp = [each.kind for each in mine.candidates if each.transport is CandidateTransport.TCP]
+        self._shut = not {CandidateKind.PUBLIC, CandidateKind.MAPPED} & {*tcp}
         for each in remote:
             self._ways[each.place] = _WAYS.get(each.kind, PathKind.PUNCHED)
         self.plan = plan(mine.nat, theirs.nat, search=not self.part.thrifty)
@@ -171,9 +183,13 @@ class Attempt:
             return
         if not self._dialling:
             self._dialling = True
-            self._nursery.start_soon(self._dial_tcp, schedule.places(remote, Transport.TCP))
+            self._nursery.start_soon(
+                self._dial_tcp, schedule.places(remote, CandidateTransport.TCP)
+            )
         if self._tools.udp is not None and self.checks.chosen is None:
-            await self._check(mine, theirs, [c for c in remote if c.transport is Transport.UDP], at)
+            await self._check(
+                mine, theirs, [c for c in remote if c.transport is CandidateTransport.UDP], at
+            )
             self._wake.set()
 
     def may_be_at(self, ip: str) -> bool:
@@ -208,7 +224,7 @@ class Attempt:
     # UDP.
 
     async def _check(
-        self, mine: Prepared, theirs: Offer, remote: Sequence[Candidate], at: float
+        self, mine: Prepared, theirs: PunchOffer, remote: Sequence[Candidate], at: float
     ) -> None:
         """Schedule the UDP checks of a round that begins at the time `at`, according to the plan.
 
@@ -217,20 +233,20 @@ class Attempt:
         checks, main = self.checks, schedule.targets(remote)
         ip = main[0][0] if main else None
         match self.plan:
-            case Plan.BLOCKED:
+            case PredictionPlan.BLOCKED:
                 return
-            case Plan.COUNT:
+            case PredictionPlan.COUNT:
                 at += schedule.COUNT_AFTER_S
-            case Plan.FOLLOW:
+            case PredictionPlan.FOLLOW:
                 schedule.follow(checks, theirs, at)
-            case Plan.STEP:
+            case PredictionPlan.STEP:
                 schedule.walk(checks, theirs, at)
                 at += schedule.COUNT_AFTER_S
-            case Plan.SPRAY if ip is not None and self._begin_search():
+            case PredictionPlan.SPRAY if ip is not None and self._begin_search():
                 left = self._tools.budget.datagrams_left(ip, at) - 100
                 count = min(defaults.BIRTHDAY_PROBES, left)
                 schedule.spray(checks, mine.aside, ip, count, self._tools.host.entropy, at)
-            case Plan.OPEN if main and self.sockets is not None and self._begin_search():
+            case PredictionPlan.OPEN if main and self.sockets is not None and self._begin_search():
                 many = await self.sockets.open(defaults.BIRTHDAY_SOCKETS)
                 at += schedule.OPEN_AFTER_S  # also for ordinary checks: an early one may spoil all
                 schedule.open_many(checks, many, theirs.search or main[0], at)
@@ -240,16 +256,16 @@ class Attempt:
             schedule.comb(checks, pairs, at, step, first=self.part.offering)
         schedule.ordinary(checks, remote, at)
 
-    def told(self, theirs: Offer) -> None:
+    def told(self, theirs: PunchOffer) -> None:
         """Store the peer's offer, or its reply to ours."""
         self._theirs = theirs
 
-    def sees(self, seen: Seen) -> None:
+    def sees(self, seen: SeenAddresses) -> None:
         """Store the peer's addresses that are known from others than the peer itself."""
         self._seen = seen
         self._unseen.difference_update(seen.vouched)
 
-    def may_need_search(self, mine: Nat) -> bool:
+    def may_need_search(self, mine: NatProfile) -> bool:
         """Return whether the next round may need a birthday search. Each attempt makes at most one.
 
         `mine` is what is known about this side's NAT.
@@ -304,7 +320,7 @@ class Attempt:
         if self.checks.chosen is not None and self.checks.chosen != self._choice:
             self._on_chosen(self.checks.chosen)
 
-    def receive(self, message: Message, data: bytes, source: Place, socket: Socket) -> bool:
+    def receive(self, message: StunMessage, data: bytes, source: Place, socket: Socket) -> bool:
         """Process a STUN message, decoded from `data`.
 
         Returns False if it does not belong to this attempt.
@@ -332,7 +348,7 @@ class Attempt:
                 chosen.place, socket=chosen.socket, timeout=self._tools.limits.dial_s
             )
         except (ShoalError, OSError, trio.ClosedResourceError, trio.BrokenResourceError):
-            self._strategies["udp"] = StrategyOutcome(Result.NO_ANSWER, "quic")
+            self._strategies["udp"] = StrategyOutcome(StrategyResult.NO_ANSWER, "quic")
             return
         self._pipe = pipe
         self._deliver(pipe, "udp", self.kind_of_udp())
@@ -371,8 +387,8 @@ class Attempt:
         end = await dialling.run(places)
         self._dialling = False
         if (
-            end is not TcpEnd.WORKED
-            and self._strategies.get("tcp", _FRESH).result is not Result.WORKED
+            end is not PunchDialResult.WORKED
+            and self._strategies.get("tcp", _FRESH).result is not StrategyResult.WORKED
         ):
             self._strategies["tcp"] = _TCP_RESULTS[end]
 
@@ -393,32 +409,34 @@ class Attempt:
 
     def _work(self, strategy: str) -> None:
         """Record that a strategy has worked, with the time that it took."""
-        if self._strategies.get(strategy, _FRESH).result is not Result.WORKED:
+        if self._strategies.get(strategy, _FRESH).result is not StrategyResult.WORKED:
             after = self._tools.host.now() - self._began
-            self._strategies[strategy] = StrategyOutcome(Result.WORKED, "", after)
+            self._strategies[strategy] = StrategyOutcome(StrategyResult.WORKED, "", after)
         self.settled.set()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PunchOutcome:
         """Return the outcome as far as it is known now."""
-        worked = any(strategy.result is Result.WORKED for strategy in self._strategies.values())
-        open_ = StrategyOutcome(Result.NOT_NEEDED if worked else Result.NO_ANSWER)
+        worked = any(
+            strategy.result is StrategyResult.WORKED for strategy in self._strategies.values()
+        )
+        open_ = StrategyOutcome(StrategyResult.NOT_NEEDED if worked else StrategyResult.NO_ANSWER)
         strategies = {
             "tcp": self._strategies.get("tcp", open_),
             "udp": self._strategies.get("udp", open_),
         }
         if "udp" not in self._strategies and self._tools.udp is None:
-            strategies["udp"] = StrategyOutcome(Result.NOT_POSSIBLE, "no-udp")
-        elif "udp" not in self._strategies and self.plan is Plan.BLOCKED:
-            strategies["udp"] = StrategyOutcome(Result.NOT_POSSIBLE, str(self.plan))
+            strategies["udp"] = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "no-udp")
+        elif "udp" not in self._strategies and self.plan is PredictionPlan.BLOCKED:
+            strategies["udp"] = StrategyOutcome(StrategyResult.NOT_POSSIBLE, str(self.plan))
         if self.plan in FUTILE:
-            strategies["prediction"] = StrategyOutcome(Result.NOT_POSSIBLE, str(self.plan))
+            strategies["prediction"] = StrategyOutcome(StrategyResult.NOT_POSSIBLE, str(self.plan))
         elif self.plan in SEARCHES and not self.searched and not worked:
-            strategies["prediction"] = StrategyOutcome(Result.NOT_POSSIBLE, "busy")
+            strategies["prediction"] = StrategyOutcome(StrategyResult.NOT_POSSIBLE, "busy")
         elif self.plan in _PREDICTS:
             strategies["prediction"] = strategies["udp"]
         else:
-            strategies["prediction"] = StrategyOutcome(Result.NOT_NEEDED)
-        return Outcome(self.peer, strategies, self.round)
+            strategies["prediction"] = StrategyOutcome(StrategyResult.NOT_NEEDED)
+        return PunchOutcome(self.peer, strategies, self.round)
 
 
-_FRESH = StrategyOutcome(Result.NO_ANSWER)
+_FRESH = StrategyOutcome(StrategyResult.NO_ANSWER)

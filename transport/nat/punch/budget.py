@@ -6,7 +6,7 @@ from ...rates import Rate, Rates, TargetBudget
 from .defaults import PunchLimits
 
 
-class Budget:
+class PunchBudget:
     """Counters of the datagrams and of the TCP SYNs that were sent to each target.
 
     A target is an IP address, or a network that may belong to one victim (`networks.targets`).

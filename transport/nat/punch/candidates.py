@@ -24,7 +24,7 @@ _PRIVATE: Final = tuple(
 )
 
 
-class Kind(StrEnum):
+class CandidateKind(StrEnum):
     """Source from which a node knows one of its own addresses."""
 
     LAN = "lan"  # a private address of an interface
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     MAPPED = "mapped"  # a port that the router forwards to the node
 
 
-class Transport(StrEnum):
+class CandidateTransport(StrEnum):
     """Transport protocol of an address."""
 
     TCP = "tcp"
@@ -45,12 +45,12 @@ class Candidate:
     """One address at which a peer may be reached. Its IP address is in canonical spelling."""
 
     place: Place
-    kind: Kind
-    transport: Transport
+    kind: CandidateKind
+    transport: CandidateTransport
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenAddresses:
     """IP addresses of a peer that this node knows from others than the peer itself."""
 
     vouched: Collection[str] = ()
@@ -67,7 +67,7 @@ def is_private(ip: str) -> bool:
     return any(found in net for net in _PRIVATE if net.version == found.version)
 
 
-def may_probe(ip: str, seen: Seen) -> bool:
+def may_probe(ip: str, seen: SeenAddresses) -> bool:
     """Return whether this node may send to an IP address that the peer has named as its own."""
     nearness = nearness_of(ip)
     if nearness is None or plain_ip(ip) != ip:
@@ -79,7 +79,7 @@ def may_probe(ip: str, seen: Seen) -> bool:
     return seen.same_site or ip in seen.found
 
 
-def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
+def probeable(candidates: Iterable[Candidate], seen: SeenAddresses) -> list[Candidate]:
     """Return those of a peer's candidates to which this node may send."""
     return [
         each
@@ -88,7 +88,7 @@ def probeable(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
     ]
 
 
-def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
+def unseen(candidates: Iterable[Candidate], seen: SeenAddresses) -> list[Candidate]:
     """Return the first few of a peer's public IPv6 addresses for UDP that only the peer has named.
 
     A few checks may be sent to them, as the exception in the module's docstring says.
@@ -96,7 +96,7 @@ def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
     found = [
         each
         for each in candidates
-        if each.transport is Transport.UDP
+        if each.transport is CandidateTransport.UDP
         and may_dial_port(each.place[1])
         and ":" in each.place[0]
         and is_public(each.place[0])
@@ -107,8 +107,8 @@ def unseen(candidates: Iterable[Candidate], seen: Seen) -> list[Candidate]:
 
 # Encoding.
 
-_KINDS: Final = {str(each): each for each in Kind}
-_TRANSPORTS: Final = {str(each): each for each in Transport}
+_KINDS: Final = {str(each): each for each in CandidateKind}
+_TRANSPORTS: Final = {str(each): each for each in CandidateTransport}
 
 
 def encode(candidates: Sequence[Candidate]) -> list[list[object]]:
@@ -146,7 +146,7 @@ def decode(value: object) -> list[Candidate] | None:
 
 
 def gather(
-    transport: Transport,
+    transport: CandidateTransport,
     port: int,
     interfaces: Iterable[str],
     *,
@@ -163,12 +163,12 @@ def gather(
     observed = list(observed)
     seen = {ip for ip, _ in observed}
     own = dict.fromkeys(ip for ip in map(plain_ip, interfaces) if ip is not None)
-    found = {place: Kind.OBSERVED for place in observed if place[0] not in own}
-    found |= {place: Kind.MAPPED for place in mapped if place not in found}
+    found = {place: CandidateKind.OBSERVED for place in observed if place[0] not in own}
+    found |= {place: CandidateKind.MAPPED for place in mapped if place not in found}
     for ip in own:
         address = ip_address(ip)
         if address.is_link_local or (address.is_loopback and ip not in seen):
             continue
         near = is_private(ip) or address.is_loopback
-        found.setdefault((ip, port), Kind.LAN if near else Kind.PUBLIC)
+        found.setdefault((ip, port), CandidateKind.LAN if near else CandidateKind.PUBLIC)
     return [Candidate(place, kind, transport) for place, kind in found.items()][:CANDIDATES]

@@ -20,7 +20,7 @@ from math import inf
 from typing import Final, Generic, Protocol, TypeVar
 
 from ...host.datagrams import Place
-from ..reach.stun import TRANSACTION_BYTES, Kind, Message, authentic, encode
+from ..reach.stun import TRANSACTION_BYTES, MessageClass, StunMessage, authentic, encode
 from .defaults import PunchLimits
 
 S = TypeVar("S")
@@ -242,7 +242,9 @@ class Checks(Generic[S]):
         if len(self._pending) >= self._limits.pending:
             del self._pending[next(iter(self._pending))]
         self._pending[transaction] = socket, place, now, use
-        message = Message(Kind.REQUEST, transaction, username=self.name, use_candidate=use)
+        message = StunMessage(
+            MessageClass.REQUEST, transaction, username=self.name, use_candidate=use
+        )
         self._out.append(Send(socket, encode(message, self.theirs), place))
 
     # The choice.
@@ -277,12 +279,14 @@ class Checks(Generic[S]):
 
     # Received messages.
 
-    def receive(self, message: Message, data: bytes, source: Place, socket: S, now: float) -> bool:
+    def receive(
+        self, message: StunMessage, data: bytes, source: Place, socket: S, now: float
+    ) -> bool:
         """Process a STUN message, decoded from `data`.
 
         Returns False if it does not belong to this attempt.
         """
-        if message.kind is Kind.REQUEST:
+        if message.kind is MessageClass.REQUEST:
             if message.username != self.name:
                 return False
             self._on_request(message, data, source, socket, now)
@@ -290,12 +294,12 @@ class Checks(Generic[S]):
         sent = self._pending.get(message.transaction)
         if sent is None:
             return False
-        if message.kind is Kind.SUCCESS:
+        if message.kind is MessageClass.SUCCESS:
             self._on_success(message, data, source, socket, sent, now)
         return True
 
     def _on_request(
-        self, message: Message, data: bytes, source: Place, socket: S, now: float
+        self, message: StunMessage, data: bytes, source: Place, socket: S, now: float
     ) -> None:
         """Reply to an authentic request of the peer, and check the pair on which it arrived.
 
@@ -316,7 +320,7 @@ class Checks(Generic[S]):
         if self.heard == 1:
             self._forget_shots()
         if self._permits.spend(source[0], now):
-            answer = Message(Kind.SUCCESS, message.transaction, mapped=source)
+            answer = StunMessage(MessageClass.SUCCESS, message.transaction, mapped=source)
             self._out.append(Send(socket, encode(answer, self.secret), source))
         pair = self._pairs.get((socket, source)) or self._new_pair(socket, source, lan=False)
         if pair is None:
@@ -330,7 +334,7 @@ class Checks(Generic[S]):
 
     def _on_success(
         self,
-        message: Message,
+        message: StunMessage,
         data: bytes,
         source: Place,
         socket: S,

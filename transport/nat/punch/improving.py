@@ -13,7 +13,7 @@ from ...guard import Guard
 from ...identity import PeerId
 from ...link.link import Link
 from .attempt import FUTILE
-from .predict import Plan
+from .predict import PredictionPlan
 from .puncher import Puncher
 
 
@@ -91,7 +91,7 @@ class Improving:
         outcome = await self._puncher.punch(link, thrifty=not needed)
         prediction = outcome.strategies.get("prediction")
         reason = prediction.reason if prediction is not None else ""
-        if reason == Plan.SPARED:
+        if reason == PredictionPlan.SPARED:
             self._spared.add(link)
             self.look(link)  # the link may have become needed in the meantime
         else:

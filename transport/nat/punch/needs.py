@@ -10,10 +10,10 @@ from ...host.seam import Host
 from ...identity import PeerId
 from ...link.calls import Handler, Reply
 from ...udp.quic import QuicByteStream
-from .budget import Budget
-from .candidates import Candidate, Seen
+from .budget import PunchBudget
+from .candidates import Candidate, SeenAddresses
 from .defaults import PunchLimits
-from .predict import Nat
+from .predict import NatProfile
 
 Socket = Datagrams | None
 """A socket for UDP. None stands for the node's UDP port, which has a socket for each IP version."""
@@ -51,7 +51,7 @@ class Serves(Protocol):
     def handle(self, method: str, handler: Handler) -> None: ...
 
 
-class Channel(Protocol):
+class PunchChannel(Protocol):
     """Interface of the link over which the two sides exchange offers."""
 
     @property
@@ -68,10 +68,10 @@ class Channel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnNat:
     """State of this node before an attempt: its NAT, its addresses, and its observers."""
 
-    nat: Nat
+    nat: NatProfile
     candidates: Sequence[Candidate] = ()
     observers: Sequence[Place] = ()
     """UDP addresses of peers that answer Binding requests."""
@@ -83,11 +83,11 @@ class Own:
 class Knowledge(Protocol):
     """Interface to the state of the node and its peers. Each attempt queries the latest state."""
 
-    def own(self, peer: PeerId) -> Own:
+    def own(self, peer: PeerId) -> OwnNat:
         """Return the state of this node, for an attempt with `peer`."""
         ...
 
-    def seen(self, peer: PeerId) -> Seen:
+    def seen(self, peer: PeerId) -> SeenAddresses:
         """Return the IP addresses of a peer that are known from others than the peer itself."""
         ...
 
@@ -103,7 +103,7 @@ class Tools:
     host: Host
     udp: Udp | None
     port: Callable[[], int]  # returns the node's TCP port
-    budget: Budget
+    budget: PunchBudget
     limits: PunchLimits
     on_byte_stream: OnByteStream
     bind: str = "0.0.0.0"  # IP address to which extra sockets are bound

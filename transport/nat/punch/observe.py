@@ -9,13 +9,13 @@ from math import inf
 from typing import Final, Generic
 
 from ...host.datagrams import Place
-from ..reach.stun import TRANSACTION_BYTES, Kind, Message, request
+from ..reach.stun import TRANSACTION_BYTES, MessageClass, StunMessage, request
 from .checks import S, Send
 
 RETRY_S: Final = (0.15, 0.25)  # waits in seconds before the second and the third sending
 
 
-class Asking(Generic[S]):
+class ObserverQuestions(Generic[S]):
     """A set of Binding requests, one for each pair (socket, observer) in `questions`.
 
     A request is sent up to three times, until its reply arrives. `due` is the time at which to call
@@ -58,13 +58,13 @@ class Asking(Generic[S]):
             if (socket, observer) not in self._answers and self._sent <= len(RETRY_S) + 1
         ]
 
-    def receive(self, message: Message, source: Place, socket: S) -> bool:
+    def receive(self, message: StunMessage, source: Place, socket: S) -> bool:
         """Process a STUN message. Return False if it does not reply to one of these requests.
 
         The reply counts only if it came from the observer that was asked, to the asking socket.
         """
         question = self._questions.get(message.transaction)
-        if question is None or message.kind is not Kind.SUCCESS:
+        if question is None or message.kind is not MessageClass.SUCCESS:
             return False
         if question == (socket, source) and message.mapped is not None:
             self._answers.setdefault(question, message.mapped)

@@ -13,7 +13,7 @@ from ...networks import plain_ip
 from ..reach.reachability import Behaviour
 from . import candidates, defaults
 from .candidates import Candidate
-from .predict import Nat
+from .predict import NatProfile
 
 _MOST_RTT_S: Final = 10.0  # longest round trip that is accepted
 _BEHAVIOURS: Final = {str(each): each for each in Behaviour}
@@ -29,14 +29,14 @@ class Counting:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PunchOffer:
     """Data that one side sends to the other before a round, in an offer or in the reply to one."""
 
     name: bytes  # of the attempt
     round: int  # counted from 1
     secret: bytes
     """Key with which the other side signs the checks that it sends to this side."""
-    nat: Nat
+    nat: NatProfile
     candidates: Sequence[Candidate] = ()
     comb: Sequence[Place | None] = ()
     """Addresses at which this side's sockets of the comb are seen, in order; None for a socket that
@@ -57,7 +57,7 @@ class Offer:
         return [place for place in self.comb if place is not None]
 
 
-def encode(offer: Offer) -> dict[str, object]:
+def encode(offer: PunchOffer) -> dict[str, object]:
     """Encode an offer as the header of the call `punch.offer`, or of its reply."""
     nat = offer.nat
     header: dict[str, object] = {
@@ -81,7 +81,7 @@ def encode(offer: Offer) -> dict[str, object]:
     return header
 
 
-def decode(header: Mapping[str, object]) -> Offer | None:
+def decode(header: Mapping[str, object]) -> PunchOffer | None:
     """Decode a peer's offer, or its reply to one.
 
     Returns None if a field is missing, has a wrong type or is out of bounds.
@@ -100,7 +100,9 @@ def decode(header: Mapping[str, object]) -> Offer | None:
     thrifty, busy = header.get("l", False), header.get("w", False)
     if type(thrifty) is not bool or type(busy) is not bool:
         return None
-    offer = Offer(name, number, secret, nat, found, comb, None, rtt, thrifty=thrifty, busy=busy)
+    offer = PunchOffer(
+        name, number, secret, nat, found, comb, None, rtt, thrifty=thrifty, busy=busy
+    )
     if "f" in header:
         offer = replace(offer, search=_place(header["f"]))
         if offer.search is None or offer.search[1] < LOW_PORT:
@@ -111,7 +113,7 @@ def decode(header: Mapping[str, object]) -> Offer | None:
     return None if counting is None else replace(offer, counting=counting)
 
 
-def _nat(value: object) -> Nat | None:
+def _nat(value: object) -> NatProfile | None:
     if not isinstance(value, list) or len(value) != 5:
         return None
     mapping, filtering, *flags = value
@@ -122,7 +124,7 @@ def _nat(value: object) -> Nat | None:
     if not all(type(flag) is bool for flag in flags):
         return None
     preserves, counts, udp = flags
-    return Nat(_BEHAVIOURS[mapping], _BEHAVIOURS[filtering], preserves, counts, udp)
+    return NatProfile(_BEHAVIOURS[mapping], _BEHAVIOURS[filtering], preserves, counts, udp)
 
 
 def _seconds(value: object) -> float | None:

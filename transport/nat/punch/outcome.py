@@ -8,7 +8,7 @@ from types import MappingProxyType
 from ...identity import PeerId
 
 
-class Result(StrEnum):
+class StrategyResult(StrEnum):
     """Result of one strategy in an attempt."""
 
     WORKED = "worked"
@@ -22,13 +22,13 @@ class Result(StrEnum):
 class StrategyOutcome:
     """Outcome of one strategy."""
 
-    result: Result
+    result: StrategyResult
     reason: str = ""  # a code (docs/spec/punch.md, section 7); "" if there is nothing to add
     after: float | None = None  # seconds from the attempt's beginning to a byte stream
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PunchOutcome:
     """Outcome of one attempt. The keys of `strategies` are "tcp", "udp" and "prediction"."""
 
     peer: PeerId
@@ -38,11 +38,13 @@ class Outcome:
     @property
     def worked(self) -> bool:
         """Whether some strategy has opened a direct path."""
-        return any(strategy.result is Result.WORKED for strategy in self.strategies.values())
+        return any(
+            strategy.result is StrategyResult.WORKED for strategy in self.strategies.values()
+        )
 
 
-def failed(peer: PeerId, result: Result, reason: str, rounds: int = 0) -> Outcome:
+def failed(peer: PeerId, result: StrategyResult, reason: str, rounds: int = 0) -> PunchOutcome:
     """Return an outcome in which all strategies have the same result and reason."""
-    return Outcome(
+    return PunchOutcome(
         peer, dict.fromkeys(("tcp", "udp", "prediction"), StrategyOutcome(result, reason)), rounds
     )

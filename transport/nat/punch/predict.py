@@ -31,7 +31,7 @@ from . import defaults
 
 
 @dataclass(frozen=True, slots=True)
-class Nat:
+class NatProfile:
     """Description of one side's NAT, as far as that side knows it."""
 
     mapping: Behaviour = Behaviour.UNKNOWN
@@ -66,7 +66,7 @@ class Nat:
         )
 
 
-class Plan(StrEnum):
+class PredictionPlan(StrEnum):
     """Action of one side in a round, besides ordinary checks."""
 
     CHECKS = "checks"  # nothing else is needed
@@ -80,7 +80,7 @@ class Plan(StrEnum):
     BLOCKED = "udp-blocked"  # UDP is blocked on one side
 
 
-def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
+def plan(mine: NatProfile, theirs: NatProfile, *, search: bool = True) -> PredictionPlan:
     """Return the plan of our side. The peer computes the matching plan with both NATs swapped.
 
     If `search` is False, the plan is never a birthday search. Prediction is needed only if one side
@@ -88,19 +88,31 @@ def plan(mine: Nat, theirs: Nat, *, search: bool = True) -> Plan:
     side, because they come from an unknown port.
     """
     if not (mine.udp and theirs.udp):
-        return Plan.BLOCKED
+        return PredictionPlan.BLOCKED
     if mine.hard and theirs.hard:
         if _meet_though_hard(mine, theirs):
-            return Plan.CHECKS
-        return Plan.STEP if mine.counts and theirs.counts else Plan.HOPELESS
+            return PredictionPlan.CHECKS
+        return PredictionPlan.STEP if mine.counts and theirs.counts else PredictionPlan.HOPELESS
     if mine.hard and theirs.strict:
-        return Plan.COUNT if mine.counts else Plan.OPEN if search else Plan.SPARED
+        return (
+            PredictionPlan.COUNT
+            if mine.counts
+            else PredictionPlan.OPEN
+            if search
+            else PredictionPlan.SPARED
+        )
     if theirs.hard and mine.strict:
-        return Plan.FOLLOW if theirs.counts else Plan.SPRAY if search else Plan.SPARED
-    return Plan.CHECKS
+        return (
+            PredictionPlan.FOLLOW
+            if theirs.counts
+            else PredictionPlan.SPRAY
+            if search
+            else PredictionPlan.SPARED
+        )
+    return PredictionPlan.CHECKS
 
 
-def _meet_though_hard(one: Nat, other: Nat) -> bool:
+def _meet_though_hard(one: NatProfile, other: NatProfile) -> bool:
     """Return whether two hard sides can get a path without prediction.
 
     Three conditions must hold. The filter of one side accepts any sender, so that checks to the

@@ -12,13 +12,13 @@ import trio
 from ...host.datagrams import Datagrams, Place
 from ..reach.judging import consensus
 from ..reach.reachability import Behaviour
-from ..reach.stun import Message
+from ..reach.stun import StunMessage
 from . import defaults
-from .candidates import Candidate, Kind, Transport
-from .needs import Own, Socket, Tools, Udp
-from .observe import Asking
+from .candidates import Candidate, CandidateKind, CandidateTransport
+from .needs import OwnNat, Socket, Tools, Udp
+from .observe import ObserverQuestions
 from .offer import Counting
-from .predict import Nat, step_of
+from .predict import NatProfile, step_of
 from .sockets import Sockets
 
 _OBSERVERS: Final = 4  # observers that are asked about the UDP port, a count
@@ -29,7 +29,7 @@ _COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the 
 class Prepared:
     """One side's preparation of a round. `Offer` explains the fields that are sent."""
 
-    nat: Nat
+    nat: NatProfile
     candidates: Sequence[Candidate]
     comb: Sequence[Place | None] = ()
     counting: Counting | None = None
@@ -45,9 +45,9 @@ class Observing:
     def __init__(self, tools: Tools, udp: Udp) -> None:
         self._tools = tools
         self._udp = udp
-        self._asking: dict[Asking[Socket], trio.Event] = {}
+        self._asking: dict[ObserverQuestions[Socket], trio.Event] = {}
 
-    def receive(self, message: Message, source: Place, socket: Socket) -> bool:
+    def receive(self, message: StunMessage, source: Place, socket: Socket) -> bool:
         """Process a STUN message that arrived at `socket`; None means the node's UDP port.
 
         Returns False if it does not reply to an open request.
@@ -59,13 +59,13 @@ class Observing:
                 return True
         return False
 
-    async def ask(self, questions: Sequence[tuple[Socket, Place]]) -> Asking[Socket]:
+    async def ask(self, questions: Sequence[tuple[Socket, Place]]) -> ObserverQuestions[Socket]:
         """Ask about each pair (socket, observer's address), for at most `observe_s` seconds.
 
         Returns the requests with the replies that have arrived.
         """
         host = self._tools.host
-        asking = Asking(questions, now=host.now(), entropy=host.entropy)
+        asking = ObserverQuestions(questions, now=host.now(), entropy=host.entropy)
         answered = self._asking[asking] = trio.Event()
         try:
             with trio.move_on_after(self._tools.limits.observe_s):
@@ -79,7 +79,7 @@ class Observing:
         return asking
 
 
-def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
+def is_stale(own: OwnNat, now: float, limits: defaults.PunchLimits) -> bool:
     """Return whether observers must be asked again where they see this node's UDP port.
 
     That is so if the NAT's kind is unknown, or if the NAT allocates ports sequentially and has
@@ -96,7 +96,7 @@ def is_stale(own: Own, now: float, limits: defaults.PunchLimits) -> bool:
     return own.seen_at is None or now - own.seen_at > limits.fresh_s
 
 
-def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
+def renewed(own: OwnNat, views: Sequence[Place], latest: Sequence[Place] = ()) -> Prepared:
     """Return this node's candidates and its NAT's kind, updated by what observers see now.
 
     `views` are the addresses at which different observers see the node's UDP port, and `latest`
@@ -120,11 +120,11 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
     known = [
         each
         for each in own.candidates
-        if each.kind is not Kind.OBSERVED or each.transport is not Transport.UDP
+        if each.kind is not CandidateKind.OBSERVED or each.transport is not CandidateTransport.UDP
     ]
-    local = {each.place[0] for each in known if each.kind is Kind.PUBLIC}
+    local = {each.place[0] for each in known if each.kind is CandidateKind.PUBLIC}
     seen = [
-        Candidate(place, Kind.OBSERVED, Transport.UDP)
+        Candidate(place, CandidateKind.OBSERVED, CandidateTransport.UDP)
         for place in dict.fromkeys([*([agreed] if agreed else ()), *views])
         if place[0] not in local
     ]
@@ -132,7 +132,7 @@ def renewed(own: Own, views: Sequence[Place], latest: Sequence[Place] = ()) -> P
 
 
 async def prepare(
-    own: Own, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
+    own: OwnNat, observing: Observing | None, sockets: Sockets | None, *, look: bool, comb: bool
 ) -> Prepared:
     """Prepare a round.
 
@@ -173,8 +173,8 @@ async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
     seen = [
         each.place[0]
         for each in mine.candidates
-        if each.kind is Kind.OBSERVED
-        and each.transport is Transport.UDP
+        if each.kind is CandidateKind.OBSERVED
+        and each.transport is CandidateTransport.UDP
         and ":" not in each.place[0]
     ]
     if sockets is None or nat.hard or not nat.preserves or not nat.strict or not seen:

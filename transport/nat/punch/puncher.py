@@ -26,11 +26,11 @@ from ...link.calls import Answer, Call, Refusal, Reply
 from ...udp.quic import QuicByteStream
 from ..reach import stun
 from . import defaults
-from .attempt import FUTILE, Attempt, Part
-from .needs import Channel, Knowledge, Serves, Socket, Tools
-from .offer import Offer, decode, encode
-from .outcome import Outcome, Result, failed
-from .predict import Plan
+from .attempt import FUTILE, Part, PunchAttempt
+from .needs import Knowledge, PunchChannel, Serves, Socket, Tools
+from .offer import PunchOffer, decode, encode
+from .outcome import PunchOutcome, StrategyResult, failed
+from .predict import PredictionPlan
 from .preparing import Observing, Prepared, is_stale, prepare, set_aside
 from .sockets import discard
 from .tcp import stays_silent
@@ -61,7 +61,7 @@ class Puncher:
         this."""
         self.limits = tools.limits
         self.budget = tools.budget
-        self.outcomes: dict[PeerId, Outcome] = {}
+        self.outcomes: dict[PeerId, PunchOutcome] = {}
         """The latest outcome with each peer, including attempts that the peer began."""
         self._host = tools.host
         self._guard = guard or Guard()
@@ -70,8 +70,8 @@ class Puncher:
         self._look = look or _no_look
         self._tools = tools
         self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
-        self._attempts: dict[PeerId, Attempt] = {}  # attempts in which the peer takes part
-        self._offered: dict[PeerId, Attempt] = {}  # attempts whose first offer is unanswered
+        self._attempts: dict[PeerId, PunchAttempt] = {}  # attempts in which the peer takes part
+        self._offered: dict[PeerId, PunchAttempt] = {}  # attempts whose first offer is unanswered
         self._news = trio.lowlevel.ParkingLot()  # woken when an attempt has begun
         self._asked: dict[PeerId, deque[float]] = {}  # times of recent offers by each peer
         # Extra sockets that stay open after their attempt, and the byte streams on them.
@@ -92,7 +92,7 @@ class Puncher:
 
     # Sending offers.
 
-    async def punch(self, link: Channel, *, thrifty: bool = False) -> Outcome:
+    async def punch(self, link: PunchChannel, *, thrifty: bool = False) -> PunchOutcome:
         """Try to open a direct path to the peer of `link`, and return the outcome.
 
         If an attempt with this peer is already under way, waits for its outcome instead. A
@@ -103,9 +103,9 @@ class Puncher:
         if running is not None:
             return await self._outcome_of(running)
         if self._nursery is None:
-            return failed(link.peer, Result.NOT_POSSIBLE, "not-running")
+            return failed(link.peer, StrategyResult.NOT_POSSIBLE, "not-running")
         if self._is_full:
-            return failed(link.peer, Result.NOT_POSSIBLE, "busy")
+            return failed(link.peer, StrategyResult.NOT_POSSIBLE, "busy")
         name = self._host.entropy(defaults.ATTEMPT_BYTES)
         attempt = self._new(link.peer, name, offering=True, thrifty=thrifty)
         self._offered[link.peer] = attempt
@@ -125,10 +125,10 @@ class Puncher:
             return await self._wait_for_theirs(link.peer)
         outcome = await self._outcome_of(attempt)
         if code is not None and not outcome.worked:
-            return self._note(failed(link.peer, Result.REFUSED, code, outcome.rounds))
+            return self._note(failed(link.peer, StrategyResult.REFUSED, code, outcome.rounds))
         return outcome
 
-    async def _rounds(self, attempt: Attempt, link: Channel) -> str | None:
+    async def _rounds(self, attempt: PunchAttempt, link: PunchChannel) -> str | None:
         """Offer and run one round after the other, until a byte stream is open or no round is left.
 
         Returns the code `bad-answer` if the peer's reply is malformed, else None. Raises
@@ -158,16 +158,18 @@ class Puncher:
                 break
         return None
 
-    def _span(self, attempt: Attempt, number: int, rtt: float) -> float:
+    def _span(self, attempt: PunchAttempt, number: int, rtt: float) -> float:
         """Return the length of a round in seconds. The last round and a search take longer."""
         limits = self.limits
         if number == limits.rounds or attempt.plan in FUTILE or attempt.searched:
             return limits.last_round_s + 2 * rtt
         return limits.round_s + 2 * rtt
 
-    def _offer(self, attempt: Attempt, number: int, mine: Prepared, rtt: float | None) -> Offer:
+    def _offer(
+        self, attempt: PunchAttempt, number: int, mine: Prepared, rtt: float | None
+    ) -> PunchOffer:
         """Return the offer, or the reply to one, for the round `number`."""
-        return Offer(
+        return PunchOffer(
             attempt.name,
             number,
             attempt.secret,
@@ -181,7 +183,7 @@ class Puncher:
             mine.busy,
         )
 
-    async def _prepare(self, attempt: Attempt, number: int) -> Prepared:
+    async def _prepare(self, attempt: PunchAttempt, number: int) -> Prepared:
         """Collect this side's addresses for the round `number`. Open extra sockets if needed."""
         if number == 1:
             # The peer waits only a limited time for the reply to its offer.
@@ -190,7 +192,7 @@ class Puncher:
         attempt.sees(self._knowledge.seen(attempt.peer))
         own = self._knowledge.own(attempt.peer)
         look = number > 1 or is_stale(own, self._host.now(), self.limits)
-        comb = number > 1 and attempt.plan is Plan.CHECKS
+        comb = number > 1 and attempt.plan is PredictionPlan.CHECKS
         mine = await prepare(own, self._observing, attempt.sockets, look=look, comb=comb)
         if not attempt.may_need_search(mine.nat):
             return mine
@@ -198,15 +200,15 @@ class Puncher:
             return replace(mine, busy=True)
         return await set_aside(mine, attempt.sockets)
 
-    async def _wait_for_theirs(self, peer: PeerId) -> Outcome:
+    async def _wait_for_theirs(self, peer: PeerId) -> PunchOutcome:
         """Wait for the attempt that a peer's offer begins, and return its outcome."""
         with trio.move_on_after(self.limits.offer_s):
             while (attempt := self._attempts.get(peer)) is None:
                 await self._news.park()
             return await self._outcome_of(attempt)
-        return failed(peer, Result.REFUSED, "glare")
+        return failed(peer, StrategyResult.REFUSED, "glare")
 
-    async def _outcome_of(self, attempt: Attempt) -> Outcome:
+    async def _outcome_of(self, attempt: PunchAttempt) -> PunchOutcome:
         """Wait until an attempt succeeds or ends. Store its outcome, and return it."""
         await attempt.settled.wait()
         if attempt.outcome().worked:
@@ -245,7 +247,7 @@ class Puncher:
         self._guard.start(self._nursery, call.peer, attempt.begin, mine, offer, at, end=end)
         return Reply(encode(self._offer(attempt, offer.round, mine, offer.rtt)))
 
-    def _refusal_of(self, offer: Offer, peer: PeerId) -> str | None:
+    def _refusal_of(self, offer: PunchOffer, peer: PeerId) -> str | None:
         """Return the code with which to refuse an offer, or None to accept it."""
         attempt = self._attempts.get(peer)
         if attempt is not None:
@@ -278,22 +280,22 @@ class Puncher:
         """Whether the largest number of concurrent attempts is reached."""
         return len({*self._attempts, *self._offered}) >= self.limits.attempts
 
-    def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> Attempt:
-        return Attempt(
+    def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> PunchAttempt:
+        return PunchAttempt(
             self._tools,
             peer,
             self._knowledge.seen(peer),
             Part(name, self._endpoint.peer < peer, offering, thrifty),
         )
 
-    def _take_part(self, attempt: Attempt) -> None:
+    def _take_part(self, attempt: PunchAttempt) -> None:
         """Register an attempt in which the peer takes part."""
         self._attempts[attempt.peer] = attempt
         if self._offered.get(attempt.peer) is attempt:
             del self._offered[attempt.peer]
         self._news.unpark_all()
 
-    async def _run(self, attempt: Attempt, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _run(self, attempt: PunchAttempt, *, task_status: trio.TaskStatus[None]) -> None:
         """Run an attempt to its end, and store its outcome and the socket that stays in use."""
         try:
             with self._guard.around(attempt.peer):
@@ -305,7 +307,7 @@ class Puncher:
                 self._kept[attempt.kept[0]] = attempt.kept[1]
             self._note(attempt.outcome())
 
-    def _note(self, outcome: Outcome) -> Outcome:
+    def _note(self, outcome: PunchOutcome) -> PunchOutcome:
         """Store an outcome as the latest one with its peer, and return it."""
         self.outcomes.pop(outcome.peer, None)
         if len(self.outcomes) >= _OUTCOMES:
@@ -377,7 +379,7 @@ class Puncher:
                 return True
         return False
 
-    def _all(self) -> list[Attempt]:
+    def _all(self) -> list[PunchAttempt]:
         """Return all attempts.
 
         This includes attempts whose first offer has no reply yet, because the peer may have begun

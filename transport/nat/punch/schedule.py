@@ -9,10 +9,10 @@ from typing import Final
 
 from ...host.datagrams import Datagrams, Place
 from . import defaults
-from .candidates import Candidate, Kind, Transport
+from .candidates import Candidate, CandidateKind, CandidateTransport
 from .checks import Checks
 from .needs import Socket
-from .offer import Offer
+from .offer import PunchOffer
 from .predict import random_ports, sequence
 
 SPRAY_S: Final = 0.0007
@@ -43,7 +43,7 @@ def ordinary(checks: Checks[Socket], remote: Sequence[Candidate], at: float) -> 
     The checks begin at the time `at`.
     """
     for each in remote:
-        checks.pair(None, each.place, at=at, lan=each.kind is Kind.LAN)
+        checks.pair(None, each.place, at=at, lan=each.kind is CandidateKind.LAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def targets(remote: Sequence[Candidate]) -> list[Place]:
     return [
         each.place
         for each in remote
-        if each.transport is Transport.UDP
-        and each.kind in (Kind.OBSERVED, Kind.PUBLIC, Kind.MAPPED)
+        if each.transport is CandidateTransport.UDP
+        and each.kind in (CandidateKind.OBSERVED, CandidateKind.PUBLIC, CandidateKind.MAPPED)
         and ":" not in each.place[0]
     ]
 
@@ -118,7 +118,7 @@ def open_many(
             checks.shot(socket, place, at=begin + i * SPRAY_S)
 
 
-def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
+def follow(checks: Checks[Socket], theirs: PunchOffer, at: float) -> None:
     """Schedule two checks to each port that the peer's NAT will allocate next.
 
     `theirs.counting` describes this NAT, which allocates ports sequentially.
@@ -131,7 +131,7 @@ def follow(checks: Checks[Socket], theirs: Offer, at: float) -> None:
             checks.shot(None, (counting.ip, port), at=begin + i * FOLLOW_S)
 
 
-def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
+def walk(checks: Checks[Socket], theirs: PunchOffer, at: float) -> None:
     """Schedule checks of the ports that the peer's NAT will allocate next, in order.
 
     Here the NATs of both sides allocate ports sequentially. Each check makes our own NAT allocate
@@ -145,7 +145,7 @@ def walk(checks: Checks[Socket], theirs: Offer, at: float) -> None:
         checks.pair(None, (counting.ip, port), at=at)
 
 
-def places(remote: Sequence[Candidate], transport: Transport) -> list[Place]:
+def places(remote: Sequence[Candidate], transport: CandidateTransport) -> list[Place]:
     """Return the addresses of all candidates of one transport, without duplicates."""
     return list(dict.fromkeys(each.place for each in remote if each.transport is transport))
 

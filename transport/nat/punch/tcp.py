@@ -31,7 +31,7 @@ class Dials(Protocol):
     ) -> trio.SocketStream: ...
 
 
-class TcpEnd(StrEnum):
+class PunchDialResult(StrEnum):
     """Outcome of dialling the addresses of one peer."""
 
     WORKED = "worked"
@@ -65,31 +65,36 @@ class Dialling:
         self._deliver = deliver
         self._limits = limits
         self._scope = trio.CancelScope()
-        self._ends: set[TcpEnd] = set()
+        self._ends: set[PunchDialResult] = set()
 
-    async def run(self, places: Sequence[Place]) -> TcpEnd:
+    async def run(self, places: Sequence[Place]) -> PunchDialResult:
         """Dial all addresses until the tries or the time are used up, or one dial has succeeded.
 
         After the first success, dialling continues for `grace_s` seconds. Returns the best outcome.
         """
         if not places:
-            return TcpEnd.NOWHERE
+            return PunchDialResult.NOWHERE
         self._scope.deadline = trio.current_time() + self._limits.tcp_s
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for place in places:
                     nursery.start_soon(self._dial, place)
-        for end in (TcpEnd.WORKED, TcpEnd.NO_ANSWER, TcpEnd.REFUSED, TcpEnd.BUDGET):
+        for end in (
+            PunchDialResult.WORKED,
+            PunchDialResult.NO_ANSWER,
+            PunchDialResult.REFUSED,
+            PunchDialResult.BUDGET,
+        ):
             if end in self._ends:
                 return end
-        return TcpEnd.NO_ANSWER
+        return PunchDialResult.NO_ANSWER
 
     async def _dial(self, place: Place) -> None:
         """Dial one address up to `tcp_tries` times, and record the outcome of each try."""
         for _ in range(self._limits.tcp_tries):
             end = await self._try(place)
             self._ends.add(end)
-            if end is TcpEnd.WORKED or end is TcpEnd.BUDGET:
+            if end is PunchDialResult.WORKED or end is PunchDialResult.BUDGET:
                 return
             await trio.sleep(self._pause())
 
@@ -102,14 +107,14 @@ class Dialling:
         low, high = self._limits.tcp_retry_s
         return low + (high - low) * int.from_bytes(self._host.entropy(2)) / 65536
 
-    async def _try(self, place: Place) -> TcpEnd:
+    async def _try(self, place: Place) -> PunchDialResult:
         """Dial an address once, and count each SYN that the kernel sends.
 
         There is no timeout for a single dial, because the kernel's next SYN may succeed.
         """
         if not self._spend(place[0]):
-            return TcpEnd.BUDGET
-        end = TcpEnd.NO_ANSWER
+            return PunchDialResult.BUDGET
+        end = PunchDialResult.NO_ANSWER
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._count_again, place, nursery.cancel_scope)
             end = await self._connect(place)
@@ -123,18 +128,18 @@ class Dialling:
             if not self._spend(place[0]):
                 scope.cancel()
 
-    async def _connect(self, place: Place) -> TcpEnd:
+    async def _connect(self, place: Place) -> PunchDialResult:
         """Dial an address, deliver the connection, and shorten the deadline of the other dials."""
         try:
             stream = await self._host.connect(*place, source_port=self._port)
         except ConnectionRefusedError:
-            return TcpEnd.REFUSED
+            return PunchDialResult.REFUSED
         except OSError:  # no route, or the peer's own dial has reached our listener in the meantime
-            return TcpEnd.NO_ANSWER
+            return PunchDialResult.NO_ANSWER
         now = trio.current_time()
         self._scope.deadline = min(self._scope.deadline, now + self._limits.grace_s)
         self._deliver(stream, place)
-        return TcpEnd.WORKED
+        return PunchDialResult.WORKED
 
 
 async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:

@@ -15,10 +15,10 @@ from ...identity import PeerId
 from ...lane.frame import Bytes, Priority
 from ...link.calls import Reply
 from . import defaults
-from .dialback import Awaited, Wanted
+from .dialback import Awaited, WantedDialBack
 
 
-class Peer(Protocol):
+class DialBackPeer(Protocol):
     """Part of a link's interface that this module uses."""
 
     @property
@@ -35,7 +35,7 @@ class Peer(Protocol):
     ) -> Reply: ...
 
 
-async def ask(link: Peer, wanted: Wanted) -> bool:
+async def ask(link: DialBackPeer, wanted: WantedDialBack) -> bool:
     """Ask a peer for a dial-back, and pay if it demands a payment within the usual bounds.
 
     Returns whether the peer reports that it has sent the dial-back. A refusal, a timeout or a
@@ -58,7 +58,7 @@ async def ask(link: Peer, wanted: Wanted) -> bool:
 
 
 async def dialled_back(
-    host: Host, link: Peer, awaited: Awaited, transport: str, place: Place
+    host: Host, link: DialBackPeer, awaited: Awaited, transport: str, place: Place
 ) -> bool | None:
     """Ask a peer to dial an address of this node. Return whether the dial-back arrived.
 
@@ -69,7 +69,7 @@ async def dialled_back(
     arrived = trio.Event()
     awaited.expect(nonce, lambda _: arrived.set())
     try:
-        sent = await ask(link, Wanted(transport, place, nonce))
+        sent = await ask(link, WantedDialBack(transport, place, nonce))
         if sent:
             with trio.move_on_after(defaults.STRAGGLER_S):
                 await arrived.wait()

@@ -19,7 +19,7 @@ from . import defaults
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedDialBack:
     """A request for a dial-back to the address `place`. `transport` is "tcp" or "udp"."""
 
     transport: str
@@ -33,7 +33,7 @@ class Wanted:
         return {"transport": self.transport, "ip": ip, "port": port, "nonce": self.nonce}
 
 
-def parse_wanted(header: Mapping[str, object]) -> Wanted | None:
+def parse_wanted(header: Mapping[str, object]) -> WantedDialBack | None:
     """Parse the header of a call `reach.dialback`. Return None if it is malformed."""
     transport, ip, port = header.get("transport"), header.get("ip"), header.get("port")
     nonce = header.get("nonce")
@@ -43,7 +43,7 @@ def parse_wanted(header: Mapping[str, object]) -> Wanted | None:
         return None
     if type(ip) is not str or plain_ip(ip) != ip:  # canonical, because IPs are compared as text
         return None
-    return Wanted(transport, (ip, port), nonce)
+    return WantedDialBack(transport, (ip, port), nonce)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Demand:
     until: float  # when it becomes invalid, in seconds on the host's clock
 
 
-class Gate:
+class DialBackGate:
     """Decision-maker on requested dial-backs, for the server. Its memory is bounded."""
 
     def __init__(self, entropy: Callable[[int], bytes]) -> None:
@@ -83,12 +83,12 @@ class Gate:
         self._askers = Rates(Rate(defaults.ASKER_BURST, defaults.ASKER_PER_S), everybody)
         self._targets = SourceRates(Rate(defaults.TARGET_BURST, defaults.TARGET_PER_S), everybody)
         self._foreign = SourceRates(Rate(defaults.FOREIGN_BURST, defaults.FOREIGN_PER_S), everybody)
-        self._demands: OrderedDict[tuple[PeerId, Wanted], _Demand] = OrderedDict()
+        self._demands: OrderedDict[tuple[PeerId, WantedDialBack], _Demand] = OrderedDict()
 
     def ask(
         self,
         peer: PeerId,
-        wanted: Wanted,
+        wanted: WantedDialBack,
         *,
         seen: Collection[str],
         own: Collection[str],
@@ -115,7 +115,7 @@ class Gate:
             return No("busy", "too many recent dial-backs")
         return Go()
 
-    def _has_paid(self, peer: PeerId, wanted: Wanted, paid: int, now: float) -> bool:
+    def _has_paid(self, peer: PeerId, wanted: WantedDialBack, paid: int, now: float) -> bool:
         """Return whether `paid` bytes fulfil a valid demand, and remove that demand if so."""
         demand = self._demands.get((peer, wanted))
         if demand is None or demand.until < now or paid < demand.size:
@@ -123,7 +123,7 @@ class Gate:
         del self._demands[peer, wanted]
         return True
 
-    def _demand(self, peer: PeerId, wanted: Wanted, now: float) -> Pay:
+    def _demand(self, peer: PeerId, wanted: WantedDialBack, now: float) -> Pay:
         """Store and return a demand for a payment of random size.
 
         Evicts the oldest demand of this peer, or of all peers, if a limit is reached.

@@ -1,4 +1,4 @@
-"""Server of dial-backs: handles the calls, and dials from a new port if the `Gate` allows it."""
+"""Server of dial-backs: handles the calls, and dials from a new port if `DialBackGate` permits."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,8 +9,8 @@ from ...host.seam import Host
 from ...identity import PeerId
 from ...link.calls import Call, Refusal, Reply
 from . import defaults, stun
-from .dialback import Gate, No, Pay, Wanted, parse_wanted
-from .stun import Kind, Message
+from .dialback import DialBackGate, No, Pay, WantedDialBack, parse_wanted
+from .stun import MessageClass, StunMessage
 
 SeenAt = Callable[[PeerId], Sequence[str]]
 """Returns the IP addresses at which this node itself sees a peer. There are none if this node
@@ -30,7 +30,7 @@ class Dialler:
         self._host = host
         self._seen_at = seen_at
         self._outside = outside
-        self._gate = Gate(host.entropy)
+        self._gate = DialBackGate(host.entropy)
         self._under_way = 0
 
     async def serve(self, call: Call) -> Reply | Refusal:
@@ -62,11 +62,11 @@ class Dialler:
         finally:
             self._under_way -= 1
 
-    async def _dial(self, wanted: Wanted) -> bool:
+    async def _dial(self, wanted: WantedDialBack) -> bool:
         """Send a dial-back. Return False if it could not be sent, for example without a route."""
         return await (self._by_tcp(wanted) if wanted.transport == "tcp" else self._by_udp(wanted))
 
-    async def _by_tcp(self, wanted: Wanted) -> bool:
+    async def _by_tcp(self, wanted: WantedDialBack) -> bool:
         """Connect, send the nonce, and close the connection without reading from it.
 
         Returns False if this node has no route to the address. A refused connection and a timeout
@@ -88,7 +88,7 @@ class Dialler:
                 stream.socket.close()
         return True
 
-    async def _by_udp(self, wanted: Wanted) -> bool:
+    async def _by_udp(self, wanted: WantedDialBack) -> bool:
         """Send copies of the nonce in a STUN indication. Return whether one could be sent."""
         local = "::" if ":" in wanted.place[0] else "0.0.0.0"
         try:
@@ -96,7 +96,7 @@ class Dialler:
         except HostError:
             return False
         transaction = self._host.entropy(stun.TRANSACTION_BYTES)
-        data = stun.encode(Message(Kind.INDICATION, transaction, nonce=wanted.nonce))
+        data = stun.encode(StunMessage(MessageClass.INDICATION, transaction, nonce=wanted.nonce))
         began, sent = self._host.now(), False
         try:
             for later in defaults.COPIES_S:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from . import defaults
-from .reachability import Answer, Behaviour, Dialled, Ipv6, Pattern, Reachability
+from .reachability import Behaviour, DialBackResult, Dialled, Ipv6, Pattern, Reachability
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReachFinding:
     """A fact about this node's connection to the internet."""
 
     code: str  # for programs
@@ -56,7 +56,7 @@ class Situation:
     linked: int = 0  # linked peers, a count
 
 
-def findings(now: Situation) -> list[Finding]:
+def findings(now: Situation) -> list[ReachFinding]:
     """Return all findings, the most important first."""
     return [
         *_few_peers(now),
@@ -70,7 +70,7 @@ def findings(now: Situation) -> list[Finding]:
     ]
 
 
-def _few_peers(now: Situation) -> Iterator[Finding]:
+def _few_peers(now: Situation) -> Iterator[ReachFinding]:
     have = now.reach.udp.asked if now.reach.udp.blocked else now.reach.observers
     missing = max(2 - have, 0)
     if missing:
@@ -82,44 +82,46 @@ def _few_peers(now: Situation) -> Iterator[Finding]:
                 "node looks from outside its own network; two such peers are"
             )
             hint = "link with peers on other networks (`shoal invite`); it measures again then"
-        yield Finding(
+        yield ReachFinding(
             "too-few-peers",
             f"{peers} needed to tell what kind of router is in the way: this is measured by peers, "
             "no central service is asked",
             hint,
         )
     elif have < defaults.ENOUGH_OBSERVERS and not now.reach.udp.blocked:
-        yield Finding(
+        yield ReachFinding(
             "two-witnesses",
             "only two peers told what they see, so if one of them is wrong this is wrong too",
         )
 
 
-def _public(now: Situation) -> Iterator[Finding]:
+def _public(now: Situation) -> Iterator[ReachFinding]:
     reach, port = now.reach, now.port
     if reach.public:
-        ways = sorted({item.transport.upper() for item in _by(reach, Answer.REACHED)})
-        yield Finding(
+        ways = sorted({item.transport.upper() for item in _by(reach, DialBackResult.REACHED)})
+        yield ReachFinding(
             "public", f"strangers can connect to this node by {' and '.join(ways)} without help"
         )
         if ways == ["UDP"] or (ways == ["TCP"] and reach.udp.blocked is False):
             other = "TCP" if ways == ["UDP"] else "UDP"
-            yield Finding(
+            yield ReachFinding(
                 "half-open",
                 f"but not by {other}",
                 f"open {other} port {port} to this machine as well",
             )
     elif reach.public is False and reach.udp.mapping is Behaviour.NONE:
-        yield Finding(
+        yield ReachFinding(
             "firewalled",
             "this machine has a public address, but a firewall keeps strangers out",
             f"allow incoming TCP and UDP port {port} in the firewall",
         )
     elif reach.public is None:
-        yield Finding("public-unknown", "no peer has tried yet whether it can connect to this node")
+        yield ReachFinding(
+            "public-unknown", "no peer has tried yet whether it can connect to this node"
+        )
 
 
-def _by(reach: Reachability, answer: Answer) -> list[Dialled]:
+def _by(reach: Reachability, answer: DialBackResult) -> list[Dialled]:
     return [item for item in reach.dialled if item.answer is answer]
 
 
@@ -145,75 +147,75 @@ _PATTERNS = {
 }
 
 
-def _nat(now: Situation) -> Iterator[Finding]:
+def _nat(now: Situation) -> Iterator[ReachFinding]:
     kind = now.reach.udp
     if kind.mapping is Behaviour.NONE:
-        yield Finding("no-nat", "no router translates this machine's address (no NAT)")
+        yield ReachFinding("no-nat", "no router translates this machine's address (no NAT)")
         return
     hint = "" if now.reach.public else f"forward TCP and UDP port {now.port} to this machine"
     if kind.mapping in _MAPPINGS:
         symmetric = kind.mapping.symmetric
-        yield Finding(
+        yield ReachFinding(
             "nat-symmetric" if symmetric else "nat-easy",
             _MAPPINGS[kind.mapping],
             hint if symmetric else "",
         )
         if kind.filtering in _FILTERINGS:
-            yield Finding("nat-filter", _FILTERINGS[kind.filtering])
+            yield ReachFinding("nat-filter", _FILTERINGS[kind.filtering])
         if kind.allocation.pattern is Pattern.SEQUENTIAL:
             step = abs(kind.allocation.delta)
-            yield Finding(
+            yield ReachFinding(
                 "nat-ports", f"its port numbers go up by about {step} (sequential allocation)"
             )
         elif kind.allocation.pattern in _PATTERNS:
-            yield Finding("nat-ports", _PATTERNS[kind.allocation.pattern])
+            yield ReachFinding("nat-ports", _PATTERNS[kind.allocation.pattern])
     if kind.dissenters:
         count = len(kind.dissenters)
-        yield Finding(
+        yield ReachFinding(
             "dissent",
             f"{count} of {kind.answered} peers saw something else; the majority counts",
         )
 
 
-def _udp(now: Situation) -> Iterator[Finding]:
+def _udp(now: Situation) -> Iterator[ReachFinding]:
     if now.reach.udp.blocked:
-        yield Finding(
+        yield ReachFinding(
             "udp-blocked",
             "UDP does not get out of this network: no peer heard any, so only TCP is used",
             f"allow outgoing UDP in the firewall, from port {now.port}",
         )
 
 
-def _portmap(now: Situation) -> Iterator[Finding]:
+def _portmap(now: Situation) -> Iterator[ReachFinding]:
     found, port = now.portmap, now.port
     by_hand = f"or forward TCP and UDP port {port} to this machine by hand"
     if found is None or now.reach.udp.mapping is Behaviour.NONE:
         return
     if found.protocol:
-        yield Finding("mapped", f"the router opened a port for this node ({found.protocol})")
+        yield ReachFinding("mapped", f"the router opened a port for this node ({found.protocol})")
         if now.reach.public is False:
-            yield Finding(
+            yield ReachFinding(
                 "mapped-in-vain",
                 "but strangers still cannot connect there",
                 "look for a second router or a firewall in the way",
             )
     elif found.refused:
-        yield Finding(
+        yield ReachFinding(
             "map-refused",
             f"the router refused to open a port: {found.refused}",
             f"enable UPnP or NAT-PMP in the router, {by_hand}",
         )
     else:
-        yield Finding(
+        yield ReachFinding(
             "no-map",
             "no router answered to UPnP, NAT-PMP or PCP",
             f"enable UPnP or NAT-PMP in the router, {by_hand}",
         )
 
 
-def _cgn(now: Situation) -> Iterator[Finding]:
+def _cgn(now: Situation) -> Iterator[ReachFinding]:
     if now.reach.cgn:
-        yield Finding(
+        yield ReachFinding(
             "double-nat",
             "a second router stands behind the first: the provider shares one public address among "
             "customers (carrier-grade NAT), or two routers are chained at home",
@@ -222,18 +224,18 @@ def _cgn(now: Situation) -> Iterator[Finding]:
         )
 
 
-def _ipv6(now: Situation) -> Iterator[Finding]:
+def _ipv6(now: Situation) -> Iterator[ReachFinding]:
     state, port = now.reach.ipv6, now.port
     if state is Ipv6.OPEN:
-        yield Finding("ipv6-open", "strangers can connect over IPv6")
+        yield ReachFinding("ipv6-open", "strangers can connect over IPv6")
     elif state is Ipv6.FILTERED:
-        yield Finding(
+        yield ReachFinding(
             "ipv6-filtered",
             "this machine has a public IPv6 address, but a firewall keeps strangers out",
             f"allow incoming TCP and UDP port {port} to this machine over IPv6 in the router",
         )
     elif state is Ipv6.NONE and now.reach.public is False:
-        yield Finding(
+        yield ReachFinding(
             "ipv6-none",
             "this machine has no public IPv6 address",
             "ask the provider for IPv6, or enable it in the router",
@@ -341,6 +343,6 @@ _WORDS = {
 }
 
 
-def _strategies(now: Situation) -> Iterator[Finding]:
+def _strategies(now: Situation) -> Iterator[ReachFinding]:
     for strategy, hope in dialer(now).items():
-        yield Finding(f"strategy-{strategy}", f"{_NAMES[strategy]}: {_WORDS[hope]}")
+        yield ReachFinding(f"strategy-{strategy}", f"{_NAMES[strategy]}: {_WORDS[hope]}")

@@ -13,46 +13,48 @@ from ...link.calls import Handler
 from ...link.status import LinkStatus
 from . import asking, defaults
 from .dialler import SeenAt
-from .offers import LinkedPeer, Offer, parse_offer, spread
+from .offers import LinkedPeer, ObserverOffer, parse_offer, spread
 
 _NOT_THEIRS = ("relayed", "webrtc", "none")
 """Kinds of a link's best path for which the path's remote address is not the peer's own address."""
 
 
-class Link(asking.Peer, Protocol):
+class PeerLink(asking.DialBackPeer, Protocol):
     """Part of a link's interface that this module uses."""
 
     @property
     def status(self) -> LinkStatus: ...
 
 
-class Links(Protocol):
+class PeerLinks(Protocol):
     """Part of the endpoint's interface that this module uses."""
 
     @property
     def port(self) -> int: ...
 
-    def links(self) -> Sequence[Link]: ...
+    def links(self) -> Sequence[PeerLink]: ...
 
-    def link(self, peer: PeerId) -> Link | None: ...
+    def link(self, peer: PeerId) -> PeerLink | None: ...
 
     def handle(self, method: str, handler: Handler) -> None: ...
 
-    def on_link(self, callback: Callable[[Link], None]) -> None: ...
+    def on_link(self, callback: Callable[[PeerLink], None]) -> None: ...
 
 
 class LinkedPeers:
-    """Cache of what each linked peer offers for measurements (`Offer`).
+    """Cache of what each linked peer offers for measurements (`ObserverOffer`).
 
     `ask` queries the peers whose offers are unknown, or older than `OFFER_S` seconds.
     """
 
-    def __init__(self, host: Host, endpoint: Links, seen_at: SeenAt | None, guard: Guard) -> None:
+    def __init__(
+        self, host: Host, endpoint: PeerLinks, seen_at: SeenAt | None, guard: Guard
+    ) -> None:
         self._host = host
         self._guard = guard
         self._endpoint = endpoint
         self._seen_at = seen_at
-        self._offers: dict[PeerId, tuple[Offer, float]] = {}
+        self._offers: dict[PeerId, tuple[ObserverOffer, float]] = {}
 
     def seen_at(self, peer: PeerId) -> Sequence[str]:
         """Return the IP addresses at which this node itself sees a peer, the main one first."""
@@ -63,7 +65,7 @@ class LinkedPeers:
             return ()
         return tuple(filter(None, (link.status.address[0],)))
 
-    def link(self, peer: PeerId) -> Link | None:
+    def link(self, peer: PeerId) -> PeerLink | None:
         """Return the link to a peer, or None."""
         return self._endpoint.link(peer)
 
@@ -90,14 +92,16 @@ class LinkedPeers:
         """
         places = {link.peer: (link, self.seen_at(link.peer)) for link in self._endpoint.links()}
         self._offers = {peer: kept for peer, kept in self._offers.items() if peer in places}
-        seen = [LinkedPeer(peer, ips[0], Offer()) for peer, (_, ips) in places.items() if ips]
+        seen = [
+            LinkedPeer(peer, ips[0], ObserverOffer()) for peer, (_, ips) in places.items() if ips
+        ]
         async with trio.open_nursery() as nursery:
             for each in spread(seen)[: defaults.OBSERVER_LINKS]:
                 link = places[each.peer][0]
                 self._guard.start(nursery, link.peer, self._ask, link)
         return self.known()
 
-    async def _ask(self, link: Link) -> None:
+    async def _ask(self, link: PeerLink) -> None:
         """Query one peer, and cache its offer. A peer that fails to reply keeps its old offer."""
         now = self._host.now()
         if link.peer in self._offers and self._offers[link.peer][1] > now:

@@ -8,7 +8,7 @@ import trio
 from ...host.datagrams import Datagrams, Place
 from ...host.seam import Host
 from . import defaults, stun
-from .stun import Message
+from .stun import StunMessage
 
 
 class StunPort(Protocol):
@@ -28,7 +28,7 @@ class Looker:
         self._udp = udp
         self._open: dict[bytes, _Look] = {}
 
-    def on_answer(self, message: Message, source: Place) -> bool:
+    def on_answer(self, message: StunMessage, source: Place) -> bool:
         """Process a Binding response that arrived at the port.
 
         Returns whether it replies to an open request, and comes from the address that was asked.

@@ -11,12 +11,12 @@ from ...host.datagrams import Place
 from ...host.seam import Host
 from ...networks import CARRIER, is_public, parse_ip
 from . import asking, defaults
-from .dialback import Awaited, Wanted
+from .dialback import Awaited, WantedDialBack
 from .linkedpeers import LinkedPeers
-from .natkind import Request
+from .natkind import NatRequest
 from .offers import LinkedPeer, observers, spread
 from .probing import classify
-from .reachability import Answer, Behaviour, Dialled, Ipv6, Reachability, UdpKind
+from .reachability import Behaviour, DialBackResult, Dialled, Ipv6, Reachability, UdpKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Mapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class NodePorts:
     """This node's ports, and the router's mappings to them. `udp` is None if it has no UDP port."""
 
     tcp: int
@@ -49,7 +49,7 @@ class Measurement:
         linked: LinkedPeers,
         awaited: Awaited,
         *,
-        ports: Ports,
+        ports: NodePorts,
         guard: Guard,
         bought: dict[tuple[str, Place], Dialled],
     ) -> None:
@@ -69,9 +69,9 @@ class Measurement:
     async def classify(self, known: Sequence[LinkedPeer]) -> UdpKind:
         """Find out how the NAT treats UDP, with the help of the peers in `known`."""
 
-        async def ask_back(request: Request) -> bool:
+        async def ask_back(request: NatRequest) -> bool:
             link = self._linked.link(request.peer)
-            wanted = Wanted("udp", request.place, request.nonce)
+            wanted = WantedDialBack("udp", request.place, request.nonce)
             return link is not None and await asking.ask(link, wanted)
 
         try:
@@ -144,7 +144,7 @@ class Measurement:
                     return
                 self._bought[key] = found[key]
             found[key] = self._bought[key]
-            if found[key].answer is not Answer.REACHED:
+            if found[key].answer is not DialBackResult.REACHED:
                 return
 
     async def _dial(
@@ -172,7 +172,7 @@ class Measurement:
             able = able[at_once:]
         return answers
 
-    def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> Answer:
+    def _judge(self, place: Place, answers: Sequence[bool], filtering: Behaviour) -> DialBackResult:
         """Return the result for one address from the dial-backs to it.
 
         All peers that dial back are linked, so this node has sent to their IP addresses. If the
@@ -180,13 +180,13 @@ class Measurement:
         peers, except at a port that the router forwards.
         """
         if not answers:
-            return Answer.UNKNOWN
+            return DialBackResult.UNKNOWN
         if not any(answers):
-            return Answer.NOT_REACHED
+            return DialBackResult.NOT_REACHED
         forwarded = place in (self._mapped.tcp, self._mapped.udp)
         if filtering is Behaviour.ADDRESS_DEPENDENT and not forwarded and ":" not in place[0]:
-            return Answer.REACHED_BY_KNOWN
-        return Answer.REACHED
+            return DialBackResult.REACHED_BY_KNOWN
+        return DialBackResult.REACHED
 
     def _cgn(self, so_far: Reachability) -> bool | None:
         """Return whether the router is itself behind another NAT; None if this is unknown."""
@@ -203,9 +203,9 @@ class Measurement:
         if not any(":" in ip and is_public(ip) for ip in self._own):
             return Ipv6.NONE
         answers = {item.answer for item in dialled if ":" in item.place[0]}
-        if Answer.REACHED in answers:
+        if DialBackResult.REACHED in answers:
             return Ipv6.OPEN
-        return Ipv6.FILTERED if Answer.NOT_REACHED in answers else Ipv6.UNKNOWN
+        return Ipv6.FILTERED if DialBackResult.NOT_REACHED in answers else Ipv6.UNKNOWN
 
 
 def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:

@@ -9,8 +9,8 @@ socket has sent to the peer before, the peer uses another port; the datagram sho
 filter accepts any port of a known IP address. If the socket has never sent to the peer (a
 *stranger*), the datagram shows whether the filter accepts any IP address.
 
-The `Classifier` does no I/O. Its inputs are times and datagrams. Its outputs are `Ask` (a datagram
-to send) and `Request` (a peer to ask).
+The `Classifier` does no I/O. Its inputs are times and datagrams. Its outputs are `NatProbe` (a
+datagram to send) and `NatRequest` (a peer to ask).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -29,7 +29,7 @@ from .judging import (
     public_ip_of,
 )
 from .reachability import Behaviour, UdpKind
-from .stun import Kind, Message
+from .stun import MessageClass, StunMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class NatProbe:
     """A datagram to send from one of the sockets."""
 
     socket: int  # index among the ports that the `Classifier` was given
@@ -56,7 +56,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class NatRequest:
     """A request for a dial-back, to be sent over the link to `peer`.
 
     The peer shall send `nonce` to the address `place` from a new port of its own.
@@ -127,7 +127,7 @@ class Classifier:
         self._sockets = [_Socket(port) for port in ports]
         self._questions: dict[bytes, _Question] = {}
         self._backs: dict[bytes, _Back] = {}
-        self._requests: list[Request] = []
+        self._requests: list[NatRequest] = []
         self._asked_back: set[int] = set()  # sockets whose dial-backs have been requested
         self._plan(now)
 
@@ -165,9 +165,9 @@ class Classifier:
         waits = [each.until for each in self._backs.values() if not each.passed]
         return min([*dues, *waits], default=inf)
 
-    def poll(self, now: float) -> list[Ask | Request]:
+    def poll(self, now: float) -> list[NatProbe | NatRequest]:
         """Return what to send now. Call this at `wake_at`, and after each received event."""
-        found: list[Ask | Request] = [
+        found: list[NatProbe | NatRequest] = [
             ask for each in self._questions.values() if (ask := self._repeat(each, now))
         ]
         self._ask_back(now)
@@ -177,7 +177,7 @@ class Classifier:
         self._requests.clear()
         return found
 
-    def _repeat(self, question: _Question, now: float) -> Ask | None:
+    def _repeat(self, question: _Question, now: float) -> NatProbe | None:
         """Return the datagram of a Binding request if it must be sent now, or None."""
         if not question.open or question.due > now:
             return None
@@ -185,7 +185,7 @@ class Classifier:
         if question.sent > len(defaults.RETRY_S):  # the last wait has ended
             return None
         question.due = now + defaults.RETRY_S[question.sent - 1]
-        return Ask(question.socket, question.data, question.to)
+        return NatProbe(question.socket, question.data, question.to)
 
     # Received datagrams.
 
@@ -197,12 +197,12 @@ class Classifier:
         message = stun.decode(data)
         if message is None:
             return
-        if message.kind is Kind.SUCCESS:
+        if message.kind is MessageClass.SUCCESS:
             self._on_answer(socket, message, source)
-        elif message.kind is Kind.INDICATION and message.nonce is not None:
+        elif message.kind is MessageClass.INDICATION and message.nonce is not None:
             self._on_back(socket, message.nonce, source)
 
-    def _on_answer(self, socket: int, message: Message, source: Place) -> None:
+    def _on_answer(self, socket: int, message: StunMessage, source: Place) -> None:
         question = self._questions.get(message.transaction)
         if question is None or not self._is_from(question, socket, source):
             return
@@ -284,7 +284,7 @@ class Classifier:
         nonce = self._entropy(defaults.NONCE_BYTES)
         until = now + defaults.DIALBACK_S
         self._backs[nonce] = _Back(socket, peer, stranger, until)
-        self._requests.append(Request(peer, place, nonce))
+        self._requests.append(NatRequest(peer, place, nonce))
 
     # Results.
 

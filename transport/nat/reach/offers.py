@@ -12,7 +12,7 @@ from .natkind import Observer
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ObserverOffer:
     """Up to two UDP ports on which a peer answers Binding requests, and whether it dials back."""
 
     ports: tuple[int, ...] = ()
@@ -24,14 +24,14 @@ class Offer:
         return {"udp": list(self.ports), "dialback": self.dials}
 
 
-def parse_offer(header: Mapping[str, object]) -> Offer:
+def parse_offer(header: Mapping[str, object]) -> ObserverOffer:
     """Parse a peer's reply to `reach.observe`. Malformed fields count as missing."""
     ports = header.get("udp")
     if not isinstance(ports, list) or len(ports) > 2:
         ports = []
     if not all(type(port) is int and 0 < port < 65536 for port in ports):
         ports = []
-    return Offer(tuple(ports), header.get("dialback") is True)
+    return ObserverOffer(tuple(ports), header.get("dialback") is True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LinkedPeer:
 
     peer: PeerId
     ip: str  # the main address at which this node sees the peer
-    offer: Offer
+    offer: ObserverOffer
     others: tuple[str, ...] = ()  # its address of the other IP version, if it is seen there too
 
     @property

@@ -7,10 +7,10 @@ import trio
 from ...host.datagrams import Datagrams
 from ...host.seam import Host
 from . import defaults
-from .natkind import Ask, Classifier, Observer, Request
+from .natkind import Classifier, NatProbe, NatRequest, Observer
 from .reachability import UdpKind
 
-AskBack = Callable[[Request], Awaitable[bool]]
+AskBack = Callable[[NatRequest], Awaitable[bool]]
 """Asks a peer for a dial-back. Returns whether the peer reports that it has sent it. Never
 raises."""
 
@@ -61,7 +61,7 @@ class _Measurement:
             while not self._core.done:
                 self._news = trio.Event()
                 for deed in self._core.poll(self._host.now()):
-                    if isinstance(deed, Ask):
+                    if isinstance(deed, NatProbe):
                         self._sockets[deed.socket].send(deed.data, deed.to)
                     else:
                         nursery.start_soon(self._request, deed)
@@ -77,7 +77,7 @@ class _Measurement:
                 self._core.on_datagram(number, data, source)
             self._news.set()
 
-    async def _request(self, request: Request) -> None:
+    async def _request(self, request: NatRequest) -> None:
         sent = await self._ask_back(request)
         self._core.on_sent(request.nonce, self._host.now(), sent=sent)
         self._news.set()

@@ -58,7 +58,7 @@ class UdpKind:
     dissenters: tuple[PeerId, ...] = ()  # observers that contradict a majority
 
 
-class Answer(StrEnum):
+class DialBackResult(StrEnum):
     """Result of the dial-backs to one address."""
 
     REACHED = "reached"
@@ -76,7 +76,7 @@ class Dialled:
 
     transport: str  # "tcp" or "udp"
     place: Place
-    answer: Answer
+    answer: DialBackResult
     asked: int  # peers that dialled it, a count
 
 
@@ -127,9 +127,9 @@ class Reachability:
         NAT there may be no address to dial; the result is then False.
         """
         answers = {item.answer for item in self.dialled}
-        if Answer.REACHED in answers:
+        if DialBackResult.REACHED in answers:
             return True
-        if answers & {Answer.NOT_REACHED, Answer.REACHED_BY_KNOWN}:
+        if answers & {DialBackResult.NOT_REACHED, DialBackResult.REACHED_BY_KNOWN}:
             return False
         return False if self.udp.mapping.symmetric and not answers else None
 
@@ -138,5 +138,5 @@ class Reachability:
         return tuple(
             item.place
             for item in self.dialled
-            if item.transport == transport and item.answer is Answer.REACHED
+            if item.transport == transport and item.answer is DialBackResult.REACHED
         )

@@ -16,14 +16,14 @@ from . import defaults, stun
 from .dialback import Awaited
 from .dialler import Dialler, SeenAt
 from .judging import consensus
-from .linkedpeers import LinkedPeers, Links
+from .linkedpeers import LinkedPeers, PeerLinks
 from .looking import Looker, StunPort
-from .measuring import Mapped, Measurement, Ports
+from .measuring import Mapped, Measurement, NodePorts
 from .offers import can_observe, observers
-from .reachability import Answer, Dialled, Reachability
-from .stun import Kind
+from .reachability import DialBackResult, Dialled, Reachability
+from .stun import MessageClass
 from .tcpviews import TcpViews
-from .volunteer import Volunteer
+from .volunteer import ReachVolunteer
 
 
 class Reach:
@@ -39,7 +39,7 @@ class Reach:
     def __init__(
         self,
         host: Host,
-        endpoint: Links,
+        endpoint: PeerLinks,
         udp: StunPort | None,
         *,
         volunteer: bool = True,
@@ -54,7 +54,7 @@ class Reach:
         self._udp = udp
         self._peers = LinkedPeers(host, endpoint, seen_at, guard)
         dialler = Dialler(host, self._peers.seen_at, self._outside) if volunteer else None
-        self._volunteer = Volunteer(host, endpoint, udp, dialler, guard)
+        self._volunteer = ReachVolunteer(host, endpoint, udp, dialler, guard)
         self._awaited = Awaited()
         self._looker = Looker(host, udp) if udp is not None else None
         self._views = TcpViews()
@@ -126,9 +126,9 @@ class Reach:
         message = stun.decode(data)
         if message is None or self._udp is None:
             return False
-        if message.kind is Kind.SUCCESS and self._looker is not None:
+        if message.kind is MessageClass.SUCCESS and self._looker is not None:
             return self._looker.on_answer(message, source)
-        if message.kind is Kind.INDICATION and message.nonce is not None:
+        if message.kind is MessageClass.INDICATION and message.nonce is not None:
             return self._awaited.on_nonce(message.nonce, source)
         answer = self._volunteer.answer(data, message, source)
         return answer is not None and self._udp.send(answer, source, socket)
@@ -219,7 +219,8 @@ class Reach:
         """
         known = self.reachability
         unknown = known.observers > 0 and any(
-            each.answer is Answer.UNKNOWN and ":" not in each.place[0] for each in known.dialled
+            each.answer is DialBackResult.UNKNOWN and ":" not in each.place[0]
+            for each in known.dialled
         )
         return defaults.AGAIN_S if unknown else defaults.MEASURE_S - defaults.MEASURE_GAP_S
 
@@ -275,7 +276,7 @@ class Reach:
             self._bought.clear()
             self._bought_at = now
         udp_port = self._udp.port if self._udp is not None else None
-        ports = Ports(self._endpoint.port, udp_port, self._mapped)
+        ports = NodePorts(self._endpoint.port, udp_port, self._mapped)
         measurement = Measurement(
             self._host,
             self._peers,

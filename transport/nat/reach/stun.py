@@ -1,7 +1,7 @@
 """Encoding of STUN Binding messages (RFC 8489), with attributes of RFC 5780 and ICE (RFC 8445).
 
-`decode` accepts any bytes from the network and returns a `Message` or None. A decoded message is
-not yet trusted. The caller must match a reply by its transaction id and its source. If both ends
+`decode` accepts any bytes from the network and returns a `StunMessage` or None. A decoded message
+is not yet trusted. The caller must match a reply by its transaction id and its source. If both ends
 share a key, the caller must also check it with `authentic`.
 """
 
@@ -64,7 +64,7 @@ _SEALS: Final = {True: (_INTEGRITY_SHA256, "sha256", 32), False: (_INTEGRITY, "s
 sections 14.5 and 14.6)."""
 
 
-class Kind(IntEnum):
+class MessageClass(IntEnum):
     """Class of a message: two bits of its type field (RFC 8489, section 5)."""
 
     REQUEST = 0x0000
@@ -82,7 +82,7 @@ class Integrity:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StunMessage:
     """One Binding message. Absent attributes are None.
 
     `unknown` are the types of mandatory attributes that this receiver does not know. A request with
@@ -90,7 +90,7 @@ class Message:
     Attributes that follow the integrity attribute are ignored, because it does not protect them.
     """
 
-    kind: Kind
+    kind: MessageClass
     transaction: bytes  # id of 12 bytes
     mapped: Place | None = None  # address from which the responder received the request
     username: bytes | None = None
@@ -113,7 +113,7 @@ def is_stun(data: bytes) -> bool:
     return len(data) >= _HEADER.size and data[0] < 4 and data[4:8] == COOKIE.to_bytes(4)
 
 
-def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -> bytes:
+def encode(message: StunMessage, key: bytes | None = None, *, sha256: bool = True) -> bytes:
     """Encode a message, and append a FINGERPRINT.
 
     If a `key` is given, the message also gets an integrity attribute. `key` is a short-term key,
@@ -132,10 +132,10 @@ def encode(message: Message, key: bytes | None = None, *, sha256: bool = True) -
 
 def request(transaction: bytes) -> bytes:
     """Encode a Binding request, padded so that it is larger than any reply to it."""
-    return encode(Message(Kind.REQUEST, transaction, padding=defaults.PADDING_BYTES))
+    return encode(StunMessage(MessageClass.REQUEST, transaction, padding=defaults.PADDING_BYTES))
 
 
-def decode(data: bytes) -> Message | None:
+def decode(data: bytes) -> StunMessage | None:
     """Decode a Binding message.
 
     Returns None if `data` is something else, is malformed, or has a wrong FINGERPRINT.
@@ -148,12 +148,14 @@ def decode(data: bytes) -> Message | None:
     try:
         found = _Reader(data, transaction)
         found.read()
-        return Message(kind=Kind(kind & _CLASS_BITS), transaction=transaction, **found.fields)
+        return StunMessage(
+            kind=MessageClass(kind & _CLASS_BITS), transaction=transaction, **found.fields
+        )
     except ValueError:
         return None
 
 
-def authentic(data: bytes, message: Message, key: bytes) -> bool:
+def authentic(data: bytes, message: StunMessage, key: bytes) -> bool:
     """Return whether the sender of `message` knows `key`. `message` was decoded from `data`.
 
     Accepts MESSAGE-INTEGRITY-SHA256 and the older MESSAGE-INTEGRITY, which uses SHA-1. Returns
@@ -169,10 +171,10 @@ def authentic(data: bytes, message: Message, key: bytes) -> bool:
     return hmac.compare_digest(hmac.digest(key, begin, name), value)
 
 
-def refuse_unknown(request: Message) -> Message:
+def refuse_unknown(request: StunMessage) -> StunMessage:
     """Return the reply to a request with unknown mandatory attributes (RFC 8489, section 6.3.1)."""
-    return Message(
-        Kind.ERROR,
+    return StunMessage(
+        MessageClass.ERROR,
         request.transaction,
         error=(UNKNOWN_ATTRIBUTE, "Unknown Attribute"),
         unknown=request.unknown,
@@ -182,7 +184,7 @@ def refuse_unknown(request: Message) -> Message:
 # Writing.
 
 
-def _head(message: Message, length: int) -> bytes:
+def _head(message: StunMessage, length: int) -> bytes:
     """Encode the header. `length` is the size of all attributes, in bytes."""
     return _HEADER.pack(_BINDING | message.kind, length, COOKIE, message.transaction)
 
@@ -197,7 +199,7 @@ def _fingerprint(begin: bytes) -> bytes:
     return (zlib.crc32(begin) ^ _FINGERPRINT_XOR).to_bytes(4)
 
 
-def _values(message: Message) -> Iterator[tuple[int, bytes]]:
+def _values(message: StunMessage) -> Iterator[tuple[int, bytes]]:
     """Yield (type, value) of each attribute except integrity and FINGERPRINT."""
     if message.error is not None:
         code, reason = message.error
@@ -245,7 +247,7 @@ def _xored(place: Place, transaction: bytes) -> bytes:
 
 
 class _Reader:
-    """Parser of one message's attributes. Stores them in `fields`, by the names of `Message`."""
+    """Parser of one message's attributes, which stores them in `fields` by their field names."""
 
     def __init__(self, data: bytes, transaction: bytes) -> None:
         self.fields: dict[str, Any] = {}

@@ -19,8 +19,8 @@ from ...rates import Rate, SourceRates
 from . import defaults, stun
 from .dialler import Dialler
 from .looking import StunPort
-from .offers import Offer
-from .stun import Kind, Message
+from .offers import ObserverOffer
+from .stun import MessageClass, StunMessage
 
 
 class Handles(Protocol):
@@ -29,7 +29,7 @@ class Handles(Protocol):
     def handle(self, method: str, handler: Handler) -> None: ...
 
 
-class Volunteer:
+class ReachVolunteer:
     """Server of `reach.observe`, `reach.dialback` and Binding requests (docs/spec/reach.md).
 
     `dialler` makes the dial-backs. If it is None, this node is no volunteer: it only replies to
@@ -84,7 +84,7 @@ class Volunteer:
                     if answer is not None:
                         socket.send(answer, source)
 
-    def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
+    def answer(self, data: bytes, message: StunMessage, source: Place) -> bytes | None:
         """Return the reply to a Binding request, or None if there is none to send.
 
         `message` was decoded from the datagram `data`.
@@ -95,10 +95,10 @@ class Volunteer:
 
     def _on_observe(self, _: Call) -> Reply:
         if not self._willing:
-            return Reply(Offer().header)
+            return Reply(ObserverOffer().header)
         ports = [self._udp.port] if self._udp is not None else []
         ports += [self._second.port] if self._second is not None else []
-        return Reply(Offer(tuple(ports), dials=True).header)
+        return Reply(ObserverOffer(tuple(ports), dials=True).header)
 
 
 class Responder:
@@ -113,14 +113,14 @@ class Responder:
             rates = SourceRates(each, Rate(defaults.ALL_ANSWERS_BURST, defaults.ALL_ANSWERS_PER_S))
         self._rates = rates
 
-    def answer(self, data: bytes, message: Message, source: Place, now: float) -> bytes | None:
+    def answer(self, data: bytes, message: StunMessage, source: Place, now: float) -> bytes | None:
         """Return the reply to `message`, which was decoded from the datagram `data`.
 
         Returns None if no reply is due, or if a limit forbids it. Requests with a user name or an
         integrity attribute get no reply here: they are connectivity checks of hole punching (RFC
         8445), which uses the same port.
         """
-        if message.kind is not Kind.REQUEST or message.username or message.integrity:
+        if message.kind is not MessageClass.REQUEST or message.username or message.integrity:
             return None
         if not self._fits(data, source) or not self._rates.take(source[0], now):
             self.refused += 1
@@ -128,7 +128,7 @@ class Responder:
         if message.unknown:
             answer = stun.encode(stun.refuse_unknown(message))
         else:
-            success = Message(Kind.SUCCESS, message.transaction, mapped=source)
+            success = StunMessage(MessageClass.SUCCESS, message.transaction, mapped=source)
             answer = stun.encode(success)
         if _is_larger(answer, data):
             self.refused += 1

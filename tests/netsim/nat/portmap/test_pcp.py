@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.nat.portmap.pcp import PortControl, ResultCode
+from shoal.netsim.nat.portmap.pcp import PortControlServer, ResultCode
 from shoal.netsim.network.packet import TCP, UDP, Addr
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
@@ -19,7 +19,7 @@ class Bench:
     def __init__(self, *, pmp: bool = True, pcp: bool = True, longest: float = 7200.0) -> None:
         self.wire = Wire("linux-drop")
         self.leases = Leases(self.wire.gate, longest=longest, works=True)
-        self.control = PortControl(self.leases, pmp=pmp, pcp=pcp, external=None)
+        self.control = PortControlServer(self.leases, pmp=pmp, pcp=pcp, external=None)
 
     def ask(self, data: bytes, source: Addr = INSIDE) -> bytes:
         answer = self.control.answer(data, source)

@@ -8,11 +8,17 @@ from xml.etree import ElementTree
 import pytest
 
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.nat.portmap.upnp import Device, Request, WebServer, parse_search, search_answers
+from shoal.netsim.nat.portmap.upnp import (
+    IgdDevice,
+    UpnpRequest,
+    WebServer,
+    parse_search,
+    search_answers,
+)
 from shoal.netsim.network.packet import TCP, UDP
 from tests.netsim.nat.wire import GATE, INSIDE, OTHER, A, Wire
 
-DEVICE = Device("5a34308c-1a2c-4546-ac5d-000000000001", "192.168.1.1")
+DEVICE = IgdDevice("5a34308c-1a2c-4546-ac5d-000000000001", "192.168.1.1")
 SERVICE = "urn:schemas-upnp-org:service:WANIPConnection:"
 
 
@@ -20,13 +26,13 @@ class Bench:
     def __init__(self, *, permanent: bool = False, version: int = 1) -> None:
         self.wire = Wire("linux-drop")
         self.leases = Leases(self.wire.gate, longest=7200.0, works=True)
-        device = Device(DEVICE.uuid, DEVICE.address, version)
+        device = IgdDevice(DEVICE.uuid, DEVICE.address, version)
         self.control = WebServer(self.leases, device, permanent=permanent, external=None)
         self.version = version
 
     def post(self, name: str, body: str, client: str = INSIDE[0]) -> str:
         fields = {"soapaction": f'"{SERVICE}{self.version}#{name}"'}
-        request = Request("POST", "/ctl/IPConn", fields, body.encode(), client)
+        request = UpnpRequest("POST", "/ctl/IPConn", fields, body.encode(), client)
         return self.control.answer(request).decode()
 
     def act(self, name: str, client: str = INSIDE[0], **arguments: Any) -> dict[str, str]:
@@ -82,7 +88,7 @@ def test_search_finds_what_the_device_is() -> None:
 
 
 def test_igd_2_is_found_as_1_too() -> None:
-    newer = Device(DEVICE.uuid, DEVICE.address, 2)
+    newer = IgdDevice(DEVICE.uuid, DEVICE.address, 2)
     for version in 1, 2:
         found = parse_search(search(f"urn:schemas-upnp-org:device:InternetGatewayDevice:{version}"))
         assert found is not None and len(search_answers(newer, found)) == 1
@@ -96,7 +102,9 @@ def test_no_search(data: bytes) -> None:
 
 
 def test_description_leads_to_the_control_url() -> None:
-    answer = Bench().control.answer(Request("GET", "/rootDesc.xml", {}, b"", INSIDE[0])).decode()
+    answer = (
+        Bench().control.answer(UpnpRequest("GET", "/rootDesc.xml", {}, b"", INSIDE[0])).decode()
+    )
     root = ElementTree.fromstring(answer.partition("\r\n\r\n")[2])
     space = "{urn:schemas-upnp-org:device-1-0}"
     (service,) = root.iter(f"{space}service")
@@ -109,7 +117,7 @@ def test_description_leads_to_the_control_url() -> None:
     [("GET", "/", 404), ("GET", "/ctl/IPConn", 405), ("POST", "/rootDesc.xml", 404)],
 )
 def test_other_requests(method: str, path: str, status: int) -> None:
-    answer = Bench().control.answer(Request(method, path, {}, b"", INSIDE[0]))
+    answer = Bench().control.answer(UpnpRequest(method, path, {}, b"", INSIDE[0]))
     assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 

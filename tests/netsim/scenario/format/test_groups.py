@@ -6,7 +6,7 @@ from shoal.netsim.errors import BadScenario
 from shoal.netsim.population import profiles
 from shoal.netsim.scenario.format.parse import parse
 from shoal.netsim.scenario.programs.echo import EchoSettings
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 from shoal.netsim.scenario.topology import Topology
 
 HEAD = """\
@@ -38,7 +38,7 @@ CRASH = '[[step]]\nat = "1s"\naction = "crash"\ntarget = "g"\n'
 
 
 def made(text: str, *, seed: int = 1, hosts: int = 40, step: str = CRASH) -> Topology:
-    return Run(parse(HEAD.format(hosts=hosts) + text + step), seed).topology
+    return ScenarioRun(parse(HEAD.format(hosts=hosts) + text + step), seed).topology
 
 
 def group(text: str, *, seed: int = 1, hosts: int = 40) -> list[str]:
@@ -124,7 +124,7 @@ def test_faults_on_part_of_a_population() -> None:
     text += '[[group]]\nname = "rest"\nof = "population"\nwithout = "g"\n'
     steps = '[[step]]\nat = "1s"\naction = "partition"\ngroups = [["g"], ["rest"]]\nfor = "2s"\n'
     steps += '[[step]]\nat = "4s"\naction = "crash"\ntarget = "g"\n'
-    run = Run(parse(HEAD.format(hosts=12) + text + steps), 1)
+    run = ScenarioRun(parse(HEAD.format(hosts=12) + text + steps), 1)
     result = run.go()
     off = {host.name for host in result.hosts if not host.up}
     assert off == {*run.topology.groups["g"]} and len(off) == 6
@@ -137,7 +137,7 @@ def test_faults_on_part_of_a_population() -> None:
 def test_gateways_of_groups(action: str, word: str) -> None:
     text = '[[group]]\nname = "g"\nof = ["population", "a"]\ncount = 3\nkind = "linux-drop"\n'
     step = CRASH + f'[[step]]\nat = "1s"\naction = "{action}"\ntarget = "{word}"\n'
-    run = Run(parse(HEAD.format(hosts=8) + text + step), 1)
+    run = ScenarioRun(parse(HEAD.format(hosts=8) + text + step), 1)
     result = run.go()
     found = [deed for deed in result.deeds if deed[1] == action]
     own = [name for name in run.topology.groups[word] if name in run.topology.gateways]
@@ -146,8 +146,8 @@ def test_gateways_of_groups(action: str, word: str) -> None:
 
 def test_the_same_seed_the_same_packets() -> None:
     text = HEAD.format(hosts=12) + '[[group]]\nname = "g"\nshare = "50%"\nlink = "lte"\n' + CRASH
-    assert Run(parse(text), 1).go().digest == Run(parse(text), 1).go().digest
-    assert Run(parse(text), 1).go().digest != Run(parse(text), 2).go().digest
+    assert ScenarioRun(parse(text), 1).go().digest == ScenarioRun(parse(text), 1).go().digest
+    assert ScenarioRun(parse(text), 1).go().digest != ScenarioRun(parse(text), 2).go().digest
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.netsim.errors import BadScenario, nearest
 from shoal.netsim.scenario.format import units
-from shoal.netsim.scenario.format.source import Source, knob, knobs
+from shoal.netsim.scenario.format.source import SourceDocument, knob, knobs
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Table:
 
 
 def read(text: str) -> Table:
-    source = Source.parse(text)
+    source = SourceDocument.parse(text)
     return source.read(Table, ("t",), source.table(("t",), source.data["t"]), "[t]")
 
 

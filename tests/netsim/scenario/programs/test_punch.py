@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.programs.punch import Relay, draw_pairs
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.programs.punch import Introducer, draw_pairs
+from shoal.netsim.scenario.run import ScenarioRun
 
 
 def test_a_relay_introduces_only_known_hosts() -> None:
-    relay = Relay()
+    relay = Introducer()
     a, b = ("11.0.0.1", 5), ("11.0.0.2", 6)
     ask = b"C" + bytes([0, 0, 0, 1, 0, 0, 0, 2])
     assert relay.answer(ask, a) == []
@@ -62,6 +62,6 @@ program = "punch"
     ],
 )
 def test_pairs_of_gateways(a: str, b: str, met: float) -> None:
-    result: Any = Run(parse(TWO.format(a=a, b=b)), 1).go()
+    result: Any = ScenarioRun(parse(TWO.format(a=a, b=b)), 1).go()
     assert result.metrics["punch.attempts"] == 1
     assert result.metrics["punch.success_rate"] == met

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shoal.netsim.scenario.format.parse import parse
-from shoal.netsim.scenario.run import Run
+from shoal.netsim.scenario.run import ScenarioRun
 
 TEXT = """\
 [sim]
@@ -30,7 +30,7 @@ settings = {{ to = [] }}
 
 
 def metrics(more: str = "") -> Any:
-    return Run(parse(TEXT.format(more=more)), 1).go().metrics
+    return ScenarioRun(parse(TEXT.format(more=more)), 1).go().metrics
 
 
 def test_a_transfer_fills_its_link() -> None:

@@ -58,7 +58,7 @@ async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
     second.node.host.files.write(second.node.config.data / "file", b"hello")
     requests: list[tuple[type[Ask[Any, Any]], dict[str, Any]]] = [
         *((kind, {}) for kind in asks() if kind.op in PLAIN),
-        (dht.Find, {"key": "tiny"}),
+        (dht.LookUp, {"key": "tiny"}),
         (jobs.SubmitJobs, {"model": "tiny", "prompts": ["One"], "max_tokens": 4}),
         (jobs.ListJobs, {}),
         (models.ShowModel, {"name": "tiny"}),
@@ -98,8 +98,8 @@ def test_unknown_keys_and_events_are_ignored() -> None:
 
 
 def test_types_of_replies_and_events() -> None:
-    assert reply_type(RUN) is generation.Answer
-    assert event_types(RUN) == (generation.Routed, generation.Piece)
+    assert reply_type(RUN) is generation.GeneratedText
+    assert event_types(RUN) == (generation.ChainChosen, generation.Piece)
     assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
 
 

@@ -11,12 +11,12 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
 from shoal.netsim.nat.portmap.igd import Igd
 from shoal.netsim.nat.portmap.leases import Leases
-from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.gateway import Router
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap.defaults import PortmapLimits
 from shoal.transport.nat.portmap.mapper import PROTOCOLS, PortMapper
-from shoal.transport.nat.portmap.mapping import Mapping
+from shoal.transport.nat.portmap.mapping import PortMapping
 
 PROFILE = PROFILES["laptop"]
 PORT = 4001
@@ -28,12 +28,12 @@ class Node:
 
     mapper: PortMapper
     host: Host
-    told: list[Mapping | None] = field(default_factory=list)
+    told: list[PortMapping | None] = field(default_factory=list)
     told_at: list[float] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
 
-    def _hear(self, mapping: Mapping | None) -> None:
+    def _hear(self, mapping: PortMapping | None) -> None:
         self.told.append(mapping)
         self.told_at.append(trio.current_time())
 
@@ -47,7 +47,7 @@ class Node:
         await self.ended.wait()
 
     @property
-    def mapping(self) -> Mapping:
+    def mapping(self) -> PortMapping:
         assert self.mapper.mapping is not None, self.mapper.outcome
         return self.mapper.mapping
 
@@ -57,7 +57,7 @@ class Home:
 
     def __init__(self, world: World, **knobs: Any) -> None:
         self.world = world
-        self.gate: Gateway = world.gateway("home", "linux-drop", **({"igd": True} | knobs))
+        self.gate: Router = world.gateway("home", "linux-drop", **({"igd": True} | knobs))
         self.alice = world.host("alice", behind=self.gate)
         self.bob = world.host("bob")
 
@@ -89,7 +89,7 @@ class Home:
         on.start_soon(nursery, node.run, ports)
         return node
 
-    async def until(self, node: Node, seconds: float = 30.0) -> Mapping:
+    async def until(self, node: Node, seconds: float = 30.0) -> PortMapping:
         """Wait for a mapping."""
         with trio.fail_after(seconds):
             while node.mapper.mapping is None:  # noqa: ASYNC110

@@ -10,14 +10,14 @@ import trio
 
 from shoal.transport.host.real import RealHost
 from shoal.transport.nat.portmap.mapper import PortMapper
-from shoal.transport.nat.portmap.mapping import Mapping
+from shoal.transport.nat.portmap.mapping import PortMapping
 
 
 def show(**found: object) -> None:
     print(json.dumps(found), flush=True)
 
 
-def show_mapping(mapping: Mapping | None) -> None:
+def show_mapping(mapping: PortMapping | None) -> None:
     if mapping is not None:
         place = [mapping.address, mapping.tcp_port, mapping.udp_port, mapping.protocol]
         show(mapping=place, seconds=round(mapping.expires - trio.current_time()))

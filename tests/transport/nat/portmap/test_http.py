@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from shoal.transport.nat.portmap.defaults import BODY_BYTES, HEAD_BYTES
 from shoal.transport.nat.portmap.http import (
     Bad,
-    Response,
+    GatewayResponse,
     ResponseReader,
     Url,
     encode_request,
@@ -24,7 +24,7 @@ CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CLOSED = b"HTTP/1.0 200\r\nServer: x\r\n\r\nhello"
 
 
-def read(data: bytes, size: int = 1 << 20) -> Response | Bad:
+def read(data: bytes, size: int = 1 << 20) -> GatewayResponse | Bad:
     reader = ResponseReader()
     for at in range(0, len(data), size):
         found = reader.feed(data[at : at + size])
@@ -36,11 +36,11 @@ def read(data: bytes, size: int = 1 << 20) -> Response | Bad:
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 @pytest.mark.parametrize(("data", "status"), [(LENGTH, 200), (CHUNKED, 500), (CLOSED, 200)])
 def test_whole_answers_in_pieces(data: bytes, status: int, size: int) -> None:
-    assert read(data, size) == Response(status, b"hello")
+    assert read(data, size) == GatewayResponse(status, b"hello")
 
 
 def test_an_empty_body() -> None:
-    assert read(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") == Response(200, b"")
+    assert read(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") == GatewayResponse(200, b"")
 
 
 @pytest.mark.parametrize(

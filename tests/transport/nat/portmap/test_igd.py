@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.transport.nat.portmap import igd
-from shoal.transport.nat.portmap.http import Response, Url
-from shoal.transport.nat.portmap.igd import KINDS, Fault, Service
+from shoal.transport.nat.portmap.http import GatewayResponse, Url
+from shoal.transport.nat.portmap.igd import KINDS, IgdFault, IgdService
 
 BASE = Url("192.168.1.1", 5000, "/rootDesc.xml")
 
@@ -47,7 +47,7 @@ def test_descriptions_without_such_a_service() -> None:
 
 
 def test_an_action_is_escaped() -> None:
-    fields, body = igd.encode_action(Service(KINDS[1], BASE), "Do", {"NewX": "<a>&"})
+    fields, body = igd.encode_action(IgdService(KINDS[1], BASE), "Do", {"NewX": "<a>&"})
     assert fields["SOAPAction"] == f'"{KINDS[1]}#Do"'
     assert b"<NewX>&lt;a&gt;&amp;</NewX>" in body
 
@@ -61,23 +61,23 @@ def envelope(inner: str) -> bytes:
 
 def test_results_and_faults() -> None:
     said = envelope(f'<u:DoResponse xmlns:u="{KINDS[1]}"><NewX> 1 </NewX></u:DoResponse>')
-    assert igd.decode_result("Do", Response(200, said)) == {"NewX": "1"}
-    assert igd.decode_result("Other", Response(200, said)) == Fault(0)
+    assert igd.decode_result("Do", GatewayResponse(200, said)) == {"NewX": "1"}
+    assert igd.decode_result("Other", GatewayResponse(200, said)) == IgdFault(0)
     fault = envelope(
         "<s:Fault><detail><UPnPError><errorCode>718</errorCode></UPnPError></detail></s:Fault>"
     )
-    assert igd.decode_result("Do", Response(500, fault)) == Fault(igd.CONFLICT)
-    assert "another computer" in Fault(igd.CONFLICT).words
-    assert igd.decode_result("Do", Response(200, b"<a")) == Fault(0)
+    assert igd.decode_result("Do", GatewayResponse(500, fault)) == IgdFault(igd.CONFLICT)
+    assert "another computer" in IgdFault(igd.CONFLICT).words
+    assert igd.decode_result("Do", GatewayResponse(200, b"<a")) == IgdFault(0)
     long = envelope(f"<DoResponse><NewX>{'y' * 9999}</NewX></DoResponse>")
-    found = igd.decode_result("Do", Response(200, long))
+    found = igd.decode_result("Do", GatewayResponse(200, long))
     assert isinstance(found, dict) and len(found["NewX"]) == 256
 
 
 def test_what_a_router_writes_never_reaches_the_owner() -> None:
     text = envelope("<errorCode>\x1b[31m99</errorCode>".replace("\x1b", "?"))
-    found = igd.decode_result("Do", Response(500, text))
-    assert found == Fault(0) and "?" not in found.words
+    found = igd.decode_result("Do", GatewayResponse(500, text))
+    assert found == IgdFault(0) and "?" not in found.words
 
 
 @pytest.mark.parametrize(

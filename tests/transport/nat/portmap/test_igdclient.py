@@ -16,7 +16,7 @@ from tests.transport.nat.portmap.home import PORT, Home
 GATEWAY = "192.168.1.1"
 
 
-def serve(home: Home, answer: Callable[[upnp.Request], bytes]) -> None:
+def serve(home: Home, answer: Callable[[upnp.UpnpRequest], bytes]) -> None:
     """The router's web server answers this."""
     assert isinstance(home.gate.service, Igd)
     home.gate.service._control.answer = answer  # type: ignore[assignment, method-assign]
@@ -56,7 +56,7 @@ async def test_actions_that_are_answered_with_nonsense(world: World, body: bytes
     assert isinstance(home.gate.service, Igd)
     real = home.gate.service._control.answer
 
-    def answer(request: upnp.Request) -> bytes:
+    def answer(request: upnp.UpnpRequest) -> bytes:
         return real(request) if request.method == "GET" else b"HTTP/1.1 500 No\r\n\r\n" + body
 
     serve(home, answer)

@@ -8,7 +8,7 @@ import trio
 
 from shoal.netsim.nat.portmap.igd import Igd
 from shoal.netsim.nat.portmap.leases import Full
-from shoal.netsim.nat.portmap.upnp import Fault
+from shoal.netsim.nat.portmap.upnp import UpnpFault
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.packet import TCP, UDP
 from shoal.netsim.world import World
@@ -414,7 +414,7 @@ async def test_a_refusing_router_is_said_to_refuse(world: World) -> None:
     home = Home(world, igd="upnp")
 
     def refuse(arguments: object, client: str) -> dict[str, str]:
-        raise Fault(606)
+        raise UpnpFault(606)
 
     assert isinstance(home.gate.service, Igd)
     home.gate.service._control._actions["AddPortMapping"] = refuse

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.transport.nat.portmap.mapping import Mapping, Scope, lease_of, scope_of
+from shoal.transport.nat.portmap.mapping import PortMapping, Scope, lease_of, scope_of
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_lease_is_believed_within_bounds() -> None:
 
 
 def test_a_renewal_is_the_same_place() -> None:
-    mapping = Mapping("203.0.113.5", 4001, 4001, "pcp", 10.0, "192.168.1.1")
+    mapping = PortMapping("203.0.113.5", 4001, 4001, "pcp", 10.0, "192.168.1.1")
     assert mapping.same_place(replace(mapping, expires=20.0))
     assert not mapping.same_place(replace(mapping, udp_port=0)) and not mapping.same_place(None)
     private = replace(mapping, address="10.0.0.1")

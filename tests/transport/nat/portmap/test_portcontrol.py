@@ -8,12 +8,12 @@ import trio
 
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.nat.portmap.igd import Igd
-from shoal.netsim.nat.portmap.pcp import PortControl as Answering
+from shoal.netsim.nat.portmap.pcp import PortControlServer as Answering
 from shoal.netsim.network.packet import UDP, Packet
 from shoal.netsim.world import World
 from shoal.transport.nat.portmap import mapper
 from shoal.transport.nat.portmap.defaults import HUSH_S
-from shoal.transport.nat.portmap.mapping import Granted, Proto, Refused
+from shoal.transport.nat.portmap.mapping import Granted, MappingRefused, Proto
 from shoal.transport.nat.portmap.portcontrol import PcpClient, PmpClient, PortControl
 from tests.transport.nat.portmap.home import PORT, PROFILE, Home
 
@@ -89,7 +89,7 @@ async def test_an_answer_from_another_port_of_the_router_is_not_heard(world: Wor
         for port in (5350, 53, 40000):
             nursery.start_soon(clients.deliver, (GATEWAY, port), MAPPED)
         found = await home.alice.run(clients.pmp.map, Proto.TCP, PORT, PORT)
-        assert isinstance(found, Refused) and found.silent
+        assert isinstance(found, MappingRefused) and found.silent
         nursery.cancel_scope.cancel()
 
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.netsim.nat.portmap.upnp import Device, parse_search, search_answers
+from shoal.netsim.nat.portmap.upnp import IgdDevice, parse_search, search_answers
 from shoal.transport.nat.portmap.http import Url
 from shoal.transport.nat.portmap.igd import TARGETS, decode_answer, encode_search
 
 GATEWAY = "192.168.1.1"
-DEVICE = Device("5a34308c-1a2c-4546-ac5d-000000000001", GATEWAY, 2)
+DEVICE = IgdDevice("5a34308c-1a2c-4546-ac5d-000000000001", GATEWAY, 2)
 
 
 def answer(location: str = f"http://{GATEWAY}:5000/rootDesc.xml", st_: str = TARGETS[1]) -> bytes:

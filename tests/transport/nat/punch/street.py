@@ -12,7 +12,7 @@ import trio
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
-from shoal.netsim.network.gateway import Gateway
+from shoal.netsim.network.gateway import Router
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.bytestream import ByteStream, PathKind, TcpByteStream
@@ -20,15 +20,15 @@ from shoal.transport.errors import CallRefused
 from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Handler, Refusal, Reply
-from shoal.transport.nat.punch.budget import Budget
-from shoal.transport.nat.punch.candidates import Seen, Transport, gather
+from shoal.transport.nat.punch.budget import PunchBudget
+from shoal.transport.nat.punch.candidates import CandidateTransport, SeenAddresses, gather
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.needs import Own, Tools
-from shoal.transport.nat.punch.outcome import Outcome
-from shoal.transport.nat.punch.predict import Nat
+from shoal.transport.nat.punch.needs import OwnNat, Tools
+from shoal.transport.nat.punch.outcome import PunchOutcome
+from shoal.transport.nat.punch.predict import NatProfile
 from shoal.transport.nat.punch.puncher import Puncher
 from shoal.transport.nat.reach.reachability import Behaviour
-from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode, encode
 from shoal.transport.nat.reach.volunteer import Responder
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
@@ -41,23 +41,25 @@ EI, AD, APD = (
     Behaviour.ADDRESS_AND_PORT_DEPENDENT,
 )
 _SHORT = {"ei": EI, "ad": AD, "apd": APD}
-NATS: Mapping[str, Nat] = {
-    "public": Nat(Behaviour.NONE, EI, preserves=True),
-    "public-firewall": Nat(Behaviour.NONE, APD, preserves=True),
-    "linux-drop": Nat(EI, APD, preserves=True),
-    "linux-accept": Nat(EI, APD, preserves=True),
-    "linux-reject": Nat(EI, APD, preserves=True),
-    "linux-random": Nat(APD, APD),
-    "linux-fully-random": Nat(APD, APD),
-    "linux-persistent": Nat(EI, APD, preserves=True),
-    "full-cone": Nat(EI, EI, preserves=True),
-    "address-restricted": Nat(EI, AD, preserves=True),
-    "port-restricted": Nat(EI, APD, preserves=True),
-    "full-cone-hairpin": Nat(EI, EI, preserves=True),
-    "cgn": Nat(EI, EI),
-    "udp-blocked": Nat(udp=False),
+NATS: Mapping[str, NatProfile] = {
+    "public": NatProfile(Behaviour.NONE, EI, preserves=True),
+    "public-firewall": NatProfile(Behaviour.NONE, APD, preserves=True),
+    "linux-drop": NatProfile(EI, APD, preserves=True),
+    "linux-accept": NatProfile(EI, APD, preserves=True),
+    "linux-reject": NatProfile(EI, APD, preserves=True),
+    "linux-random": NatProfile(APD, APD),
+    "linux-fully-random": NatProfile(APD, APD),
+    "linux-persistent": NatProfile(EI, APD, preserves=True),
+    "full-cone": NatProfile(EI, EI, preserves=True),
+    "address-restricted": NatProfile(EI, AD, preserves=True),
+    "port-restricted": NatProfile(EI, APD, preserves=True),
+    "full-cone-hairpin": NatProfile(EI, EI, preserves=True),
+    "cgn": NatProfile(EI, EI),
+    "udp-blocked": NatProfile(udp=False),
     **{
-        f"{m}m-{f}f": Nat(_SHORT[m], _SHORT[f], preserves=m == "ei") for m in _SHORT for f in _SHORT
+        f"{m}m-{f}f": NatProfile(_SHORT[m], _SHORT[f], preserves=m == "ei")
+        for m in _SHORT
+        for f in _SHORT
     },
 }
 """The result of `reach` for each kind of NAT."""
@@ -130,14 +132,14 @@ class Side:
     """One node: its home, ports and puncher. It is its own `knowledge`."""
 
     def __init__(self, world: World, name: str, kind: str, link: LinkSpec, **knobs: Any) -> None:
-        self.gate: Gateway | None = None
+        self.gate: Router | None = None
         if kind == "public":
             self.computer: Host = world.host(name, link=link)
         else:
             self.gate = world.gateway(f"{name}-gate", kind, link=link, **knobs)
             self.computer = world.host(name, behind=self.gate)
         self.endpoint = FakeEndpoint(name)
-        self.nat = NATS.get(kind, Nat())
+        self.nat = NATS.get(kind, NatProfile())
         self.other: Side
         self.link: FakeLink
         self.got: list[Got] = []
@@ -155,20 +157,20 @@ class Side:
 
     # Knowledge.
 
-    def own(self, peer: PeerId) -> Own:
+    def own(self, peer: PeerId) -> OwnNat:
         found = []
         here = self.computer.addresses()
         if self.udp_works:
-            found += gather(Transport.UDP, PORT, here, observed=self.udp_seen)
+            found += gather(CandidateTransport.UDP, PORT, here, observed=self.udp_seen)
         if self.tcp_works:
-            found += gather(Transport.TCP, PORT, here, observed=self.tcp_seen)
-        return Own(self.nat, found[:16], self.observers if self.udp_works else (), 0.0)
+            found += gather(CandidateTransport.TCP, PORT, here, observed=self.tcp_seen)
+        return OwnNat(self.nat, found[:16], self.observers if self.udp_works else (), 0.0)
 
-    def seen(self, peer: PeerId) -> Seen:
+    def seen(self, peer: PeerId) -> SeenAddresses:
         vouched = self.vouched
         if vouched is None:
             vouched = {ip for ip, _ in [*self.other.udp_seen, *self.other.tcp_seen]}
-        return Seen(frozenset(vouched), same_site=self.same_site)
+        return SeenAddresses(frozenset(vouched), same_site=self.same_site)
 
     def rtt(self, peer: PeerId) -> float | None:
         return self.claims_rtt
@@ -186,7 +188,9 @@ class Side:
         self.listener = await self.host.listen("0.0.0.0", PORT)
         udp, limits = self.udp if self.udp_works else None, limits or PunchLimits()
         port = self.endpoint.port
-        tools = Tools(self.host, udp, lambda: port, Budget(limits), limits, self._on_byte_stream)
+        tools = Tools(
+            self.host, udp, lambda: port, PunchBudget(limits), limits, self._on_byte_stream
+        )
         self.puncher = Puncher(self.endpoint, tools, self)
         self.udp.on_stun(self._on_stun)
         self.udp.on_byte_stream(self._on_quic)
@@ -198,7 +202,7 @@ class Side:
     async def _look(self, nursery: trio.Nursery) -> None:
         """Ask the observers like `reach`: over UDP and TCP, from the listen ports."""
         for number, place in enumerate(self.observers):
-            data = encode(Message(Kind.REQUEST, bytes([number] * 12), padding=64))
+            data = encode(StunMessage(MessageClass.REQUEST, bytes([number] * 12), padding=64))
             for _ in range(8):
                 if bytes([number] * 12) in self._seen or not self.udp_works:
                     break
@@ -217,7 +221,11 @@ class Side:
         if self.puncher.on_stun(data, source, socket):
             return
         message = decode(data)
-        if message is not None and message.kind is Kind.SUCCESS and message.mapped is not None:
+        if (
+            message is not None
+            and message.kind is MessageClass.SUCCESS
+            and message.mapped is not None
+        ):
             self._seen[message.transaction] = message.mapped
 
     # Pipes.
@@ -342,7 +350,7 @@ class Street:
 class Met:
     """Result of `meet`: the offering side's outcome, whether both can talk, and the duration."""
 
-    outcome: Outcome
+    outcome: PunchOutcome
     connected: bool
     seconds: float | None
     street: Street

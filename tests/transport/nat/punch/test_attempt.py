@@ -9,23 +9,23 @@ import trio.testing
 
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.transport.nat.punch import schedule
-from shoal.transport.nat.punch.attempt import Attempt, Part
-from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.nat.punch.attempt import Part, PunchAttempt
+from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.offer import Offer
-from shoal.transport.nat.punch.outcome import Result
-from shoal.transport.nat.punch.predict import Nat, Plan
+from shoal.transport.nat.punch.offer import PunchOffer
+from shoal.transport.nat.punch.outcome import StrategyResult
+from shoal.transport.nat.punch.predict import NatProfile, PredictionPlan
 from shoal.transport.nat.punch.preparing import Prepared
 from tests.transport.nat.punch.street import APD, EI, Street, meet
 
 
-def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
+def alone(body: Callable[[PunchAttempt], Awaitable[Any]], **settings: Any) -> Any:
     """An attempt of `anna` with a silent peer."""
 
     async def main(street: Street) -> Any:
         side = street.a
         peer = side.other.endpoint.peer
-        attempt = Attempt(
+        attempt = PunchAttempt(
             side.puncher._tools,
             peer,
             side.seen(peer),
@@ -43,7 +43,7 @@ def alone(body: Callable[[Attempt], Awaitable[Any]], **settings: Any) -> Any:
 
 
 def test_an_attempt_ends_by_itself() -> None:
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         began = trio.current_time()
         await attempt.over.wait()
         assert trio.current_time() - began == pytest.approx(PunchLimits().attempt_s)
@@ -53,7 +53,7 @@ def test_an_attempt_ends_by_itself() -> None:
 
 
 def test_an_abandoned_attempt_ends_at_once() -> None:
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         attempt.give_up()
         await trio.testing.wait_all_tasks_blocked()
         assert attempt.over.is_set()
@@ -62,15 +62,15 @@ def test_an_abandoned_attempt_ends_at_once() -> None:
 
 
 def test_another_path_to_the_peer_ends_the_attempt_after_a_moment() -> None:
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         attempt.met("tcp")
         began = trio.current_time()
         await attempt.over.wait()
         assert trio.current_time() - began == pytest.approx(PunchLimits().grace_s)
         strategies = attempt.outcome().strategies
-        assert strategies["tcp"].result is Result.WORKED
-        assert strategies["udp"].result is Result.NOT_NEEDED
-        assert strategies["prediction"].result is Result.NOT_NEEDED
+        assert strategies["tcp"].result is StrategyResult.WORKED
+        assert strategies["udp"].result is StrategyResult.NOT_NEEDED
+        assert strategies["prediction"].result is StrategyResult.NOT_NEEDED
 
     alone(body)
 
@@ -78,14 +78,14 @@ def test_another_path_to_the_peer_ends_the_attempt_after_a_moment() -> None:
 def test_a_hard_side_sends_nothing_before_the_easy_side() -> None:
     """A packet that comes too early would make some routers redirect all later ones."""
 
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         place = next(iter(attempt._seen.vouched)), 4001
-        easy = [Candidate(place, Kind.OBSERVED, Transport.UDP)]
-        theirs = Offer(attempt.name, 1, bytes(20), Nat(EI, APD), easy, (), None, 0.1)
+        easy = [Candidate(place, CandidateKind.OBSERVED, CandidateTransport.UDP)]
+        theirs = PunchOffer(attempt.name, 1, bytes(20), NatProfile(EI, APD), easy, (), None, 0.1)
         began = trio.current_time()
         assert attempt.reserve_search()
-        await attempt.begin(Prepared(Nat(APD, APD), []), theirs, began)
-        assert attempt.plan is Plan.OPEN
+        await attempt.begin(Prepared(NatProfile(APD, APD), []), theirs, began)
+        assert attempt.plan is PredictionPlan.OPEN
         assert attempt.checks._queue[0][0] == began + schedule.OPEN_AFTER_S
         attempt.give_up()
 
@@ -93,13 +93,17 @@ def test_a_hard_side_sends_nothing_before_the_easy_side() -> None:
 
 
 def test_a_peer_that_gets_in_where_others_cannot_came_through_our_hole() -> None:
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         ip = next(iter(attempt._seen.vouched))
-        theirs = Offer(attempt.name, 1, bytes(20), Nat(), [])
+        theirs = PunchOffer(attempt.name, 1, bytes(20), NatProfile(), [])
         assert not attempt.opens(ip), "nothing was sent yet"
-        for kind, opens in ((Kind.OBSERVED, True), (Kind.PUBLIC, False), (Kind.MAPPED, False)):
-            ours = [Candidate(("198.51.100.7", 4001), kind, Transport.TCP)]
-            await attempt.begin(Prepared(Nat(), ours), theirs, trio.current_time())
+        for kind, opens in (
+            (CandidateKind.OBSERVED, True),
+            (CandidateKind.PUBLIC, False),
+            (CandidateKind.MAPPED, False),
+        ):
+            ours = [Candidate(("198.51.100.7", 4001), kind, CandidateTransport.TCP)]
+            await attempt.begin(Prepared(NatProfile(), ours), theirs, trio.current_time())
             assert attempt.opens(ip) is opens
             assert not attempt.opens("203.0.113.99")
         attempt.give_up()
@@ -108,17 +112,17 @@ def test_a_peer_that_gets_in_where_others_cannot_came_through_our_hole() -> None
 
 
 def test_the_outcome_of_prediction_for_each_plan() -> None:
-    async def body(attempt: Attempt) -> None:
+    async def body(attempt: PunchAttempt) -> None:
         for plan, result, reason in (
-            (Plan.CHECKS, Result.NOT_NEEDED, ""),
-            (Plan.FOLLOW, Result.NO_ANSWER, ""),
-            (Plan.SPRAY, Result.NOT_POSSIBLE, "busy"),
-            (Plan.HOPELESS, Result.NOT_POSSIBLE, "symmetric-both"),
+            (PredictionPlan.CHECKS, StrategyResult.NOT_NEEDED, ""),
+            (PredictionPlan.FOLLOW, StrategyResult.NO_ANSWER, ""),
+            (PredictionPlan.SPRAY, StrategyResult.NOT_POSSIBLE, "busy"),
+            (PredictionPlan.HOPELESS, StrategyResult.NOT_POSSIBLE, "symmetric-both"),
         ):
             attempt.plan = plan
             strategy = attempt.outcome().strategies["prediction"]
             assert (strategy.result, strategy.reason) == (result, reason)
-        attempt.plan = Plan.BLOCKED
+        attempt.plan = PredictionPlan.BLOCKED
         assert attempt.outcome().strategies["udp"].reason == "udp-blocked"
         attempt.give_up()
 
@@ -126,10 +130,10 @@ def test_the_outcome_of_prediction_for_each_plan() -> None:
 
 
 def test_no_round_begins_once_the_attempt_has_ended() -> None:
-    async def body(attempt: Attempt) -> None:
-        theirs = Offer(b"12345678", 1, b"k" * 20, Nat(), [])
+    async def body(attempt: PunchAttempt) -> None:
+        theirs = PunchOffer(b"12345678", 1, b"k" * 20, NatProfile(), [])
         attempt.give_up()
-        await attempt.begin(Prepared(Nat(), []), theirs, trio.current_time() + 1)
+        await attempt.begin(Prepared(NatProfile(), []), theirs, trio.current_time() + 1)
         assert attempt.over.is_set() and attempt.kept is None
 
     alone(body)

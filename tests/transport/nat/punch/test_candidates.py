@@ -8,9 +8,9 @@ import pytest
 from shoal.transport.nat.punch import candidates
 from shoal.transport.nat.punch.candidates import (
     Candidate,
-    Kind,
-    Seen,
-    Transport,
+    CandidateKind,
+    CandidateTransport,
+    SeenAddresses,
     decode,
     encode,
     gather,
@@ -20,11 +20,11 @@ from shoal.transport.nat.punch.candidates import (
 )
 
 VICTIM, PEER = "93.184.216.34", "11.0.0.1"
-ONE = Candidate((PEER, 4001), Kind.OBSERVED, Transport.UDP)
+ONE = Candidate((PEER, 4001), CandidateKind.OBSERVED, CandidateTransport.UDP)
 
 
 def test_candidates_round_trip() -> None:
-    found = [ONE, Candidate(("2600::1", 443), Kind.PUBLIC, Transport.TCP)]
+    found = [ONE, Candidate(("2600::1", 443), CandidateKind.PUBLIC, CandidateTransport.TCP)]
     assert decode(encode(found)) == found
     assert len(encode([ONE] * 40)) == 16
 
@@ -73,95 +73,102 @@ def test_unknown_kinds_and_duplicates_are_dropped() -> None:
 
 def test_addresses_are_in_canonical_spelling() -> None:
     assert decode([["::ffff:11.0.0.1", 4001, "observed", "udp"]]) == [ONE]
-    assert not may_probe("::ffff:11.0.0.1", Seen(["::ffff:11.0.0.1", PEER]))
+    assert not may_probe("::ffff:11.0.0.1", SeenAddresses(["::ffff:11.0.0.1", PEER]))
 
 
 @pytest.mark.parametrize(
     ("ip", "seen", "allowed"),
     [
-        (PEER, Seen([PEER]), True),
-        (VICTIM, Seen([PEER]), False),
-        (VICTIM, Seen([PEER], same_site=True, found=[VICTIM]), False),
-        ("192.168.1.9", Seen([PEER]), False),
-        ("192.168.1.9", Seen([PEER], same_site=True), True),
-        ("192.168.1.9", Seen(found=["192.168.1.9"]), True),
-        ("192.168.1.8", Seen(found=["192.168.1.9"]), False),
-        ("fd12::1", Seen(same_site=True), True),
-        ("100.64.0.9", Seen(same_site=True), False),
-        ("100.64.0.9", Seen(["100.64.0.9"]), True),
-        ("127.0.0.1", Seen([PEER], same_site=True, found=["127.0.0.1"]), False),
-        ("127.0.0.1", Seen(["127.0.0.1"]), True),
-        ("169.254.169.254", Seen(["169.254.169.254"], same_site=True), False),
-        ("100.100.100.200", Seen(["100.100.100.200"]), False),
-        ("fd00:ec2::254", Seen(["fd00:ec2::254"], same_site=True), False),
-        ("fe80::1", Seen(["fe80::1"], same_site=True), False),
-        ("224.0.0.251", Seen(["224.0.0.251"]), False),
-        ("255.255.255.255", Seen(["255.255.255.255"]), False),
-        ("0.0.0.0", Seen(["0.0.0.0"]), False),
-        ("::", Seen(["::"]), False),
-        ("2002:0a00:0001::1", Seen(["2002:0a00:0001::1"]), False),
-        ("64:ff9b::5db8:d822", Seen(["64:ff9b::5db8:d822"]), False),
-        ("somewhere", Seen(["somewhere"]), False),
+        (PEER, SeenAddresses([PEER]), True),
+        (VICTIM, SeenAddresses([PEER]), False),
+        (VICTIM, SeenAddresses([PEER], same_site=True, found=[VICTIM]), False),
+        ("192.168.1.9", SeenAddresses([PEER]), False),
+        ("192.168.1.9", SeenAddresses([PEER], same_site=True), True),
+        ("192.168.1.9", SeenAddresses(found=["192.168.1.9"]), True),
+        ("192.168.1.8", SeenAddresses(found=["192.168.1.9"]), False),
+        ("fd12::1", SeenAddresses(same_site=True), True),
+        ("100.64.0.9", SeenAddresses(same_site=True), False),
+        ("100.64.0.9", SeenAddresses(["100.64.0.9"]), True),
+        ("127.0.0.1", SeenAddresses([PEER], same_site=True, found=["127.0.0.1"]), False),
+        ("127.0.0.1", SeenAddresses(["127.0.0.1"]), True),
+        ("169.254.169.254", SeenAddresses(["169.254.169.254"], same_site=True), False),
+        ("100.100.100.200", SeenAddresses(["100.100.100.200"]), False),
+        ("fd00:ec2::254", SeenAddresses(["fd00:ec2::254"], same_site=True), False),
+        ("fe80::1", SeenAddresses(["fe80::1"], same_site=True), False),
+        ("224.0.0.251", SeenAddresses(["224.0.0.251"]), False),
+        ("255.255.255.255", SeenAddresses(["255.255.255.255"]), False),
+        ("0.0.0.0", SeenAddresses(["0.0.0.0"]), False),
+        ("::", SeenAddresses(["::"]), False),
+        ("2002:0a00:0001::1", SeenAddresses(["2002:0a00:0001::1"]), False),
+        ("64:ff9b::5db8:d822", SeenAddresses(["64:ff9b::5db8:d822"]), False),
+        ("somewhere", SeenAddresses(["somewhere"]), False),
     ],
 )
-def test_addresses_that_may_be_probed(ip: str, seen: Seen, allowed: bool) -> None:
+def test_addresses_that_may_be_probed(ip: str, seen: SeenAddresses, allowed: bool) -> None:
     assert may_probe(ip, seen) is allowed
 
 
 @pytest.mark.parametrize(("port", "allowed"), [(22, 0), (53, 0), (443, 1), (1023, 0), (1024, 1)])
 def test_ports_of_system_services_are_not_probed(port: int, allowed: int) -> None:
-    one = Candidate((PEER, port), Kind.OBSERVED, Transport.TCP)
-    assert len(probeable([one], Seen([PEER]))) == allowed
+    one = Candidate((PEER, port), CandidateKind.OBSERVED, CandidateTransport.TCP)
+    assert len(probeable([one], SeenAddresses([PEER]))) == allowed
 
 
 def test_without_the_filter_a_victim_would_be_probed(monkeypatch: pytest.MonkeyPatch) -> None:
-    aimed = [Candidate((VICTIM, 4001), Kind.OBSERVED, Transport.UDP)]
-    assert probeable(aimed, Seen([PEER])) == []
-    anybody: Callable[[str, Seen], bool] = lambda ip, seen: True  # noqa: E731
+    aimed = [Candidate((VICTIM, 4001), CandidateKind.OBSERVED, CandidateTransport.UDP)]
+    assert probeable(aimed, SeenAddresses([PEER])) == []
+    anybody: Callable[[str, SeenAddresses], bool] = lambda ip, seen: True  # noqa: E731
     monkeypatch.setattr(candidates, "may_probe", anybody)
-    assert probeable(aimed, Seen([PEER])) == aimed
+    assert probeable(aimed, SeenAddresses([PEER])) == aimed
 
 
 def test_this_node_s_candidates() -> None:
     here = ["127.0.0.1", "::1", "192.168.1.2", "fe80::5%eth0", "fe80::5", "2600::2"]
     found = gather(
-        Transport.UDP, 4001, here, observed=[(PEER, 5000)], mapped=[(PEER, 4001), (PEER, 5000)]
+        CandidateTransport.UDP,
+        4001,
+        here,
+        observed=[(PEER, 5000)],
+        mapped=[(PEER, 4001), (PEER, 5000)],
     )
     assert [(each.place, each.kind) for each in found] == [
-        ((PEER, 5000), Kind.OBSERVED),
-        ((PEER, 4001), Kind.MAPPED),
-        (("192.168.1.2", 4001), Kind.LAN),
-        (("2600::2", 4001), Kind.PUBLIC),
+        ((PEER, 5000), CandidateKind.OBSERVED),
+        ((PEER, 4001), CandidateKind.MAPPED),
+        (("192.168.1.2", 4001), CandidateKind.LAN),
+        (("2600::2", 4001), CandidateKind.PUBLIC),
     ]
 
 
 def test_loopback_is_named_where_others_see_us_there() -> None:
-    found = gather(Transport.TCP, 4001, ["127.0.0.1"], observed=[("127.0.0.1", 4001)])
-    assert found == [Candidate(("127.0.0.1", 4001), Kind.LAN, Transport.TCP)]
+    found = gather(CandidateTransport.TCP, 4001, ["127.0.0.1"], observed=[("127.0.0.1", 4001)])
+    assert found == [Candidate(("127.0.0.1", 4001), CandidateKind.LAN, CandidateTransport.TCP)]
 
 
 @pytest.mark.parametrize(
     ("ip", "port", "transport", "checked"),
     [
-        ("2600::7", 4001, Transport.UDP, True),
-        ("2600::7", 4001, Transport.TCP, False),
-        ("2600::7", 53, Transport.UDP, False),
-        ("2600::8", 4001, Transport.UDP, False),  # a third node has seen the peer there
-        (VICTIM, 4001, Transport.UDP, False),  # IPv4
-        ("fd12::1", 4001, Transport.UDP, False),
-        ("fe80::1", 4001, Transport.UDP, False),
-        ("::1", 4001, Transport.UDP, False),
-        ("64:ff9b::5db8:d822", 4001, Transport.UDP, False),
-        ("::ffff:11.0.0.1", 4001, Transport.UDP, False),
+        ("2600::7", 4001, CandidateTransport.UDP, True),
+        ("2600::7", 4001, CandidateTransport.TCP, False),
+        ("2600::7", 53, CandidateTransport.UDP, False),
+        ("2600::8", 4001, CandidateTransport.UDP, False),  # a third node has seen the peer there
+        (VICTIM, 4001, CandidateTransport.UDP, False),  # IPv4
+        ("fd12::1", 4001, CandidateTransport.UDP, False),
+        ("fe80::1", 4001, CandidateTransport.UDP, False),
+        ("::1", 4001, CandidateTransport.UDP, False),
+        ("64:ff9b::5db8:d822", 4001, CandidateTransport.UDP, False),
+        ("::ffff:11.0.0.1", 4001, CandidateTransport.UDP, False),
     ],
 )
 def test_unvouched_candidates_that_are_checked(
-    ip: str, port: int, transport: Transport, checked: bool
+    ip: str, port: int, transport: CandidateTransport, checked: bool
 ) -> None:
-    one = Candidate((ip, port), Kind.PUBLIC, transport)
-    assert unseen([one], Seen([PEER, "2600::8"])) == [one] * checked
+    one = Candidate((ip, port), CandidateKind.PUBLIC, transport)
+    assert unseen([one], SeenAddresses([PEER, "2600::8"])) == [one] * checked
 
 
 def test_only_the_first_few_unvouched_candidates_are_checked() -> None:
-    many = [Candidate((f"2600::{n}", 4001), Kind.PUBLIC, Transport.UDP) for n in range(1, 9)]
-    assert unseen(many, Seen([PEER])) == many[:2]
+    many = [
+        Candidate((f"2600::{n}", 4001), CandidateKind.PUBLIC, CandidateTransport.UDP)
+        for n in range(1, 9)
+    ]
+    assert unseen(many, SeenAddresses([PEER])) == many[:2]

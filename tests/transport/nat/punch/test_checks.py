@@ -11,7 +11,7 @@ import pytest
 from shoal.transport.host.datagrams import Place
 from shoal.transport.nat.punch.checks import Checks, Send
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode, encode
 
 A, B, VICTIM = ("11.0.0.1", 4001), ("11.0.0.2", 4001), ("93.184.216.34", 4001)
 KEYS = b"a" * 20, b"b" * 20
@@ -99,22 +99,22 @@ def test_the_source_of_a_check_is_checked_too() -> None:
     wire = both()
     hard = ("11.0.0.2", 50123)
     checks = wire.sides[A]
-    message = Message(Kind.REQUEST, b"t" * 12, username=NAME)
+    message = StunMessage(MessageClass.REQUEST, b"t" * 12, username=NAME)
     take(checks, Send("main", encode(message, KEYS[0]), A), hard, 1.0)
     answer, check = checks.take(1.0)
     assert answer.to == check.to == hard
     found = decode(check.data)
-    assert found is not None and found.kind is Kind.REQUEST
+    assert found is not None and found.kind is MessageClass.REQUEST
 
 
 def test_the_peer_may_be_much_too_early() -> None:
     """Early requests are answered, but checks wait for the peer's secret."""
     checks = side(True)
     checks.theirs = None
-    early = Message(Kind.REQUEST, b"t" * 12, username=NAME)
+    early = StunMessage(MessageClass.REQUEST, b"t" * 12, username=NAME)
     take(checks, Send("main", encode(early, KEYS[0]), A), B, 0.0)
     checks.pair("main", B, at=0.1)
-    assert [decode(send.data).kind for send in checks.take(0.0)] == [Kind.SUCCESS]  # type: ignore[union-attr]
+    assert [decode(send.data).kind for send in checks.take(0.0)] == [MessageClass.SUCCESS]  # type: ignore[union-attr]
     assert checks.due == inf
     checks.theirs = KEYS[1]
     assert len(checks.take(0.2)) == 1
@@ -129,7 +129,7 @@ def test_the_lan_comes_before_ipv6_and_that_before_the_fastest() -> None:
         sent = next(send for send in checks.take(at) if send.to == place)
         asked = decode(sent.data)
         assert asked is not None
-        data = encode(Message(Kind.SUCCESS, asked.transaction, mapped=A), KEYS[1])
+        data = encode(StunMessage(MessageClass.SUCCESS, asked.transaction, mapped=A), KEYS[1])
         take(checks, Send("main", data, A), place, at + (0.01 if place == fast else 0.02))
 
     answer(fast, 0.0)
@@ -164,7 +164,7 @@ def _uses(send: Send[str]) -> bool:
 
 def test_only_one_side_chooses() -> None:
     checks = side(True)
-    message = Message(Kind.REQUEST, b"t" * 12, username=NAME, use_candidate=True)
+    message = StunMessage(MessageClass.REQUEST, b"t" * 12, username=NAME, use_candidate=True)
     take(checks, Send("main", encode(message, KEYS[0]), A), B, 0.0)
     assert checks.chosen is None
     served = side(False)
@@ -207,13 +207,15 @@ def test_a_search_ends_when_the_peer_is_heard() -> None:
 
 
 def request(key: bytes, transaction: bytes = b"t" * 12, **fields: Any) -> bytes:
-    return encode(Message(Kind.REQUEST, transaction, username=NAME, **fields), key)
+    return encode(StunMessage(MessageClass.REQUEST, transaction, username=NAME, **fields), key)
 
 
 @pytest.mark.parametrize("key", [b"wrong" * 4, None])
 def test_requests_with_a_wrong_key_get_no_reply(key: bytes | None) -> None:
     checks = side(False)
-    data = encode(Message(Kind.REQUEST, b"t" * 12, username=NAME, use_candidate=True), key)
+    data = encode(
+        StunMessage(MessageClass.REQUEST, b"t" * 12, username=NAME, use_candidate=True), key
+    )
     assert take(checks, Send("main", data, B), A, 0.0)
     assert checks.take(0.0) == [] and checks.chosen is None and checks.refused == 1
 
@@ -234,7 +236,7 @@ def test_our_own_checks_sent_back_to_us_are_ignored() -> None:
 
 def test_checks_of_another_attempt_are_ignored() -> None:
     checks = side(False)
-    data = encode(Message(Kind.REQUEST, b"t" * 12, username=b"other..."), KEYS[1])
+    data = encode(StunMessage(MessageClass.REQUEST, b"t" * 12, username=b"other..."), KEYS[1])
     assert not take(checks, Send("main", data, B), A, 0.0)
 
 
@@ -272,11 +274,11 @@ def test_a_reply_needs_the_right_source_and_key(key: bytes, source: Place, socke
     checks.pair("main", B, at=0.0)
     asked = decode(checks.take(0.0)[0].data)
     assert asked is not None
-    data = encode(Message(Kind.SUCCESS, asked.transaction, mapped=A), key)
+    data = encode(StunMessage(MessageClass.SUCCESS, asked.transaction, mapped=A), key)
     take(checks, Send("main", data, A), source, 0.02, socket)
     assert checks.due == 0.05, "the next check, and no choice"
     assert checks.refused == 1
-    right = encode(Message(Kind.SUCCESS, asked.transaction, mapped=A), KEYS[1])
+    right = encode(StunMessage(MessageClass.SUCCESS, asked.transaction, mapped=A), KEYS[1])
     take(checks, Send("main", right, A), B, 0.03)
     checks.take(0.05)
     assert checks.take(0.1)[0].to == B
@@ -314,9 +316,9 @@ def test_an_error_response_and_strange_messages_do_nothing() -> None:
     checks.pair("main", B, at=0.0)
     asked = decode(checks.take(0.0)[0].data)
     assert asked is not None
-    for kind in (Kind.ERROR, Kind.INDICATION):
-        error = (400, "no") if kind is Kind.ERROR else None
-        data = encode(Message(kind, asked.transaction, error=error), KEYS[1])
+    for kind in (MessageClass.ERROR, MessageClass.INDICATION):
+        error = (400, "no") if kind is MessageClass.ERROR else None
+        data = encode(StunMessage(kind, asked.transaction, error=error), KEYS[1])
         take(checks, Send("main", data, A), B, 0.01)
     assert checks.chosen is None and checks.due == 0.05
 

@@ -10,8 +10,8 @@ from shoal.transport import defaults
 from shoal.transport.bytestream import PathKind
 from shoal.transport.guard import Guard
 from shoal.transport.nat.punch.improving import Improving
-from shoal.transport.nat.punch.outcome import Outcome, Result, StrategyOutcome
-from shoal.transport.nat.punch.predict import Plan
+from shoal.transport.nat.punch.outcome import PunchOutcome, StrategyOutcome, StrategyResult
+from shoal.transport.nat.punch.predict import PredictionPlan
 
 pytestmark = pytest.mark.trio
 
@@ -34,14 +34,14 @@ class Puncher:
         self.searched: list[float] = []
         self.hard = hard
 
-    async def punch(self, link: Any, *, thrifty: bool) -> Outcome:
+    async def punch(self, link: Any, *, thrifty: bool) -> PunchOutcome:
         await trio.lowlevel.checkpoint()
         now = round(trio.current_time(), 3)
         self.at.append(now)
         if not thrifty:
             self.searched.append(now)
-        spared = StrategyOutcome(Result.NOT_POSSIBLE, Plan.SPARED)
-        return Outcome(link.peer, {"prediction": spared} if self.hard and thrifty else {})
+        spared = StrategyOutcome(StrategyResult.NOT_POSSIBLE, PredictionPlan.SPARED)
+        return PunchOutcome(link.peer, {"prediction": spared} if self.hard and thrifty else {})
 
 
 async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(

@@ -14,10 +14,10 @@ from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Refusal, Reply
-from shoal.transport.nat.punch.budget import Budget
-from shoal.transport.nat.punch.candidates import Seen, Transport, gather
+from shoal.transport.nat.punch.budget import PunchBudget
+from shoal.transport.nat.punch.candidates import CandidateTransport, SeenAddresses, gather
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.needs import Own, Tools
+from shoal.transport.nat.punch.needs import OwnNat, Tools
 from shoal.transport.nat.punch.puncher import METHOD, Puncher
 from shoal.transport.udp.port import UdpPort
 from shoal.transport.udp.quic import QuicByteStream
@@ -35,7 +35,7 @@ def loopback_clock() -> trio.testing.MockClock:
 class Node:
     """A node on loopback. `transport` selects the candidates that it names."""
 
-    def __init__(self, name: str, transport: Transport) -> None:
+    def __init__(self, name: str, transport: CandidateTransport) -> None:
         self.endpoint = FakeEndpoint(name)
         self.transport = transport
         self.host = RealHost()
@@ -48,7 +48,7 @@ class Node:
             self.host,
             self.udp,
             lambda: endpoint.port,
-            Budget(limits),
+            PunchBudget(limits),
             limits,
             self.on_byte_stream,
             bind=LOOPBACK,
@@ -72,13 +72,13 @@ class Node:
         assert method == METHOD and isinstance(answer, Reply), answer
         return answer
 
-    def own(self, peer: PeerId) -> Own:
-        port = self.udp.port if self.transport is Transport.UDP else self.endpoint.port
+    def own(self, peer: PeerId) -> OwnNat:
+        port = self.udp.port if self.transport is CandidateTransport.UDP else self.endpoint.port
         place = LOOPBACK, port
-        return Own(NATS["public"], gather(self.transport, port, [LOOPBACK], observed=[place]))
+        return OwnNat(NATS["public"], gather(self.transport, port, [LOOPBACK], observed=[place]))
 
-    def seen(self, peer: PeerId) -> Seen:
-        return Seen([LOOPBACK])
+    def seen(self, peer: PeerId) -> SeenAddresses:
+        return SeenAddresses([LOOPBACK])
 
     def rtt(self, peer: PeerId) -> float:
         return 0.0
@@ -128,9 +128,9 @@ class Node:
                 pipe.write_ready(memoryview(b"pong"))
 
 
-@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("transport", list(CandidateTransport))
 async def test_two_punchers_meet(
-    transport: Transport, loopback_clock: trio.testing.MockClock
+    transport: CandidateTransport, loopback_clock: trio.testing.MockClock
 ) -> None:
     a, b = Node("anna", transport), Node("bert", transport)
     a.other, b.other = b, a
@@ -150,6 +150,6 @@ async def test_two_punchers_meet(
 async def test_a_malformed_offer_over_a_real_link_is_refused(
     loopback_clock: trio.testing.MockClock,
 ) -> None:
-    node = Node("anna", Transport.UDP)
+    node = Node("anna", CandidateTransport.UDP)
     answer = await node.puncher.offered(Call(PeerId("bert"), {"a": 1}, b""))
     assert isinstance(answer, Refusal) and answer.code == "bad-offer"

@@ -5,21 +5,23 @@ from random import Random
 
 from shoal.transport.host.datagrams import Place
 from shoal.transport.nat.punch.checks import Send
-from shoal.transport.nat.punch.observe import Asking
-from shoal.transport.nat.reach.stun import Kind, Message, decode, encode
+from shoal.transport.nat.punch.observe import ObserverQuestions
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode, encode
 from shoal.transport.nat.reach.volunteer import Responder
 
 X, Y = ("11.0.1.1", 4001), ("11.0.2.1", 4001)
 
 
-def asking(*questions: tuple[str, Place]) -> Asking[str]:
-    return Asking(questions, now=0.0, entropy=Random(1).randbytes)
+def asking(*questions: tuple[str, Place]) -> ObserverQuestions[str]:
+    return ObserverQuestions(questions, now=0.0, entropy=Random(1).randbytes)
 
 
-def answer(asked: Asking[str], send: Send[str], mapped: Place, source: Place | None = None) -> bool:
+def answer(
+    asked: ObserverQuestions[str], send: Send[str], mapped: Place, source: Place | None = None
+) -> bool:
     message = decode(send.data)
     assert message is not None
-    reply = decode(encode(Message(Kind.SUCCESS, message.transaction, mapped=mapped)))
+    reply = decode(encode(StunMessage(MessageClass.SUCCESS, message.transaction, mapped=mapped)))
     assert reply is not None
     return asked.receive(reply, source or send.to, send.socket)
 
@@ -53,7 +55,7 @@ def test_only_the_first_reply_of_the_observer_itself_counts() -> None:
     answer(asked, send, ("11.0.0.1", 1))
     answer(asked, send, ("11.0.0.1", 2))
     assert asked.seen("main") == [("11.0.0.1", 1)]
-    stranger = decode(encode(Message(Kind.SUCCESS, b"?" * 12, mapped=X)))
+    stranger = decode(encode(StunMessage(MessageClass.SUCCESS, b"?" * 12, mapped=X)))
     assert stranger is not None and not asked.receive(stranger, X, "main")
 
 

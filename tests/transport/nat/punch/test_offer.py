@@ -7,17 +7,17 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
-from shoal.transport.nat.punch.offer import Counting, Offer, decode, encode
-from shoal.transport.nat.punch.predict import Nat
+from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
+from shoal.transport.nat.punch.offer import Counting, PunchOffer, decode, encode
+from shoal.transport.nat.punch.predict import NatProfile
 from tests.transport.nat.punch.street import APD, EI
 
-OFFER = Offer(
+OFFER = PunchOffer(
     b"12345678",
     2,
     b"s" * 20,
-    Nat(APD, EI, counts=True),
-    [Candidate(("11.0.0.1", 4001), Kind.OBSERVED, Transport.UDP)],
+    NatProfile(APD, EI, counts=True),
+    [Candidate(("11.0.0.1", 4001), CandidateKind.OBSERVED, CandidateTransport.UDP)],
     [("11.0.0.1", 5000), None, ("11.0.0.1", 5001)],
     Counting("11.0.0.1", 5000, -2),
     0.12,
@@ -38,9 +38,12 @@ def test_a_busy_side_is_marked() -> None:
 
 
 def test_the_largest_offer_is_small() -> None:
-    many = [Candidate(("2600:1111:2222:3333:4444:5555:6666:7777", p), Kind.OBSERVED, Transport.UDP)
+    ip, kind = "2600:1111:2222:3333:4444:5555:6666:7777", CandidateKind.OBSERVED
+    many = [Candidate((ip, p), kind, CandidateTransport.UDP)
             for p in range(60000, 60100)]  # fmt: skip
-    full = Offer(b"12345678", 3, b"s" * 20, Nat(), many, [("2600:1111::7777", 60000)] * 7)
+    full = PunchOffer(
+        b"12345678", 3, b"s" * 20, NatProfile(), many, [("2600:1111::7777", 60000)] * 7
+    )
     assert len(msgpack.packb(encode(full))) < 1600
 
 

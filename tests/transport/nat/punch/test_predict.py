@@ -6,8 +6,8 @@ import pytest
 
 from shoal.transport.nat.punch import defaults
 from shoal.transport.nat.punch.predict import (
-    Nat,
-    Plan,
+    NatProfile,
+    PredictionPlan,
     plan,
     random_ports,
     sequence,
@@ -22,8 +22,8 @@ from shoal.transport.nat.reach.reachability import (
 )
 from tests.transport.nat.punch.street import AD, APD, EI, NATS
 
-EASY, HOME = Nat(EI, EI), Nat(EI, APD)
-DRAWS, COUNTS = Nat(APD, APD), Nat(APD, APD, counts=True)
+EASY, HOME = NatProfile(EI, EI), NatProfile(EI, APD)
+DRAWS, COUNTS = NatProfile(APD, APD), NatProfile(APD, APD, counts=True)
 
 
 def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
@@ -37,29 +37,29 @@ def meets(sockets: int, probes: int, ports: int = defaults.NAT_PORTS) -> float:
 @pytest.mark.parametrize(
     ("mine", "theirs", "expected"),
     [
-        (HOME, HOME, Plan.CHECKS),
-        (DRAWS, EASY, Plan.CHECKS),
-        (DRAWS, Nat(EI, AD), Plan.CHECKS),
-        (DRAWS, HOME, Plan.OPEN),
-        (HOME, DRAWS, Plan.SPRAY),
-        (COUNTS, HOME, Plan.COUNT),
-        (HOME, COUNTS, Plan.FOLLOW),
-        (COUNTS, COUNTS, Plan.STEP),
-        (COUNTS, DRAWS, Plan.HOPELESS),
-        (DRAWS, DRAWS, Plan.HOPELESS),
-        (Nat(APD, EI), Nat(APD, EI), Plan.HOPELESS),
-        (Nat(AD, EI), Nat(AD, EI), Plan.CHECKS),
-        (Nat(AD, EI), Nat(APD, EI), Plan.CHECKS),
-        (Nat(AD, AD), Nat(AD, EI), Plan.CHECKS),
-        (Nat(AD, AD), Nat(AD, AD), Plan.HOPELESS),
-        (Nat(AD, EI), Nat(AD, APD), Plan.HOPELESS),
-        (Nat(AD, EI), HOME, Plan.OPEN),
-        (Nat(), Nat(), Plan.CHECKS),
-        (Nat(udp=False), HOME, Plan.BLOCKED),
-        (HOME, Nat(udp=False), Plan.BLOCKED),
+        (HOME, HOME, PredictionPlan.CHECKS),
+        (DRAWS, EASY, PredictionPlan.CHECKS),
+        (DRAWS, NatProfile(EI, AD), PredictionPlan.CHECKS),
+        (DRAWS, HOME, PredictionPlan.OPEN),
+        (HOME, DRAWS, PredictionPlan.SPRAY),
+        (COUNTS, HOME, PredictionPlan.COUNT),
+        (HOME, COUNTS, PredictionPlan.FOLLOW),
+        (COUNTS, COUNTS, PredictionPlan.STEP),
+        (COUNTS, DRAWS, PredictionPlan.HOPELESS),
+        (DRAWS, DRAWS, PredictionPlan.HOPELESS),
+        (NatProfile(APD, EI), NatProfile(APD, EI), PredictionPlan.HOPELESS),
+        (NatProfile(AD, EI), NatProfile(AD, EI), PredictionPlan.CHECKS),
+        (NatProfile(AD, EI), NatProfile(APD, EI), PredictionPlan.CHECKS),
+        (NatProfile(AD, AD), NatProfile(AD, EI), PredictionPlan.CHECKS),
+        (NatProfile(AD, AD), NatProfile(AD, AD), PredictionPlan.HOPELESS),
+        (NatProfile(AD, EI), NatProfile(AD, APD), PredictionPlan.HOPELESS),
+        (NatProfile(AD, EI), HOME, PredictionPlan.OPEN),
+        (NatProfile(), NatProfile(), PredictionPlan.CHECKS),
+        (NatProfile(udp=False), HOME, PredictionPlan.BLOCKED),
+        (HOME, NatProfile(udp=False), PredictionPlan.BLOCKED),
     ],
 )
-def test_plan(mine: Nat, theirs: Nat, expected: Plan) -> None:
+def test_plan(mine: NatProfile, theirs: NatProfile, expected: PredictionPlan) -> None:
     assert plan(mine, theirs) is expected
 
 
@@ -67,14 +67,21 @@ def test_without_a_search_other_plans_are_unchanged() -> None:
     for mine in (*NATS.values(), COUNTS):
         for theirs in (*NATS.values(), COUNTS):
             full = plan(mine, theirs)
-            spared = Plan.SPARED if full in (Plan.OPEN, Plan.SPRAY) else full
+            spared = (
+                PredictionPlan.SPARED
+                if full in (PredictionPlan.OPEN, PredictionPlan.SPRAY)
+                else full
+            )
             assert plan(mine, theirs, search=False) is spared
 
 
 def test_the_plans_of_both_sides_match() -> None:
-    partner = {Plan.OPEN: Plan.SPRAY, Plan.COUNT: Plan.FOLLOW}
+    partner = {
+        PredictionPlan.OPEN: PredictionPlan.SPRAY,
+        PredictionPlan.COUNT: PredictionPlan.FOLLOW,
+    }
     partner |= {b: a for a, b in partner.items()}
-    nats = [*NATS.values(), COUNTS, Nat(AD, APD, counts=True)]
+    nats = [*NATS.values(), COUNTS, NatProfile(AD, APD, counts=True)]
     for a in nats:
         for b in nats:
             assert plan(b, a) is partner.get(plan(a, b), plan(a, b))
@@ -124,9 +131,9 @@ def test_random_ports_are_different_and_cover_the_range() -> None:
 
 def test_the_nat_follows_from_the_measurement() -> None:
     kind = UdpKind(APD, APD, Allocation(Pattern.SEQUENTIAL, 1))
-    assert Nat.of(Reachability(udp=kind)) == COUNTS
-    public = Nat.of(Reachability(udp=UdpKind(Behaviour.NONE, EI)))
+    assert NatProfile.of(Reachability(udp=kind)) == COUNTS
+    public = NatProfile.of(Reachability(udp=UdpKind(Behaviour.NONE, EI)))
     assert public.preserves and not public.hard and not public.strict and public.udp
-    assert not Nat.of(Reachability(udp=UdpKind(blocked=True))).udp
-    unknown = Nat.of(Reachability())
-    assert unknown == Nat() and unknown.strict and not unknown.hard
+    assert not NatProfile.of(Reachability(udp=UdpKind(blocked=True))).udp
+    unknown = NatProfile.of(Reachability())
+    assert unknown == NatProfile() and unknown.strict and not unknown.hard

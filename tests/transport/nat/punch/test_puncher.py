@@ -13,18 +13,18 @@ from shoal.transport.bytestream import PathKind
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Call, Refusal, Reply
 from shoal.transport.nat.punch import offer as wire
-from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.outcome import Outcome, Result
-from shoal.transport.nat.punch.predict import Nat, Plan, plan
+from shoal.transport.nat.punch.outcome import PunchOutcome, StrategyResult
+from shoal.transport.nat.punch.predict import NatProfile, PredictionPlan, plan
 from shoal.transport.nat.punch.puncher import METHOD
 from tests.transport.nat.punch.street import NATS, PORT, Met, Side, Street, meet
 
 HOMES = ("linux-drop", "linux-drop")
 
 
-async def punch(side: Side) -> Outcome:
-    found: Outcome = await side.computer.run(side.puncher.punch, side.link)
+async def punch(side: Side) -> PunchOutcome:
+    found: PunchOutcome = await side.computer.run(side.puncher.punch, side.link)
     return found
 
 
@@ -32,7 +32,9 @@ def offers(side: Side, **changed: Any) -> Call:
     """Return an offer such as a peer called `bert` would send."""
     peer = side.endpoint.peer
     header = wire.encode(
-        wire.Offer(b"12345678", 1, b"k" * 20, NATS["linux-drop"], side.other.own(peer).candidates)
+        wire.PunchOffer(
+            b"12345678", 1, b"k" * 20, NATS["linux-drop"], side.other.own(peer).candidates
+        )
     )
     return Call(side.other.endpoint.peer, header | changed, b"")
 
@@ -43,7 +45,7 @@ def offers(side: Side, **changed: Any) -> Call:
 def test_udp_alone_connects_two_homes_at_once() -> None:
     met = meet(HOMES, tcp=False)
     assert met.connected and met.seconds is not None and met.seconds < 0.5
-    assert met.outcome.strategies["udp"].result is Result.WORKED
+    assert met.outcome.strategies["udp"].result is StrategyResult.WORKED
     assert met.outcome.strategies["tcp"].reason == "no-address"
     (a,), (b,) = met.street.a.got, met.street.b.got
     assert (a.client, b.client) == (True, False), "the smaller peer id is the client"
@@ -53,7 +55,7 @@ def test_udp_alone_connects_two_homes_at_once() -> None:
 def test_tcp_alone_connects_two_homes_at_once() -> None:
     met = meet(HOMES, udp=False)
     assert met.connected and met.seconds is not None and met.seconds < 0.3
-    assert met.outcome.strategies["tcp"].result is Result.WORKED
+    assert met.outcome.strategies["tcp"].result is StrategyResult.WORKED
     assert met.outcome.strategies["udp"].reason == "no-udp"
     assert met.street.a.got[0].pipe.medium == "tcp"
 
@@ -98,7 +100,7 @@ def test_the_second_round_passes_a_router_that_remembers_early_packets() -> None
 
 def test_a_birthday_search_finds_a_symmetric_nat_s_port() -> None:
     met = meet(("linux-random", "linux-drop"), tcp=False)
-    assert met.connected and met.outcome.strategies["prediction"].result is Result.WORKED
+    assert met.connected and met.outcome.strategies["prediction"].result is StrategyResult.WORKED
     for side in (met.street.a, met.street.b):
         target = met.street.b.gate if side is met.street.a else met.street.a.gate
         assert target is not None
@@ -110,7 +112,7 @@ def test_a_birthday_search_finds_a_symmetric_nat_s_port() -> None:
 def test_without_the_search_the_port_is_not_found() -> None:
     street = Street(("linux-random", "linux-drop"), tcp=False)
 
-    async def body(street: Street) -> Outcome:
+    async def body(street: Street) -> PunchOutcome:
         street.a.nat = street.b.nat = NATS["linux-drop"]  # they are told so, wrongly
         street.a.observers = street.a.observers[:1]
         return await punch(street.a)
@@ -119,10 +121,10 @@ def test_without_the_search_the_port_is_not_found() -> None:
 
 
 def test_a_thrifty_attempt_makes_no_search() -> None:
-    async def thrifty(street: Street) -> Outcome:
+    async def thrifty(street: Street) -> PunchOutcome:
         puncher = street.a.puncher
         spare = partial(puncher.punch, thrifty=True)
-        found: Outcome = await street.a.computer.run(spare, street.a.link)
+        found: PunchOutcome = await street.a.computer.run(spare, street.a.link)
         return found
 
     for kinds in (("linux-random", "linux-drop"), ("linux-drop", "linux-random")):
@@ -140,7 +142,7 @@ def test_two_random_symmetric_nats_get_the_reason() -> None:
     met = meet(("linux-random", "apdm-apdf"))
     assert not met.connected
     strategy = met.outcome.strategies["prediction"]
-    assert (strategy.result, strategy.reason) == (Result.NOT_POSSIBLE, "symmetric-both")
+    assert (strategy.result, strategy.reason) == (StrategyResult.NOT_POSSIBLE, "symmetric-both")
 
 
 COUNTS = {"ports": "sequential"}
@@ -157,18 +159,18 @@ COUNTS = {"ports": "sequential"}
 def test_a_counting_nat_is_predicted(kinds: tuple[str, str], knobs: Any) -> None:
     """It was not known before that the NAT counts."""
 
-    async def body(street: Street) -> Outcome:
+    async def body(street: Street) -> PunchOutcome:
         for side, knob in ((street.a, knobs[0]), (street.b, knobs[1])):
-            side.nat = Nat() if knob else side.nat
+            side.nat = NatProfile() if knob else side.nat
         return await punch(side=street.a)
 
     outcome = Street(kinds, knobs=knobs, tcp=False).run(body)
-    assert outcome.strategies["prediction"].result is Result.WORKED
+    assert outcome.strategies["prediction"].result is StrategyResult.WORKED
 
 
 def test_an_unknown_symmetric_nat_is_detected_in_time() -> None:
-    async def body(street: Street) -> Outcome:
-        street.a.nat = street.b.nat = Nat()
+    async def body(street: Street) -> PunchOutcome:
+        street.a.nat = street.b.nat = NatProfile()
         return await punch(street.a)
 
     assert Street(("apdm-apdf", "linux-drop"), tcp=False).run(body).worked
@@ -211,8 +213,8 @@ def test_ipv6_through_two_firewalls(udp: bool) -> None:
 
 
 def test_two_offers_that_cross_are_one_attempt() -> None:
-    async def body(street: Street) -> list[Outcome]:
-        found: list[Outcome] = []
+    async def body(street: Street) -> list[PunchOutcome]:
+        found: list[PunchOutcome] = []
 
         async def one(side: Side) -> None:
             found.append(await punch(side))
@@ -229,8 +231,8 @@ def test_two_offers_that_cross_are_one_attempt() -> None:
 
 
 def test_a_second_caller_gets_the_same_attempt() -> None:
-    async def body(street: Street) -> list[Outcome]:
-        found: list[Outcome] = []
+    async def body(street: Street) -> list[PunchOutcome]:
+        found: list[PunchOutcome] = []
 
         async def one() -> None:
             found.append(await punch(street.a))
@@ -251,7 +253,7 @@ def test_both_sides_store_the_outcome() -> None:
 
 
 def test_an_offer_without_a_reply_fails() -> None:
-    async def body(street: Street) -> Outcome:
+    async def body(street: Street) -> PunchOutcome:
         async def never(call: Call) -> Reply:
             await trio.sleep_forever()
             raise AssertionError
@@ -263,7 +265,7 @@ def test_an_offer_without_a_reply_fails() -> None:
 
     outcome = Street(HOMES).run(body)
     assert {(strategy.result, strategy.reason) for strategy in outcome.strategies.values()} == {
-        (Result.REFUSED, "timeout")
+        (StrategyResult.REFUSED, "timeout")
     }
 
 
@@ -284,7 +286,7 @@ def test_concurrent_searches_are_bounded() -> None:
     met = meet(("linux-random", "linux-drop"), tcp=False, limits=PunchLimits(searches=0))
     assert not met.connected
     strategy = met.outcome.strategies["prediction"]
-    assert (strategy.result, strategy.reason) == (Result.NOT_POSSIBLE, "busy")
+    assert (strategy.result, strategy.reason) == (StrategyResult.NOT_POSSIBLE, "busy")
 
 
 def test_cancelling_at_any_time_leaves_nothing_open() -> None:
@@ -478,7 +480,7 @@ def test_packets_are_bounded_over_many_offers() -> None:
 def test_a_malformed_reply_ends_the_attempt() -> None:
     for answer in ({}, {"c": "?"}, {"a": b"87654321"}):
 
-        async def body(street: Street, answer: dict[str, Any] = answer) -> Outcome:
+        async def body(street: Street, answer: dict[str, Any] = answer) -> PunchOutcome:
             async def lie(call: Call) -> Reply:
                 good = offers(street.b).header | {"a": call.header["a"]}
                 return Reply(good | answer if answer else {})
@@ -552,7 +554,7 @@ def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
     kinds = [f"{m}m-{f}f" for m in ("ad", "apd") for f in ("ei", "ad", "apd")]
     for a in kinds:
         for b in kinds:
-            expected = plan(NATS[a], NATS[b]) is Plan.CHECKS
+            expected = plan(NATS[a], NATS[b]) is PredictionPlan.CHECKS
             assert meet((a, b), tcp=False).connected is expected, (a, b)
 
 
@@ -560,11 +562,11 @@ def test_what_two_symmetric_nats_can_do_is_what_the_plan_says() -> None:
 def test_punching_works_between_lossy_homes() -> None:
     """At least 99 of 100 possible direct paths are made (birthday searches by their odds)."""
     luck, tried, worked, seconds = Random(7), 0, 0, []
-    easy = [kind for kind in NATS if plan(NATS["linux-drop"], NATS[kind]) is Plan.CHECKS]
+    easy = [kind for kind in NATS if plan(NATS["linux-drop"], NATS[kind]) is PredictionPlan.CHECKS]
     links = ["fibre", "cable", "dsl", "lte", "cable+bad-wifi"]
     for seed in range(400):
         kinds = luck.choice(easy), luck.choice(easy)
-        if plan(NATS[kinds[0]], NATS[kinds[1]]) is not Plan.CHECKS:
+        if plan(NATS[kinds[0]], NATS[kinds[1]]) is not PredictionPlan.CHECKS:
             continue
         pair = link(luck.choice(links)), link(luck.choice(links))
         skew = luck.choice([0.0, 0.0, 0.05, -0.05, 0.15, -0.15])
@@ -588,18 +590,20 @@ def test_a_row_of_the_table() -> None:
 
 
 def test_a_mapped_port_is_a_mapped_candidate() -> None:
-    mapped = Candidate(("11.0.0.1", 4001), Kind.MAPPED, Transport.TCP)
-    assert wire.decode(wire.encode(wire.Offer(b"12345678", 1, b"k" * 20, Nat(), [mapped])))
+    mapped = Candidate(("11.0.0.1", 4001), CandidateKind.MAPPED, CandidateTransport.TCP)
+    assert wire.decode(
+        wire.encode(wire.PunchOffer(b"12345678", 1, b"k" * 20, NatProfile(), [mapped]))
+    )
 
 
 # Searches in step.
 
 
-def search(*, busy_s: float, deaf: bool = False) -> tuple[Outcome, int]:
+def search(*, busy_s: float, deaf: bool = False) -> tuple[PunchOutcome, int]:
     """Return the outcome and how many datagrams `anna` sent. Two other searches keep `bert` busy
     for the first seconds. If `deaf`, `anna` does not learn that."""
 
-    async def body(street: Street) -> tuple[Outcome, int]:
+    async def body(street: Street) -> tuple[PunchOutcome, int]:
         searching = street.b.puncher._tools.searching
         searching.update((b"one", b"two"))
         if deaf:
@@ -623,13 +627,13 @@ def search(*, busy_s: float, deaf: bool = False) -> tuple[Outcome, int]:
         left = budget.datagrams_left(street.b.gate.address, trio.current_time())  # type: ignore[union-attr]
         return outcome, PunchLimits().target_datagrams - left
 
-    found: tuple[Outcome, int] = Street(("linux-drop", "apdm-apdf"), tcp=False).run(body)
+    found: tuple[PunchOutcome, int] = Street(("linux-drop", "apdm-apdf"), tcp=False).run(body)
     return found
 
 
 def test_a_search_waits_until_both_sides_can_make_it() -> None:
     outcome, _ = search(busy_s=1.0)
-    assert outcome.strategies["prediction"].result is Result.WORKED and outcome.rounds == 2
+    assert outcome.strategies["prediction"].result is StrategyResult.WORKED and outcome.rounds == 2
 
 
 def test_without_waiting_one_side_searches_alone_and_finds_nothing() -> None:
@@ -647,7 +651,7 @@ def test_no_search_is_wasted_on_a_peer_that_stays_busy() -> None:
 
 @pytest.mark.parametrize("looks", [True, False])
 def test_the_side_that_answers_also_asks_where_others_see_the_peer(looks: bool) -> None:
-    async def body(street: Street) -> Outcome:
+    async def body(street: Street) -> PunchOutcome:
         street.b.vouched = set()
 
         async def look(peer: PeerId) -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from shoal.transport.host.datagrams import Place
 from shoal.transport.nat.punch import schedule
-from shoal.transport.nat.punch.candidates import Candidate, Kind, Transport
+from shoal.transport.nat.punch.candidates import Candidate, CandidateKind, CandidateTransport
 from shoal.transport.nat.punch.checks import Checks
 from shoal.transport.nat.punch.defaults import BIRTHDAY_PROBES, PunchLimits
 from shoal.transport.nat.punch.needs import Socket
-from shoal.transport.nat.punch.offer import Counting, Offer
-from shoal.transport.nat.punch.predict import Nat
+from shoal.transport.nat.punch.offer import Counting, PunchOffer
+from shoal.transport.nat.punch.predict import NatProfile
 
 HARD = "11.0.0.2"
 
@@ -98,19 +98,19 @@ def test_the_spray_is_within_the_budget_and_its_sockets_come_between() -> None:
 
 def test_following_a_counting_nat() -> None:
     checks = new()
-    offer = Offer(b"attempt!", 1, b"", Nat(), counting=Counting(HARD, 5000, 2))
+    offer = PunchOffer(b"attempt!", 1, b"", NatProfile(), counting=Counting(HARD, 5000, 2))
     schedule.follow(checks, offer, 0.0)
     found = sent(checks, 5.0)
     assert [place for _, _, place in found[:3]] == [(HARD, 5002), (HARD, 5004), (HARD, 5006)]
     assert len(found) == 128
-    schedule.follow(checks, Offer(b"attempt!", 1, b"", Nat()), 0.0)
-    schedule.walk(checks, Offer(b"attempt!", 1, b"", Nat()), 0.0)
+    schedule.follow(checks, PunchOffer(b"attempt!", 1, b"", NatProfile()), 0.0)
+    schedule.walk(checks, PunchOffer(b"attempt!", 1, b"", NatProfile()), 0.0)
     assert sent(checks, 5.0) == []
 
 
 def test_walking_in_step_keeps_the_order() -> None:
     checks = new()
-    offer = Offer(b"attempt!", 1, b"", Nat(), counting=Counting(HARD, 5000, 1))
+    offer = PunchOffer(b"attempt!", 1, b"", NatProfile(), counting=Counting(HARD, 5000, 1))
     schedule.walk(checks, offer, 0.0)
     first = list(dict.fromkeys(place for _, _, place in sent(checks, 0.3)))
     assert first == [(HARD, port) for port in range(5001, 5001 + schedule.STEPS)]
@@ -118,10 +118,10 @@ def test_walking_in_step_keeps_the_order() -> None:
 
 def test_targets_are_where_the_port_itself_is_seen() -> None:
     remote = [
-        Candidate((HARD, 1), Kind.OBSERVED, Transport.TCP),
-        Candidate(("192.168.1.2", 2), Kind.LAN, Transport.UDP),
-        Candidate(("2600::1", 3), Kind.PUBLIC, Transport.UDP),
-        Candidate((HARD, 4), Kind.OBSERVED, Transport.UDP),
+        Candidate((HARD, 1), CandidateKind.OBSERVED, CandidateTransport.TCP),
+        Candidate(("192.168.1.2", 2), CandidateKind.LAN, CandidateTransport.UDP),
+        Candidate(("2600::1", 3), CandidateKind.PUBLIC, CandidateTransport.UDP),
+        Candidate((HARD, 4), CandidateKind.OBSERVED, CandidateTransport.UDP),
     ]
     assert schedule.targets(remote) == [(HARD, 4)]
-    assert schedule.places(remote, Transport.TCP) == [(HARD, 1)]
+    assert schedule.places(remote, CandidateTransport.TCP) == [(HARD, 1)]

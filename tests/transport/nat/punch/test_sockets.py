@@ -7,7 +7,7 @@ import trio
 
 from shoal.transport.errors import HostError
 from shoal.transport.host.datagrams import Datagrams, Place
-from shoal.transport.nat.punch.budget import Budget
+from shoal.transport.nat.punch.budget import PunchBudget
 from shoal.transport.nat.punch.defaults import PunchLimits
 from shoal.transport.nat.punch.needs import Tools
 from shoal.transport.nat.punch.sockets import Sockets, discard
@@ -58,7 +58,7 @@ class FakeWorld:
 def make(world: FakeWorld) -> tuple[Sockets, Tools]:
     limits = PunchLimits()
     fake: Any = world
-    tools = Tools(fake, fake, lambda: 1, Budget(limits), limits, lambda *pipe: None)
+    tools = Tools(fake, fake, lambda: 1, PunchBudget(limits), limits, lambda *pipe: None)
     return Sockets(tools, fake), tools
 
 

@@ -11,7 +11,7 @@ from shoal.transport.bytestream import TcpByteStream
 from shoal.transport.host.datagrams import Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.nat.punch.defaults import PunchLimits
-from shoal.transport.nat.punch.tcp import Dialling, TcpEnd, stays_silent
+from shoal.transport.nat.punch.tcp import Dialling, PunchDialResult, stays_silent
 from tests.transport.fleet import LOOPBACK, clock
 
 pytestmark = pytest.mark.trio
@@ -53,7 +53,7 @@ class Counter:
 
 async def dial(
     net: FakeNet, *places: Place, spend: Counter | None = None
-) -> tuple[TcpEnd, list[Place], float]:
+) -> tuple[PunchDialResult, list[Place], float]:
     got: list[Place] = []
     dialling = Dialling(
         net,
@@ -71,7 +71,7 @@ async def test_dials_leave_from_the_listen_port_until_one_connects(
 ) -> None:
     net = FakeNet(lambda place, n: ("stream", 0.1 if place == THERE else 9.0))
     end, got, took = await dial(net, THERE, ELSEWHERE)
-    assert (end, got) == (TcpEnd.WORKED, [THERE])
+    assert (end, got) == (PunchDialResult.WORKED, [THERE])
     assert took == pytest.approx(0.1 + LIMITS.grace_s)
     assert {source for _, _, source in net.dials} == {4001}
 
@@ -91,20 +91,20 @@ async def test_resets_are_retried_soon_at_random_times(
     end, _, _ = await dial(net, THERE)
     pauses = [b[0] - a[0] - 0.05 for a, b in zip(net.dials, net.dials[1:], strict=False)]
     low, high = LIMITS.tcp_retry_s
-    assert end is TcpEnd.WORKED and len(pauses) == 5
+    assert end is PunchDialResult.WORKED and len(pauses) == 5
     assert all(low <= pause <= high for pause in pauses) and len({*pauses}) > 3
 
 
 @pytest.mark.parametrize(
     ("what", "after", "end"),
     [
-        ("refused", 0.01, TcpEnd.REFUSED),
-        ("in-use", 0.0, TcpEnd.NO_ANSWER),
-        ("stream", 1e9, TcpEnd.NO_ANSWER),
+        ("refused", 0.01, PunchDialResult.REFUSED),
+        ("in-use", 0.0, PunchDialResult.NO_ANSWER),
+        ("stream", 1e9, PunchDialResult.NO_ANSWER),
     ],
 )
 async def test_tries_and_time_are_bounded(
-    what: str, after: float, end: TcpEnd, autojump_clock: trio.testing.MockClock
+    what: str, after: float, end: PunchDialResult, autojump_clock: trio.testing.MockClock
 ) -> None:
     net = FakeNet(lambda place, n: (what, after))
     found, _, took = await dial(net, THERE)
@@ -130,7 +130,7 @@ async def test_a_spent_budget_ends_the_dial_before_its_next_syn(
 
 
 async def test_without_addresses_nothing_is_dialled() -> None:
-    assert (await dial(FakeNet(lambda place, n: ("refused", 0.0))))[0] is TcpEnd.NOWHERE
+    assert (await dial(FakeNet(lambda place, n: ("refused", 0.0))))[0] is PunchDialResult.NOWHERE
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ async def test_real_simultaneous_open_over_loopback(
             deliver=lambda stream, place: got.append(stream),
             limits=LIMITS,
         )
-        assert await dialling.run([(LOOPBACK, to)]) is TcpEnd.WORKED
+        assert await dialling.run([(LOOPBACK, to)]) is PunchDialResult.WORKED
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one, ports[0], ports[1])

@@ -12,10 +12,10 @@ from shoal.netsim.world import World
 from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import stun
-from shoal.transport.nat.reach.natkind import Observer, Request
+from shoal.transport.nat.reach.natkind import NatRequest, Observer
 from shoal.transport.nat.reach.probing import classify
 from shoal.transport.nat.reach.reachability import UdpKind
-from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage
 from shoal.transport.nat.reach.volunteer import Responder
 
 PORTS = (4001, 4002)
@@ -52,14 +52,14 @@ class Volunteer:
                     if answer is not None:
                         socket.send(answer, source)
 
-    def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
+    def answer(self, data: bytes, message: StunMessage, source: Place) -> bytes | None:
         return self.responder.answer(data, message, source, self.host.now())
 
-    async def send_back(self, request: Request) -> bool:
+    async def send_back(self, request: NatRequest) -> bool:
         """Dial back from a new port."""
         socket = await self.computer.run(self.host.datagrams, "0.0.0.0", 0)
         for _ in range(3):
-            message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
+            message = StunMessage(MessageClass.INDICATION, bytes(12), nonce=request.nonce)
             socket.send(stun.encode(message), request.place)
             await trio.sleep(0.1)
         socket.close()
@@ -69,11 +69,11 @@ class Volunteer:
 class Liar(Volunteer):
     """Observer that reports a false port for every peer, and never dials back."""
 
-    def answer(self, data: bytes, message: Message, source: Place) -> bytes | None:
+    def answer(self, data: bytes, message: StunMessage, source: Place) -> bytes | None:
         false = source[0], 1024 + (source[1] * 7) % 60000
-        return stun.encode(Message(Kind.SUCCESS, message.transaction, mapped=false))
+        return stun.encode(StunMessage(MessageClass.SUCCESS, message.transaction, mapped=false))
 
-    async def send_back(self, request: Request) -> bool:
+    async def send_back(self, request: NatRequest) -> bool:
         return True
 
 
@@ -93,7 +93,7 @@ async def kind_of(
             await volunteer.open(nursery)
         by_peer = {volunteer.observer.peer: volunteer for volunteer in volunteers}
 
-        async def ask_back(request: Request) -> bool:
+        async def ask_back(request: NatRequest) -> bool:
             await trio.sleep(0.05)  # as a call over a link would take
             sent = await by_peer[request.peer].send_back(request)
             await trio.sleep(0.05)

@@ -7,7 +7,7 @@ import trio
 
 from shoal.netsim.world import World
 from shoal.transport.link.calls import Call, Reply
-from shoal.transport.nat.reach.reachability import Answer
+from shoal.transport.nat.reach.reachability import DialBackResult
 from tests.transport.nat.reach.swarm import PORT, Node, measured, on_the_internet
 
 
@@ -48,7 +48,7 @@ async def test_malformed_offers_offer_nothing(world: World, offer: dict[str, Any
     node, odd = Node(world.host("node"), 1), Odd(world.host("odd"), 2)
     odd.offer = offer
     found = await measured(world, node, [odd])
-    assert (found.udp.asked, found.dialled[0].answer) == (0, Answer.UNKNOWN)
+    assert (found.udp.asked, found.dialled[0].answer) == (0, DialBackResult.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_invalid_prices_are_not_paid(world: World, reply: dict[str, Any], 
     odd.reply = reply
     found = await measured(world, node, [odd])
     assert odd.paid == most
-    assert {item.answer for item in found.dialled} == {Answer.UNKNOWN}
+    assert {item.answer for item in found.dialled} == {DialBackResult.UNKNOWN}
 
 
 async def test_false_claims_of_dial_backs_do_not_outvote_real_ones(world: World) -> None:

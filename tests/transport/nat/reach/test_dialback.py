@@ -7,7 +7,15 @@ import pytest
 from shoal.transport.host.datagrams import Place
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import defaults
-from shoal.transport.nat.reach.dialback import Awaited, Gate, Go, No, Pay, Wanted, parse_wanted
+from shoal.transport.nat.reach.dialback import (
+    Awaited,
+    DialBackGate,
+    Go,
+    No,
+    Pay,
+    WantedDialBack,
+    parse_wanted,
+)
 
 ASKER = PeerId("asker")
 SEEN = "11.0.0.9"
@@ -16,15 +24,17 @@ NONCE = b"n" * 16
 FREE: dict[str, Any] = {"seen": [SEEN], "own": ["11.0.1.1", "2a00:1::1"], "paid": 0, "now": 0.0}
 
 
-def gate() -> Gate:
-    return Gate(lambda size: b"\x07" * size)
+def gate() -> DialBackGate:
+    return DialBackGate(lambda size: b"\x07" * size)
 
 
-def wanted(ip: str = SEEN, port: int = 4001, transport: str = "tcp") -> Wanted:
-    return Wanted(transport, (ip, port), NONCE)
+def wanted(ip: str = SEEN, port: int = 4001, transport: str = "tcp") -> WantedDialBack:
+    return WantedDialBack(transport, (ip, port), NONCE)
 
 
-def ask(at: Gate, what: Wanted, peer: PeerId = ASKER, **changes: Any) -> Go | Pay | No:
+def ask(
+    at: DialBackGate, what: WantedDialBack, peer: PeerId = ASKER, **changes: Any
+) -> Go | Pay | No:
     return at.ask(peer, what, **(FREE | changes))
 
 
@@ -152,7 +162,7 @@ def test_unsolicited_wrong_or_late_payments_do_not_count() -> None:
 def test_the_price_is_random_within_its_bounds() -> None:
     least, most = defaults.PAYMENT_BYTES
     for draw in b"\0\0\0\0", b"\xff\xff\xff\xff", b"\1\2\3\4":
-        demand = ask(Gate(lambda _, draw=draw: draw), wanted(VICTIM))  # type: ignore[misc]
+        demand = ask(DialBackGate(lambda _, draw=draw: draw), wanted(VICTIM))  # type: ignore[misc]
         assert isinstance(demand, Pay)
         assert least <= demand.size <= most
 
@@ -170,7 +180,7 @@ def test_a_server_is_no_reflector() -> None:
 
 
 def test_without_payment_a_server_is_a_reflector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gate, "_has_paid", lambda *_: True)
+    monkeypatch.setattr(DialBackGate, "_has_paid", lambda *_: True)
     assert hit_without_paying() > 0
 
 

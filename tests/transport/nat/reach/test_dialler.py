@@ -11,7 +11,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.transport.errors import CallRefused
 from shoal.transport.nat.reach import defaults
-from shoal.transport.nat.reach.dialback import Wanted
+from shoal.transport.nat.reach.dialback import WantedDialBack
 from shoal.transport.nat.reach.reachability import Reachability
 from tests.transport.nat.reach.swarm import Node, on_the_internet, running
 
@@ -26,7 +26,7 @@ async def test_a_victim_receives_nothing(world: World) -> None:
         for asker in askers:
             link = await asker.dial(server)
             for n in range(100):
-                wanted = Wanted("tcp" if n % 2 else "udp", (there, 4001), bytes([n]) * 16)
+                wanted = WantedDialBack("tcp" if n % 2 else "udp", (there, 4001), bytes([n]) * 16)
                 reply = await link.call("reach.dialback", wanted.header, timeout=20)
                 assert cast(int, reply.header["pay"]) >= 30_000
                 reply = await link.call(
@@ -46,7 +46,7 @@ async def test_a_paying_asker_is_served_a_few_times(world: World) -> None:
         link = await asker.dial(server)
         sent, refused = 0, set()
         for n in range(20):
-            wanted = Wanted("udp", (there, 4001), bytes([n]) * 16)
+            wanted = WantedDialBack("udp", (there, 4001), bytes([n]) * 16)
             reply = await link.call("reach.dialback", wanted.header, timeout=20)
             try:
                 paid = bytes(cast(int, reply.header["pay"]))
@@ -97,7 +97,7 @@ async def test_malformed_or_forbidden_requests_are_refused(world: World, change:
     server, asker = on_the_internet(world, 2)
     async with running(server, asker):
         link = await asker.dial(server)
-        header = Wanted("tcp", (asker.ip, 4001), bytes(16)).header | change
+        header = WantedDialBack("tcp", (asker.ip, 4001), bytes(16)).header | change
         with pytest.raises(CallRefused) as refused:
             await link.call("reach.dialback", header, timeout=20)
         assert refused.value.code in ("bad-request", "forbidden")
@@ -114,7 +114,7 @@ async def test_our_own_router_is_not_dialled(world: World, known: bool) -> None:
         if known:
             server.reach.reachability = replace(Reachability(), tcp_place=(outer, 61000))
         link = await asker.dial(server)
-        header = Wanted("udp", (outer, 8080), bytes(16)).header
+        header = WantedDialBack("udp", (outer, 8080), bytes(16)).header
         if known:
             with pytest.raises(CallRefused, match="not dialled"):
                 await link.call("reach.dialback", header, timeout=20)
@@ -130,7 +130,7 @@ async def test_concurrent_dial_backs_are_bounded(world: World) -> None:
         link = await asker.dial(server)
 
         async def ask(n: int) -> None:
-            header = Wanted("udp", (asker.ip, 4001), bytes([n]) * 16).header
+            header = WantedDialBack("udp", (asker.ip, 4001), bytes([n]) * 16).header
             try:
                 await link.call("reach.dialback", header, timeout=20)
             except CallRefused as no:

@@ -6,9 +6,9 @@ import pytest
 
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach.findings import (
-    Finding,
     Hope,
     PortMap,
+    ReachFinding,
     Situation,
     Strategy,
     dialer,
@@ -16,8 +16,8 @@ from shoal.transport.nat.reach.findings import (
 )
 from shoal.transport.nat.reach.reachability import (
     Allocation,
-    Answer,
     Behaviour,
+    DialBackResult,
     Dialled,
     Ipv6,
     Pattern,
@@ -32,21 +32,21 @@ KEEPS = Allocation(Pattern.PRESERVING)
 PORT = 4001
 
 
-def dialled(answer: Answer, *transports: str) -> tuple[Dialled, ...]:
+def dialled(answer: DialBackResult, *transports: str) -> tuple[Dialled, ...]:
     return tuple(Dialled(each, ("5.5.5.5", PORT), answer, 2) for each in transports)
 
 
 HOME = Reachability(
     udp=UdpKind(EI, APD, KEEPS, blocked=False, asked=3, answered=3),
     tcp_mapping=EI,
-    dialled=dialled(Answer.NOT_REACHED, "tcp", "udp"),
+    dialled=dialled(DialBackResult.NOT_REACHED, "tcp", "udp"),
     ipv6=Ipv6.NONE,
 )
 PUBLIC = replace(
     HOME,
     udp=replace(HOME.udp, mapping=Behaviour.NONE, filtering=EI),
     tcp_mapping=Behaviour.NONE,
-    dialled=dialled(Answer.REACHED, "tcp", "udp"),
+    dialled=dialled(DialBackResult.REACHED, "tcp", "udp"),
 )
 SYMMETRIC = replace(
     HOME,
@@ -61,7 +61,7 @@ BLOCKED = replace(HOME, udp=UdpKind(blocked=True, asked=3))
 NOTHING = Reachability()
 
 
-def told(reach: Reachability, **more: object) -> dict[str, Finding]:
+def told(reach: Reachability, **more: object) -> dict[str, ReachFinding]:
     found = findings(Situation(reach, PORT, **more))  # type: ignore[arg-type]
     by_code = {each.code: each for each in found}
     assert len(by_code) == len(found), "a code comes once"
@@ -94,12 +94,12 @@ def test_a_public_machine() -> None:
 
 @pytest.mark.parametrize(("open_one", "other"), [("tcp", "UDP"), ("udp", "TCP")])
 def test_half_open(open_one: str, other: str) -> None:
-    found = told(replace(PUBLIC, dialled=dialled(Answer.REACHED, open_one)))
+    found = told(replace(PUBLIC, dialled=dialled(DialBackResult.REACHED, open_one)))
     assert found["half-open"].hint == f"open {other} port {PORT} to this machine as well"
 
 
 def test_a_firewall_without_nat() -> None:
-    reach = replace(PUBLIC, dialled=dialled(Answer.NOT_REACHED, "tcp", "udp"))
+    reach = replace(PUBLIC, dialled=dialled(DialBackResult.NOT_REACHED, "tcp", "udp"))
     assert str(PORT) in told(reach)["firewalled"].hint
 
 
@@ -154,7 +154,7 @@ def test_port_mapping() -> None:
     assert not [code for code in told(HOME) if "map" in code and not code.startswith("strategy")]
 
 
-PUBLIC_BY_MAP = replace(HOME, dialled=dialled(Answer.REACHED, "tcp", "udp"))
+PUBLIC_BY_MAP = replace(HOME, dialled=dialled(DialBackResult.REACHED, "tcp", "udp"))
 
 
 def test_a_second_router() -> None:

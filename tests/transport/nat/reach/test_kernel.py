@@ -16,10 +16,10 @@ from shoal.transport.host.datagrams import Datagrams, datagrams
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import stun
-from shoal.transport.nat.reach.natkind import Observer, Request
+from shoal.transport.nat.reach.natkind import NatRequest, Observer
 from shoal.transport.nat.reach.probing import classify
 from shoal.transport.nat.reach.reachability import UdpKind
-from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage
 from shoal.transport.nat.reach.volunteer import Responder
 from tests.transport.nat.reach.test_natkind import TRUTH
 
@@ -56,9 +56,9 @@ async def kind_of(lab: KernelLab) -> UdpKind:
                 if answer is not None:
                     socket.send(answer, source)
 
-    async def ask_back(request: Request) -> bool:
+    async def ask_back(request: NatRequest) -> bool:
         socket = await server.datagrams(ips[request.peer], 0)
-        message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
+        message = StunMessage(MessageClass.INDICATION, bytes(12), nonce=request.nonce)
         sent = socket.send(stun.encode(message), request.place)
         socket.close()
         return sent

@@ -15,10 +15,10 @@ from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
 from shoal.transport.nat.reach import defaults
 from shoal.transport.nat.reach.linkedpeers import LinkedPeers
-from shoal.transport.nat.reach.offers import Offer
+from shoal.transport.nat.reach.offers import ObserverOffer
 
 pytestmark = pytest.mark.trio
-OFFER = Offer((4001,), dials=True)
+OFFER = ObserverOffer((4001,), dials=True)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.host.real import RealHost
 from shoal.transport.nat.reach import defaults
 from shoal.transport.nat.reach.looking import Looker
-from shoal.transport.nat.reach.stun import Kind, Message, decode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, decode
 
 pytestmark = pytest.mark.trio
 FIRST, SECOND = ("11.0.5.1", 1), ("11.0.5.2", 2)
@@ -23,18 +23,18 @@ class Port:
 
     def __init__(self) -> None:
         self.sent: list[Place] = []
-        self.network: Callable[[Message, Place], None] = lambda message, to: None
+        self.network: Callable[[StunMessage, Place], None] = lambda message, to: None
 
     def send(self, data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
         message = decode(data)
-        assert message is not None and message.kind is Kind.REQUEST
+        assert message is not None and message.kind is MessageClass.REQUEST
         self.sent.append(to)
         self.network(message, to)
         return True
 
 
-def success(message: Message, mapped: Place = HERE) -> Message:
-    return Message(Kind.SUCCESS, message.transaction, mapped=mapped)
+def success(message: StunMessage, mapped: Place = HERE) -> StunMessage:
+    return StunMessage(MessageClass.SUCCESS, message.transaction, mapped=mapped)
 
 
 async def test_views_of_each_observer(autojump_clock: object) -> None:
@@ -70,7 +70,7 @@ async def test_only_replies_of_the_observer_itself_count(
 async def test_finished_questions_leave_no_state(autojump_clock: object) -> None:
     port = Port()
     looker = Looker(RealHost(), port)
-    asked: list[Message] = []
+    asked: list[StunMessage] = []
     port.network = lambda message, to: asked.append(message)
     await looker.look([FIRST])
     assert not looker.on_answer(success(asked[0]), FIRST)

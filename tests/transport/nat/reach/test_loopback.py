@@ -12,8 +12,8 @@ from shoal.transport.nat.reach import asking, defaults, stun
 from shoal.transport.nat.reach.dialback import Awaited
 from shoal.transport.nat.reach.dialler import Dialler
 from shoal.transport.nat.reach.looking import Looker
-from shoal.transport.nat.reach.stun import Kind
-from shoal.transport.nat.reach.volunteer import Volunteer
+from shoal.transport.nat.reach.stun import MessageClass
+from shoal.transport.nat.reach.volunteer import ReachVolunteer
 from tests.transport.fleet import LOOPBACK, clock, make_node, running
 
 pytestmark = pytest.mark.trio
@@ -36,7 +36,7 @@ class Port:
 
 
 @asynccontextmanager
-async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, Volunteer]]:
+async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, ReachVolunteer]]:
     """An asker's link to a volunteer, with a record of received dial-backs."""
     host = RealHost()
     asker, server = make_node(1), make_node(2)
@@ -45,7 +45,7 @@ async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, Volunteer]
     looker = Looker(host, port)
     served = Port(await host.datagrams(LOOPBACK, 0))
     async with running(asker, server) as nursery:
-        volunteer = Volunteer(host, server.endpoint, served, Dialler(host, lambda _: LOOPBACK))
+        volunteer = ReachVolunteer(host, server.endpoint, served, Dialler(host, lambda _: LOOPBACK))
         await nursery.start(volunteer.run)
 
         async def hear() -> None:
@@ -53,7 +53,7 @@ async def two() -> AsyncIterator[tuple[object, Awaited, Port, Looker, Volunteer]
                 for data, source in await port.socket.receive():
                     message = stun.decode(data)
                     assert message is not None
-                    if message.kind is Kind.SUCCESS:
+                    if message.kind is MessageClass.SUCCESS:
                         looker.on_answer(message, source)
                     elif message.nonce is not None:
                         awaited.on_nonce(message.nonce, source)

@@ -11,9 +11,9 @@ from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.transport.identity import PeerId
 from shoal.transport.nat.reach import defaults, stun
-from shoal.transport.nat.reach.natkind import Ask, Classifier, Observer, Request
+from shoal.transport.nat.reach.natkind import Classifier, NatProbe, NatRequest, Observer
 from shoal.transport.nat.reach.reachability import Behaviour, Pattern, UdpKind
-from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage
 from tests.transport.nat.reach.gates import Liar, Volunteer, kind_of, volunteers
 
 EI = Behaviour.ENDPOINT_INDEPENDENT
@@ -176,8 +176,8 @@ async def test_two_liars_of_three_win(world: World) -> None:
 class Same(Volunteer):
     """Dials back from the port that was asked, which passes every NAT."""
 
-    async def send_back(self, request: Request) -> bool:
-        message = Message(Kind.INDICATION, bytes(12), nonce=request.nonce)
+    async def send_back(self, request: NatRequest) -> bool:
+        message = StunMessage(MessageClass.INDICATION, bytes(12), nonce=request.nonce)
         return self.sockets[0].send(stun.encode(message), request.place)
 
 
@@ -194,33 +194,35 @@ async def test_a_forgery_counts_without_the_check(
     assert found.filtering is not APD
 
 
-def asked_once(observers: int = 3) -> tuple[Classifier, list[Ask]]:
+def asked_once(observers: int = 3) -> tuple[Classifier, list[NatProbe]]:
     """A classifier that has sent every first request."""
     told = [Observer(PeerId(str(n)), f"11.{n}.0.1", (1, 2)) for n in range(observers)]
     numbers = iter(range(1000))
     core = Classifier(
         told, [5, 6, 7, 8], ["10.0.0.2"], entropy=lambda size: next(numbers).to_bytes(size), now=0.0
     )
-    return core, [deed for deed in core.poll(0.35) if isinstance(deed, Ask)]
+    return core, [deed for deed in core.poll(0.35) if isinstance(deed, NatProbe)]
 
 
-def answer_to(ask: Ask, mapped: tuple[str, int] | None, **changes: Any) -> bytes:
+def answer_to(ask: NatProbe, mapped: tuple[str, int] | None, **changes: Any) -> bytes:
     message = stun.decode(ask.data)
     assert message is not None
-    return stun.encode(replace(Message(Kind.SUCCESS, message.transaction, mapped), **changes))
+    return stun.encode(
+        replace(StunMessage(MessageClass.SUCCESS, message.transaction, mapped), **changes)
+    )
 
 
 FALSE = "66.66.66.66", 666
 
 
-def forge(core: Classifier, asks: list[Ask]) -> None:
+def forge(core: Classifier, asks: list[NatProbe]) -> None:
     """Send what an off-path attacker can, with guessed or known transaction ids."""
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, FALSE), ("66.66.66.66", ask.to[1]))
         core.on_datagram(ask.socket, answer_to(ask, FALSE), (ask.to[0], ask.to[1] + 7))
         core.on_datagram((ask.socket + 1) % 4, answer_to(ask, FALSE), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, FALSE, transaction=b"x" * 12), ask.to)
-        core.on_datagram(ask.socket, answer_to(ask, FALSE, kind=Kind.REQUEST), ask.to)
+        core.on_datagram(ask.socket, answer_to(ask, FALSE, kind=MessageClass.REQUEST), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, None), ask.to)
         core.on_datagram(ask.socket, answer_to(ask, FALSE)[:-1], ask.to)
 
@@ -250,12 +252,12 @@ def test_an_unsolicited_dial_back_does_not_count() -> None:
     core, asks = asked_once()
     for ask in asks:
         core.on_datagram(ask.socket, answer_to(ask, ("1.2.3.4", 9)), ask.to)
-    requests = [deed for deed in core.poll(0.4) if isinstance(deed, Request)]
+    requests = [deed for deed in core.poll(0.4) if isinstance(deed, NatRequest)]
     assert len(requests) == 3 + 3  # three known peers, and a stranger for each other socket
     for request in requests:
         core.on_sent(request.nonce, 1.0, sent=True)
         for nonce in b"?" * 16, b"", request.nonce + b"!":
-            data = stun.encode(Message(Kind.INDICATION, bytes(12), nonce=nonce))
+            data = stun.encode(StunMessage(MessageClass.INDICATION, bytes(12), nonce=nonce))
             core.on_datagram(0, data, ("99.0.0.1", 5))
     assert not core.done
     core.poll(core.wake_at)

@@ -1,17 +1,23 @@
 """Offers: their encoding, and the order of peers."""
 
 from shoal.transport.identity import PeerId
-from shoal.transport.nat.reach.offers import LinkedPeer, Offer, observers, parse_offer, spread
+from shoal.transport.nat.reach.offers import (
+    LinkedPeer,
+    ObserverOffer,
+    observers,
+    parse_offer,
+    spread,
+)
 
 
 def linked(ip: str, *ports: int) -> LinkedPeer:
-    return LinkedPeer(PeerId(ip), ip, Offer(ports, dials=True))
+    return LinkedPeer(PeerId(ip), ip, ObserverOffer(ports, dials=True))
 
 
 def test_the_wire_form() -> None:
-    offer = Offer((4001, 50000), dials=True)
+    offer = ObserverOffer((4001, 50000), dials=True)
     assert parse_offer(offer.header) == offer
-    assert parse_offer({}) == Offer()
+    assert parse_offer({}) == ObserverOffer()
 
 
 def test_distant_peers_come_first() -> None:

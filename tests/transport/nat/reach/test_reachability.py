@@ -2,27 +2,33 @@
 
 import pytest
 
-from shoal.transport.nat.reach.reachability import Answer, Behaviour, Dialled, Reachability, UdpKind
+from shoal.transport.nat.reach.reachability import (
+    Behaviour,
+    DialBackResult,
+    Dialled,
+    Reachability,
+    UdpKind,
+)
 
 TCP, UDP = ("11.0.0.1", 4001), ("11.0.0.1", 4002)
 
 
-def dialled(*answers: Answer) -> tuple[Dialled, ...]:
+def dialled(*answers: DialBackResult) -> tuple[Dialled, ...]:
     return tuple(Dialled("tcp", TCP, answer, 3) for answer in answers)
 
 
 @pytest.mark.parametrize(
     ("answers", "public"),
     [
-        ((Answer.REACHED, Answer.NOT_REACHED), True),
-        ((Answer.NOT_REACHED, Answer.UNKNOWN), False),
-        ((Answer.REACHED_BY_KNOWN,), False),
-        ((Answer.UNKNOWN,), None),
+        ((DialBackResult.REACHED, DialBackResult.NOT_REACHED), True),
+        ((DialBackResult.NOT_REACHED, DialBackResult.UNKNOWN), False),
+        ((DialBackResult.REACHED_BY_KNOWN,), False),
+        ((DialBackResult.UNKNOWN,), None),
         ((), None),
     ],
 )
 def test_a_node_that_strangers_reach_is_public(
-    answers: tuple[Answer, ...], public: bool | None
+    answers: tuple[DialBackResult, ...], public: bool | None
 ) -> None:
     assert Reachability(dialled=dialled(*answers)).public is public
 
@@ -30,14 +36,14 @@ def test_a_node_that_strangers_reach_is_public(
 def test_a_symmetric_nat_leaves_no_address_to_try() -> None:
     symmetric = UdpKind(Behaviour.ADDRESS_DEPENDENT)
     assert Reachability(udp=symmetric).public is False
-    assert Reachability(udp=symmetric, dialled=dialled(Answer.REACHED)).public is True
+    assert Reachability(udp=symmetric, dialled=dialled(DialBackResult.REACHED)).public is True
 
 
 def test_where_strangers_got_in() -> None:
     known = Reachability(
         dialled=(
-            Dialled("udp", UDP, Answer.REACHED, 3),
-            Dialled("tcp", TCP, Answer.REACHED_BY_KNOWN, 3),
+            Dialled("udp", UDP, DialBackResult.REACHED, 3),
+            Dialled("tcp", TCP, DialBackResult.REACHED_BY_KNOWN, 3),
         )
     )
     assert known.reached("udp") == (UDP,) and known.reached("tcp") == ()

@@ -8,12 +8,12 @@ from shoal.netsim.world import World
 from shoal.transport.errors import CallRefused
 from shoal.transport.host.datagrams import Datagrams, Place
 from shoal.transport.nat.reach import asking, defaults, stun
-from shoal.transport.nat.reach.dialback import Wanted
+from shoal.transport.nat.reach.dialback import WantedDialBack
 from shoal.transport.nat.reach.looking import Looker
 from shoal.transport.nat.reach.measuring import Mapped
-from shoal.transport.nat.reach.reachability import Answer, Behaviour, Ipv6, UdpKind
+from shoal.transport.nat.reach.reachability import Behaviour, DialBackResult, Ipv6, UdpKind
 from shoal.transport.nat.reach.service import Reach
-from shoal.transport.nat.reach.stun import Kind, Message
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage
 from tests.transport.nat.reach.swarm import (
     DIALBACK_PORT,
     PORT,
@@ -43,7 +43,7 @@ async def test_every_kind(world: World, kind: str) -> None:
     if "-" in kind and kind.partition("-")[0] in ("eim", "apdm"):  # these treat TCP as UDP
         assert bool(found.reached("tcp")) == (kind == "eim-eif")
     known = {item.answer for item in found.dialled if item.transport == "udp"}
-    assert (Answer.REACHED_BY_KNOWN in known) == (
+    assert (DialBackResult.REACHED_BY_KNOWN in known) == (
         filtering is Behaviour.ADDRESS_DEPENDENT and not mapping.symmetric
     )
 
@@ -267,7 +267,7 @@ async def forged_look(world: World) -> list[Place]:
         def overheard(data: bytes, to: Place, socket: Datagrams | None = None) -> bool:
             question = stun.decode(data)
             assert question is not None
-            forged = Message(Kind.SUCCESS, question.transaction, mapped=("6.6.6.6", 6))
+            forged = StunMessage(MessageClass.SUCCESS, question.transaction, mapped=("6.6.6.6", 6))
             node.reach.on_stun(stun.encode(forged), ("6.6.6.6", 6), node.udp._sockets[0])
             return send(data, to, socket)
 
@@ -304,7 +304,7 @@ async def test_a_paid_dial_back_is_reused_for_a_while(
     paid: list[int] = []
     asked = asking.ask
 
-    async def counting(link: asking.Peer, wanted: Wanted) -> bool:
+    async def counting(link: asking.DialBackPeer, wanted: WantedDialBack) -> bool:
         if wanted.place[0] in node.computer.addresses() and ":" in wanted.place[0]:
             paid.append(1)
         return await asked(link, wanted)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.transport.nat.reach import defaults, stun
-from shoal.transport.nat.reach.stun import Kind, Message, authentic, decode, encode
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, authentic, decode, encode
 
 KEY = b"VOkJxbRl1RmTxUk/WvJxBt"
 ID = bytes(range(12))
@@ -27,7 +27,7 @@ RESPONSE6 = bytes.fromhex("""
     1784c97c8292c275bfe3ed4180280004c8fb0b4c""")
 
 
-def read(data: bytes) -> Message:
+def read(data: bytes) -> StunMessage:
     found = decode(data)
     assert found is not None
     return found
@@ -35,7 +35,7 @@ def read(data: bytes) -> Message:
 
 def test_the_request_of_rfc_5769() -> None:
     found = read(REQUEST)
-    assert found.kind is Kind.REQUEST
+    assert found.kind is MessageClass.REQUEST
     assert found.username == b"evtj:h6vY"
     assert found.priority == 0x6E0001FF
     assert found.controlled == 0x932FF9B151263B36
@@ -54,12 +54,12 @@ def test_the_request_of_rfc_5769() -> None:
 )
 def test_the_responses_of_rfc_5769(data: bytes, place: tuple[str, int]) -> None:
     found = read(data)
-    assert (found.kind, found.mapped) == (Kind.SUCCESS, place)
+    assert (found.kind, found.mapped) == (MessageClass.SUCCESS, place)
     assert authentic(data, found, KEY)
 
 
-FULL = Message(
-    Kind.REQUEST,
+FULL = StunMessage(
+    MessageClass.REQUEST,
     ID,
     mapped=("2001:db8::1", 65535),
     username=b"us",
@@ -75,8 +75,8 @@ FULL = Message(
 )
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_messages_round_trip(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", MessageClass)
+def test_messages_round_trip(kind: MessageClass) -> None:
     message = replace(FULL, kind=kind)
     assert read(encode(message)) == replace(message, fingerprint=True)
 
@@ -99,7 +99,7 @@ def test_without_integrity_nothing_is_authentic() -> None:
 
 def test_attributes_behind_the_integrity_are_ignored() -> None:
     """An on-path attacker could append them."""
-    sealed = encode(Message(Kind.REQUEST, ID), KEY)[:-8]  # without the fingerprint
+    sealed = encode(StunMessage(MessageClass.REQUEST, ID), KEY)[:-8]  # without the fingerprint
     extra = bytes.fromhex("00250000")  # USE-CANDIDATE
     data = sealed[:2] + (len(sealed) + 4 - 20).to_bytes(2) + sealed[4:] + extra
     found = read(data)
@@ -108,7 +108,7 @@ def test_attributes_behind_the_integrity_are_ignored() -> None:
 
 
 def test_unknown_attributes_that_matter_are_named_in_the_refusal() -> None:
-    plain = encode(Message(Kind.REQUEST, ID))[:-8]
+    plain = encode(StunMessage(MessageClass.REQUEST, ID))[:-8]
     for kind, unknown in (0x7001, (0x7001,)), (0x0003, (3,)), (0xC001, ()):
         extra = kind.to_bytes(2) + bytes(2)
         data = plain[:2] + len(extra).to_bytes(2) + plain[4:] + extra
@@ -146,7 +146,9 @@ def test_bounds() -> None:
     more = most + most[:4]
     head = bytes.fromhex("0001") + len(more).to_bytes(2) + bytes.fromhex("2112a442") + ID
     assert decode(head + more) is None
-    assert decode(encode(Message(Kind.REQUEST, ID, padding=defaults.STUN_BYTES))) is None
+    assert (
+        decode(encode(StunMessage(MessageClass.REQUEST, ID, padding=defaults.STUN_BYTES))) is None
+    )
 
 
 @given(st.binary(max_size=200))
@@ -159,7 +161,9 @@ def test_garbage_is_none_or_a_message(data: bytes) -> None:
 
 
 def test_checks_have_the_integrity_of_browsers() -> None:
-    data = encode(Message(Kind.REQUEST, ID, username=b"a:b", priority=5), KEY, sha256=False)
+    data = encode(
+        StunMessage(MessageClass.REQUEST, ID, username=b"a:b", priority=5), KEY, sha256=False
+    )
     found = read(data)  # which checks the fingerprint
     assert found.fingerprint and found.integrity is not None and not found.integrity.sha256
     assert authentic(data, found, KEY) and not authentic(data, found, KEY + b"!")

@@ -4,7 +4,7 @@ import pytest
 
 from shoal.transport.host.datagrams import Place
 from shoal.transport.nat.reach import defaults, stun
-from shoal.transport.nat.reach.stun import Kind, Message, request
+from shoal.transport.nat.reach.stun import MessageClass, StunMessage, request
 from shoal.transport.nat.reach.volunteer import Responder
 from shoal.transport.rates import Rate, SourceRates
 
@@ -14,7 +14,7 @@ HERE = "11.0.0.9", 4567
 
 def ask(
     responder: Responder, data: bytes, source: Place = HERE, now: float = 0.0
-) -> Message | None:
+) -> StunMessage | None:
     message = stun.decode(data)
     assert message is not None
     answer = responder.answer(data, message, source, now)
@@ -26,26 +26,28 @@ def ask(
 def test_a_reply_contains_the_source(source: Place) -> None:
     answer = ask(Responder(), request(ID), source)
     assert answer is not None
-    assert (answer.kind, answer.transaction, answer.mapped) == (Kind.SUCCESS, ID, source)
+    assert (answer.kind, answer.transaction, answer.mapped) == (MessageClass.SUCCESS, ID, source)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Message(Kind.REQUEST, ID, username=b"a:b", padding=36),  # a check of hole punching
-        Message(Kind.SUCCESS, ID, mapped=HERE, padding=36),
-        Message(Kind.INDICATION, ID, padding=36),
-        Message(Kind.ERROR, ID, error=(420, ""), padding=36),
-        Message(Kind.REQUEST, ID),  # the answer would be larger
+        StunMessage(
+            MessageClass.REQUEST, ID, username=b"a:b", padding=36
+        ),  # a check of hole punching
+        StunMessage(MessageClass.SUCCESS, ID, mapped=HERE, padding=36),
+        StunMessage(MessageClass.INDICATION, ID, padding=36),
+        StunMessage(MessageClass.ERROR, ID, error=(420, ""), padding=36),
+        StunMessage(MessageClass.REQUEST, ID),  # the answer would be larger
     ],
 )
-def test_messages_without_a_reply(message: Message) -> None:
+def test_messages_without_a_reply(message: StunMessage) -> None:
     """Replies above all: two observers would talk to each other forever."""
     assert ask(Responder(), stun.encode(message)) is None
 
 
 def test_a_check_with_integrity_gets_no_reply() -> None:
-    data = stun.encode(Message(Kind.REQUEST, ID, padding=36), b"key")
+    data = stun.encode(StunMessage(MessageClass.REQUEST, ID, padding=36), b"key")
     assert ask(Responder(), data) is None
 
 
@@ -53,25 +55,29 @@ def test_a_reply_is_never_larger_than_its_request() -> None:
     """Checked for every size of request."""
     for padding in range(0, 60, 4):
         for source in HERE, ("2600::1", 1):
-            ask(Responder(), stun.encode(Message(Kind.REQUEST, ID, padding=padding)), source)
+            ask(
+                Responder(),
+                stun.encode(StunMessage(MessageClass.REQUEST, ID, padding=padding)),
+                source,
+            )
 
 
 def test_without_the_check_a_reply_is_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.transport.nat.reach.volunteer._is_larger", lambda *_: False)
     monkeypatch.setattr(defaults, "SMALLEST_ANSWER_BYTES", 0)
-    data = stun.encode(Message(Kind.REQUEST, ID))
-    answer = Responder().answer(data, Message(Kind.REQUEST, ID), HERE, 0.0)
+    data = stun.encode(StunMessage(MessageClass.REQUEST, ID))
+    answer = Responder().answer(data, StunMessage(MessageClass.REQUEST, ID), HERE, 0.0)
     assert answer is not None
     assert len(answer) > len(data)
 
 
 def test_unknown_attributes_are_named() -> None:
     extra = bytes.fromhex("70010000")
-    plain = stun.encode(Message(Kind.REQUEST, ID, padding=36))[:-8]
+    plain = stun.encode(StunMessage(MessageClass.REQUEST, ID, padding=36))[:-8]
     data = plain[:2] + (len(plain) + 4 - 20).to_bytes(2) + plain[4:] + extra
     answer = ask(Responder(), data)
     assert answer is not None
-    assert (answer.kind, answer.unknown) == (Kind.ERROR, (0x7001,))
+    assert (answer.kind, answer.unknown) == (MessageClass.ERROR, (0x7001,))
 
 
 def flood(responder: Responder) -> int:
