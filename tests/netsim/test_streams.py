@@ -29,7 +29,8 @@ def test_another_s_draws_change_nothing() -> None:
 
 def test_hash_seeds_do_not_matter() -> None:
     code = (
-        "from shoal.netsim.streams import Streams; print(Streams(7).get('alice', 'loss').random())"
+        "from shoal.netsim.streams import RandomStreams\n"
+        "print(RandomStreams(7).get('alice', 'loss').random())"
     )
     printed = {
         subprocess.run(
