@@ -126,7 +126,7 @@ def spelled_out(character: str) -> str:
 
 
 def _is_odd(character: str) -> bool:
-    """Return whether a character may not occur in a name."""
+    """Return whether a character is forbidden in a name."""
     if character in _INNER or is_hidden(character):
         return character not in _INNER
     return unicodedata.category(character)[0] not in "LM" and not character.isdecimal()

@@ -152,7 +152,8 @@ def _models(data: Path) -> "messages.ModelsView":
 
 
 def _model(data: Path, name: str) -> "messages.ShownModel":
-    """Ask the daemon for one model. If none runs, read the library on disk."""
+    """Return the description of one model from the daemon or, if no daemon is running, from the
+    library on disk."""
     from ...node.control.messages.models import ShowModel
     from ..client import request
 

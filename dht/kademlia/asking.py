@@ -137,7 +137,7 @@ class Asking:
         return link, reply
 
     def _answered(self, contact: Contact, link: Link) -> None:
-        """Store the network of a contact that answered, and update the routing table."""
+        """Record the IP network from which a contact has answered, and update the routing table."""
         self._met[contact.peer] = met_at(link.address[0]) or link.address[0]
         self._met.move_to_end(contact.peer)
         while len(self._met) > defaults.MET:

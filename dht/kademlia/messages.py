@@ -46,9 +46,9 @@ class Find(Message, frozen=True):
     serves: _Packed | None = None  # the asker's contact, if it serves the DHT itself
 
     def check(self) -> None:
-        """Check the texts and the contact, and reduce `most` to the limit.
+        """Check `kinds` and `serves`, and limit `most` to the largest allowed value.
 
-        Raises ValueError or BadMessage if one is invalid.
+        Raises ValueError or BadMessage if `kinds` or `serves` is invalid.
         """
         _check_printable(self.kinds)
         _check_contact(self.serves)

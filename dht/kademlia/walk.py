@@ -221,7 +221,7 @@ class Walk:
     def _release(self, now: float) -> None:
         """Queue the next held message of a background walk, if its node may be dialled now.
 
-        This waits until all earlier messages are answered, because the dial may then be
+        Does nothing while an earlier message is unanswered, because its reply may make the dial
         unnecessary.
         """
         while self._held and not self._parcels and not self._sent:

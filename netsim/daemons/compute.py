@@ -334,7 +334,8 @@ class Timed:
         return self._inner.choose(rows, sampling, position)
 
     def _pass(self, flops: float, size: float) -> None:
-        """Count the time for some floating point operations and for reading `size` bytes."""
+        """Add the time that `flops` floating point operations and reading `size` bytes take to the
+        simulated computing time."""
         self._watch.spent += max(flops / self._speed.flops, size / self._speed.bandwidth)
 
 

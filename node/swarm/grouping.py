@@ -169,9 +169,9 @@ class Grouping:
 
 
 def _by(peer: PeerId, words: str) -> str:
-    """Return words that name the peer that has revoked this node, and the source of the claim.
+    """Return a phrase that says which peer has revoked this node, and that `peer` has reported it.
 
-    `words` is the message of `peer`, such as `revoked by …`; it may be empty.
+    `words` is the message of `peer`, such as `revoked by …`. It may be empty.
     """
     by = words.removeprefix("revoked ")
     if by == f"by {peer}":

@@ -216,7 +216,7 @@ def key_key(number: int, part: int) -> str:
 
 
 def key_fact(sealed: Sealed) -> dict[str, object]:
-    """Return the value of the fact that contains a part of a rotation."""
+    """Return one sealed part of a key rotation as the value of a fact."""
     return sealed.fields()
 
 

@@ -80,7 +80,8 @@ class Rank(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Rank | None":
-        """Return the highest rank for a rank of a later version."""
+        """Return the highest known rank for an unknown value, which a later version of shoal may
+        send."""
         return cls.FIXED if isinstance(value, int) and value > cls.FIXED else None
 
 

@@ -71,7 +71,8 @@ class Comparison:
             known.comparing = False
 
     async def _compare(self, peer: PeerId, known: Neighbour) -> Collection[BucketAt]:
-        """Compare with a peer. Return the buckets that differ but were not compared this time."""
+        """Compare the feeds of this node with those of a peer. Return the buckets whose digests
+        differ, but whose heads were not compared this time."""
         waits = self.wanted.waits(peer, self._network.now(), known.turn)
         known.turn = False
         answer = await self._ask_digest(peer, known, roots=known.differed and not waits)

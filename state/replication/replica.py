@@ -47,7 +47,8 @@ class Taken:
 def by_feed(items: Iterable[Item], places: Iterable[Place]) -> dict[Place, list[Item]]:
     """Group items by their feed, in order. Items of feeds that are not in `places` are skipped.
 
-    Raises BadEntry if the peer that sent the items is to blame.
+    Raises BadEntry if an item is malformed in a way that only the peer that sent it can have
+    caused.
     """
     found: dict[Place, list[Item]] = {place: [] for place in places}
     for item in items:

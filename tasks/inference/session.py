@@ -188,8 +188,8 @@ class Failed(EpochMessage, frozen=True):
 
 
 class Quiet(EpochMessage, frozen=True):
-    """`session.quiet`: a stage no longer hears its neighbour `peer`, or (`quiet` False) hears it
-    again."""
+    """`session.quiet`: a stage no longer hears its neighbour `peer`. If `quiet` is False, it hears
+    the neighbour again."""
 
     peer: _Peer
     quiet: bool

@@ -1,5 +1,5 @@
-"""Does jobs of all nodes on this node: selects the next one, claims it, runs it, publishes its
-result.
+"""Worker of a node, which runs jobs of any node: it selects the next job, claims it, runs it, and
+publishes the result.
 
 The claim is on this node's disk before the work begins, and later contains the result. The node
 does one job at a time, and starts none while it has interactive requests. Spec: docs/spec/jobs.md.

@@ -156,8 +156,8 @@ class ConnectionAttempt:
     def _failure(self) -> DialFailed:
         """Return the most informative failure.
 
-        A refusal by the peer itself precedes a timeout. A timeout precedes an answer by another
-        peer, which may have the same address in another network.
+        A refusal by the peer itself takes precedence over a timeout, and a timeout over an answer
+        by another peer, which may have the same address in another network.
         """
         if not self._failures:
             return DialFailed("no-way", f"no address of `{self.peer}` is known that can be dialled")

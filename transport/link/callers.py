@@ -85,7 +85,7 @@ class Callers:
         return min((call.deadline for call in self.waiting), default=inf)
 
     def end(self) -> None:
-        """Raise the error with which the link has ended in all waiting tasks."""
+        """Fail all waiting tasks with the error that has ended the link."""
         for call in list(self.waiting):
             if (ended := self._ended()) is not None:
                 self._wake(call, outcome.Error(ended))

@@ -450,7 +450,8 @@ class Link:
 
     @property
     def attended(self) -> bool:
-        """Whether a component waits for the peer, so that its silence must be noticed at once."""
+        """Whether a component is waiting for the peer. If so, the peer's silence must be noticed at
+        once."""
         return self.busy or self._owner.is_watched(self.peer)
 
     def tick_soon(self) -> None:

@@ -125,9 +125,9 @@ class RelayPacer:
 
     @property
     def _grain(self) -> float:
-        """Number of bytes that are worth moving at once.
+        """Smallest number of bytes that are forwarded at once for one circuit.
 
-        A grain is so small that every share can have one within the burst, and so large that packet
+        It is so small that one burst serves every circuit at least once, and so large that packet
         headers do not cost more than the payload.
         """
         most = self._burst / (2 * max(2, len(self._shares)))

@@ -1,2 +1,2 @@
-"""The node's UDP port: demultiplexes datagrams by their first byte, passes on STUN, and provides
-byte streams over QUIC."""
+"""The node's UDP port: demultiplexes datagrams by their first byte, hands STUN messages to `nat/`,
+and provides byte streams over QUIC."""

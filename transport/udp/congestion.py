@@ -304,7 +304,8 @@ class DelayControl(QuicCongestionControl):
         )
 
     def _held(self, rtt: float) -> float:
-        """Return how many bytes the path holds if its round trip is `rtt` seconds."""
+        """Return the bandwidth-delay product of the path in bytes, for a round trip of `rtt`
+        seconds."""
         return self.rate * rtt
 
     def _set_window(self) -> None:

@@ -146,7 +146,7 @@ def switch(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """Read a text that has more than white space."""
+    """Return the value as a string. Raises ValueError if it is no string, or blank."""
     if not isinstance(value, str):
         raise ValueError(f"`{value}` is not a text; write it in quotes")
     if not value.strip():

@@ -86,9 +86,9 @@ class Permits(Protocol):
 class Checks(Generic[S]):
     """The connectivity checks of one side in one attempt.
 
-    `name` is the name of the attempt, which is the same on both sides. `secret` is the key with
-    which the peer signs its checks. `theirs` is the key for the checks of this side; it is None
-    until the peer's offer or reply has arrived. `permits` limits the datagrams that are sent.
+    `name` is the name of the attempt, which is the same on both sides. `secret` is this side's key:
+    the peer signs its checks with it. `theirs` is the peer's key: this side signs its checks with
+    it. It is None until the peer's offer or reply has arrived. `permits` limits the datagrams that are sent.
     `chosen` is the pair that both sides will use, or None. Times are seconds on the host's clock.
     """
 
