@@ -161,8 +161,8 @@ class Names:
         """Return all models that the text may mean, at most `NAME_MEANINGS`.
 
         They are sorted by the precedence of their source, then by the number of vouchers, most
-        first. The query to the DHT takes at most `timeout` seconds. Raises ModelError `bad-name` if the
-        text is invalid.
+        first. The query to the DHT takes at most `timeout` seconds. Raises ModelError `bad-name` if
+        the text is invalid.
         """
         asked = self._read(text)
         return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])

@@ -198,8 +198,8 @@ class Switch:
         return False
 
     def _write(self, to: Port, packet: bytes, when: float) -> float:
-        """Send a packet that was due at `when`. Return the clock's time after the packet has left, in
-        seconds."""
+        """Send a packet that was due at `when`. Return the clock's time after the packet has left,
+        in seconds."""
         try:
             os.write(to.descriptor, packet)
         except OSError:

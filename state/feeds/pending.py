@@ -180,8 +180,8 @@ class PendingChanges:
         return min(counts, default=defaults.EPOCH_ENTRIES)
 
     def removes(self, name: FeedName) -> bool:
-        """Return whether a pending change removes entries of a feed from the disk. Such a change also
-        removes the feed's stored proof."""
+        """Return whether a pending change removes entries of a feed from the disk. Such a change
+        also removes the feed's stored proof."""
         return name in self._limits or name.author in self._drops
 
     def proof(self, name: FeedName) -> Proof | None:

@@ -539,8 +539,8 @@ class Membership:
                 return
 
     def _jitter(self, seconds: float) -> float:
-        """Return `seconds` multiplied by a random factor from 0.75 to 1.25, so that nodes do not all
-        dial at once."""
+        """Return `seconds` multiplied by a random factor from 0.75 to 1.25, so that nodes do not
+        all dial at once."""
         return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
 
 

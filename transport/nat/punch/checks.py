@@ -88,8 +88,9 @@ class Checks(Generic[S]):
 
     `name` is the name of the attempt, which is the same on both sides. `secret` is this side's key:
     the peer signs its checks with it. `theirs` is the peer's key: this side signs its checks with
-    it. It is None until the peer's offer or reply has arrived. `permits` limits the datagrams that are sent.
-    `chosen` is the pair that both sides will use, or None. Times are seconds on the host's clock.
+    it. It is None until the peer's offer or reply has arrived. `permits` limits the datagrams that
+    are sent. `chosen` is the pair that both sides will use, or None. Times are seconds on the
+    host's clock.
     """
 
     def __init__(
