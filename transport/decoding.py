@@ -103,6 +103,7 @@ def typed(kind: type[M], value: object) -> M:
     return found
 
 
+_ERROR_CHARACTERS: Final = 200
 _BYTES: Final = (bytes,)  # without this, msgspec would accept base64 text in place of bytes
 _decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
 
@@ -135,13 +136,19 @@ def _checked(message: T) -> T:
         if isinstance(message, Message | Row):
             message.check()
     except ValueError as error:
-        raise Undecodable(str(error)) from None
+        raise Undecodable(_plain(error)) from None
     return message
 
 
 def _plain(error: Exception) -> str:
-    """Return the text of an error with a small first letter."""
+    """Return the text of an error with a small first letter.
+
+    msgspec quotes wrong values and unknown field names whole, so a long text, or one that is not
+    safe for terminals, is replaced.
+    """
     text = str(error)
+    if len(text) > _ERROR_CHARACTERS or not text.isprintable():
+        return "a value, or the name of a field, is not allowed"
     return text[:1].lower() + text[1:]
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -136,14 +136,14 @@ def custom_code(where: str) -> ModelError:
     )
 
 
-class _Blob(Message, frozen=True, forbid_unknown_fields=True):
+class _Blob(Message, frozen=True):
     """A file in an encoded manifest."""
 
     chunks: memoryview  # digests of 32 bytes each
     size: int
 
 
-class _Tensor(Message, frozen=True, forbid_unknown_fields=True):
+class _Tensor(Message, frozen=True):
     """A tensor in an encoded manifest."""
 
     chunks: memoryview  # digests of 32 bytes each
@@ -152,13 +152,21 @@ class _Tensor(Message, frozen=True, forbid_unknown_fields=True):
     shape: Annotated[tuple[int, ...], Meta(max_length=DIMS_LIMIT)]
 
 
-class _Manifest(Message, frozen=True, forbid_unknown_fields=True):
-    """An encoded manifest. The keys of its canonical bytes are in the order of these fields."""
+class _Manifest(Message, frozen=True):
+    """An encoded manifest. The keys of its canonical bytes are in the order of these fields.
+
+    An unknown field is refused because the bytes are then not canonical. An error of the decoder
+    would quote the field's name, which may have megabytes.
+    """
 
     config: Annotated[bytes, Meta(max_length=CONFIG_LIMIT)]  # JSON
     files: Annotated[dict[_Text, _Blob], Meta(max_length=len(FILE_LIMITS))]
-    format: Literal["shoal-model/1"]
+    format: Annotated[str, Meta(max_length=len(FORMAT))]
     tensors: Annotated[tuple[_Tensor, ...], Meta(max_length=TENSORS_LIMIT)]
+
+    def check(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"expected the format `{FORMAT}`")
 
 
 @dataclass(frozen=True, slots=True)

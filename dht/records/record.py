@@ -147,7 +147,7 @@ def time_code(record: Record, wall: float) -> str:
 def _read(author: PeerId, packed: bytes, sealed: bytes) -> Record:
     """Decode the signed bytes of a record. Raises BadRecord if they are malformed."""
     try:
-        fields = decode(packed, limit=_BODY_LIMIT)
+        fields = decode(packed, limit=_BODY_LIMIT, once=True)
         head = typed(_Head, fields)
     except Undecodable as error:
         raise BadRecord("bad-type", f"invalid record: {error}") from None

@@ -36,12 +36,13 @@ class Finding:
         endpoint: Endpoint,
         liveness: Liveness,
         links: Mapping[PeerId, Link],
-        allows: Callable[[Link, int], bool],
+        allows: Callable[[PeerId, int, bool], bool],
     ) -> None:
         """Create the questions and their message handlers.
 
-        `allows` returns whether the peer of a link may ask about this number of further members
-        now.
+        `allows` returns whether a peer may ask about this number of members now. Its last argument
+        says whether the question is the peer's own; the others come from peers of that peer, and
+        must not use up what the peer may ask for itself.
         """
         self._endpoint = endpoint
         self._liveness = liveness
@@ -151,15 +152,13 @@ class Finding:
 
     async def _on_find(self, call: Call) -> Answer:
         """Find signatures of members for a peer, over this node's links or through witnesses."""
-        asker, too_often = self._endpoint.link(call.peer), "such questions come too often"
-        if asker is None or not self._allows(asker, 1):
-            return Refusal("too-often", too_often)
+        asker = self._endpoint.link(call.peer)
         try:
             ident, number, further, peers = read_find(call.payload)
         except BadRecord as error:
             return blame(asker, error)
-        if not self._allows(asker, len(peers) - 1):
-            return Refusal("too-often", too_often)
+        if asker is None or not self._allows(call.peer, len(peers), further):
+            return Refusal("too-often", "such questions come too often")
         places = {peer: place for place, peer in enumerate(peers)}
 
         def found(peer: PeerId, proof: bytes) -> None:

@@ -19,7 +19,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.networks import is_public, owner
-from ...transport.rates import Bucket, Rate
+from ...transport.rates import Bucket, Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
@@ -58,7 +58,12 @@ class Probing:
         self._told: set[PeerId] = set()  # peers in our last report
         self._told_at = -defaults.TELL_S
         self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
-        self._paces: dict[Link, dict[str, Bucket]] = {}
+        # By peer and not by link, so that a peer that connects again does not start anew.
+        self._reports = Rates(Rate(*defaults.LINKS_TOLD))
+        self._finds = Rates(Rate(*defaults.FINDS))
+        self._forwarded = Rates(Rate(*defaults.FINDS))
+        self._gathers = Rates(Rate(*defaults.QUESTIONS))
+        self._proofs = Rates(Rate(*defaults.PROOFS))
         self._news = trio.Event()
         self._dialling = trio.CapacityLimiter(1)
         self._finding = Finding(endpoint, self.liveness, self._links, self._allows_finds)
@@ -94,7 +99,6 @@ class Probing:
 
     def ended(self, link: Link) -> None:
         """Remove a link that has ended."""
-        self._paces.pop(link, None)
         if self._links.get(link.peer) is link:
             del self._links[link.peer]
             self.liveness.unlinked(link.peer, self._host.now())
@@ -189,7 +193,7 @@ class Probing:
 
     def _on_links(self, call: Call) -> Answer:
         link, now = self._endpoint.link(call.peer), self._host.now()
-        if link is None or not self._allows(link, "links", defaults.LINKS_TOLD, now):
+        if link is None or not self._reports.take(call.peer, now):
             return Refusal("too-often", "reports on links come too often")
         try:
             whole, has, lost = read_links(call.payload)
@@ -199,14 +203,9 @@ class Probing:
         self.wake()
         return Reply()
 
-    def _allows(
-        self, link: Link, what: str, rate: tuple[float, float], now: float, count: int = 1
-    ) -> bool:
-        paces = self._paces.setdefault(link, {})
-        return paces.setdefault(what, Bucket(Rate(*rate), now)).take(now, count)
-
-    def _allows_finds(self, link: Link, members: int) -> bool:
-        return self._allows(link, "find", defaults.FINDS, self._host.now(), members)
+    def _allows_finds(self, peer: PeerId, members: int, further: bool) -> bool:
+        rates = self._finds if further else self._forwarded
+        return rates.take(peer, self._host.now(), members)
 
     # Checks.
 
@@ -290,7 +289,7 @@ class Probing:
         The questions that other peers ask soon afterwards are answered by the same signatures.
         """
         asker, now = self._endpoint.link(call.peer), self._host.now()
-        if asker is None or not self._allows(asker, "gather", defaults.QUESTIONS, now):
+        if asker is None or not self._gathers.take(call.peer, now):
             return Refusal("too-often", "such questions come too often")
         try:
             nonce, peers = read_gather(call.payload)
@@ -320,7 +319,7 @@ class Probing:
         """Reply to a peer with this node's signature over the peer's nonce, which proves that it is
         live."""
         asker = self._endpoint.link(call.peer)
-        if asker is None or not self._allows(asker, "prove", defaults.PROOFS, self._host.now()):
+        if asker is None or not self._proofs.take(call.peer, self._host.now()):
             return Refusal("too-often", "such questions come too often")
         if len(call.payload) != defaults.NONCE_BYTES:
             return blame(asker, BadRecord("a nonce to sign has a wrong size"))

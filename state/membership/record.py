@@ -167,7 +167,7 @@ def peek(sealed: bytes) -> tuple[PeerId, int]:
     try:
         public_key, _, body = split(sealed, defaults.RECORD_BYTES)
         author = peer_id_of(public_key)
-        fields = decode(body, limit=defaults.RECORD_BYTES)
+        fields = decode(body, limit=defaults.RECORD_BYTES, once=True)
     except (TransportError, Undecodable, ValueError):
         raise Forged("malformed record") from None
     return author, _typed(_Seq, fields).seq
@@ -198,7 +198,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
     Raises BadRecord if one is invalid.
     """
     try:
-        said = _typed(_Body, decode(body, limit=defaults.RECORD_BYTES))
+        said = _typed(_Body, decode(body, limit=defaults.RECORD_BYTES, once=True))
     except Undecodable as error:
         raise BadRecord(f"malformed record: {error}") from None
     return MemberRecord(

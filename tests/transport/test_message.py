@@ -7,7 +7,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgpack
 import pytest
@@ -145,6 +145,21 @@ def test_repeated_keys_of_what_is_signed_are_refused() -> None:
 
 def test_a_number_that_is_not_finite_is_left_to_check() -> None:
     assert math.isnan(of_bytes({"count": 1, "rate": math.nan}).rate)
+
+
+class Strict(Message, frozen=True, forbid_unknown_fields=True):
+    word: Literal["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"word": "x" * 10_000}, {"x" * 10_000: 1}, {"\x1b[2J": 1}, {"word": "\x1b[2J"}],
+)  # fmt: skip
+def test_an_error_quotes_nothing_long_or_unprintable(data: dict[str, object]) -> None:
+    with pytest.raises(Undecodable) as raised:
+        read(Strict, msgpack.packb(data), limit=1 << 20)
+    text = str(raised.value)
+    assert len(text) <= 300 and text.isprintable()
 
 
 @pytest.mark.parametrize("name", DECODER_BOMBS)

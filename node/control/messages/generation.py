@@ -19,7 +19,7 @@ class AskForText(Ask[Reply, Event]):
     raw: bool = False
     temperature: Annotated[float, Number(0.0, 100.0)] = 0.0
     top_k: Annotated[int, Whole(0, 2**31)] = 0
-    top_p: Annotated[float, Number(0.0, 1.0)] = 1.0
+    top_p: Annotated[float, Number(1e-9, 1.0)] = 1.0
     seed: Annotated[int, Whole(0, 2**64 - 1)] | None = None
     stop: Annotated[tuple[Annotated[str, TextBound(NAME_LIMIT)], ...], Items(0, STOP_LIMIT)] = ()
 

@@ -1,6 +1,7 @@
 """Members without a link to every node: reports, proofs, doubts and lies about them."""
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -238,6 +239,42 @@ async def test_a_flood_is_refused(
     if not isinstance(other, (Reply, Refusal)):
         other = await other
     assert getattr(other, "code", "") != "too-often"
+
+
+def find(node: FakeNode, by: PeerId, further: bool) -> Callable[[], Awaitable[Any]]:
+    payload = encode_find(7, NONCE, further, [PeerId("nobody")])
+
+    async def ask() -> Any:
+        answer = node.endpoint.serve(by, "live.find", payload)
+        return getattr(answer if isinstance(answer, Reply | Refusal) else await answer, "code", "")
+
+    return ask
+
+
+@pytest.mark.trio
+async def test_questions_that_a_peer_forwards_do_not_use_up_its_own(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    forwarded = find(nodes[0], nodes[1].peer, False)
+    while await forwarded() != "too-often":
+        pass
+    assert await find(nodes[0], nodes[1].peer, True)() != "too-often"
+
+
+@pytest.mark.trio
+async def test_a_peer_that_connects_again_may_ask_no_more(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    nodes = await star(net, 1, 2)
+    ask = find(nodes[0], nodes[1].peer, True)
+    while await ask() != "too-often":
+        pass
+    nodes[0].endpoint.cut(nodes[1].peer, "gone")
+    net.connect(nodes[1].endpoint, nodes[0].endpoint)
+    await trio.sleep(0.05)
+    assert nodes[0].endpoint.link(nodes[1].peer) is not None
+    assert await ask() == "too-often"
 
 
 @pytest.mark.trio
