@@ -61,7 +61,7 @@ async def round_trips(pipe: ChannelByteStream, other: ChannelByteStream, count: 
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    from shoal.transport.browser.bridge import Carrier, open_bridge
+    from shoal.transport.browser.bridge import Carrier, FarEnd, open_bridge
 
     host = RealHost()
     a, b = [await host.datagrams(LOOPBACK, 0) for _ in range(2)]
@@ -77,8 +77,7 @@ async def measure(rounds: int) -> dict[str, float]:
             carrier = Carrier(
                 bridge,
                 server=server,
-                fingerprint=bridge.fingerprint,
-                sctp_port=5000,
+                far=FarEnd(bridge.fingerprint, 5000),
                 send=lambda data, port=port, to=to: port.send(data, (LOOPBACK, to.port)),
                 settled=lambda: None,
             )

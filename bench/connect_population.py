@@ -39,7 +39,7 @@ from worlds.town import Meeting, Town, meet
 from shoal.netsim.host import Host
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import Draw, Population, VolunteerKind, build, draw, load
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 from shoal.netsim.trace.trace import SENT, Trace
 from shoal.netsim.world import World
 from shoal.transport.relay.defaults import BURST_S
@@ -296,7 +296,7 @@ def ways(lines: Sequence[dict[str, Any]]) -> str:
 def measure(seeds: int, people: int, pairs: int, path: Path | None, jobs: int) -> list[Figures]:
     """Return one line per seed, as `netsim.seeds.measure` keeps them; several in parallel."""
     settings = {"bench": "connect_population", "people": people, "pairs": pairs}
-    ledger = Ledger(path, settings)
+    ledger = SeedLines(path, settings)
     missing = [seed for seed in range(seeds) if seed not in ledger]
     if jobs <= 1:
         for seed in missing:

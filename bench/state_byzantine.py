@@ -32,7 +32,7 @@ from worlds.replicanode import ReplicaNode, at_once
 from worlds.replicas import Swarm
 from worlds.twofaced import ACTS, MOODS, PLOTS, TwoFaced
 
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 from shoal.state import defaults
 from shoal.state.feeds.entry import Entry
 from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
@@ -155,7 +155,7 @@ def exceeded(node: ReplicaNode) -> int:
 
 
 def run(seeds: list[int], defended: bool, path: Path | None, jobs: int) -> list[Figures]:
-    ledger = Ledger(path, {"bench": "state_byzantine", "most": MOST, "defended": defended})
+    ledger = SeedLines(path, {"bench": "state_byzantine", "most": MOST, "defended": defended})
     left = [seed for seed in seeds if seed not in ledger]
     with Pool(jobs, maxtasksperchild=20) as pool:
         found = pool.imap(partial(one, defended=defended), left)

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from worlds.claims import JOBS, TWINS, Sim
 
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 
 MEASURES = ("state", "netsim", "transport/identity.py", "transport", "bench/worlds/claims.py")
 
@@ -99,7 +99,7 @@ def main() -> int:
     args = parser.parse_args()
     seeds, jobs, twins = (1, 200, 0) if args.quick else (args.seeds, args.jobs, TWIN_SEEDS)
     wanted = list(range(1, 1 + seeds))
-    ledger = Ledger(args.out, {"bench": "state_claims", "network": "light", "jobs": jobs})
+    ledger = SeedLines(args.out, {"bench": "state_claims", "network": "light", "jobs": jobs})
     lacking = [seed for seed in wanted if seed not in ledger]
     with Pool(args.j) as pool:
         measured = pool.imap(partial(one, jobs=jobs, twins=twins), lacking)

@@ -34,7 +34,7 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.faults import Faults
 from shoal.netsim.host import Host
 from shoal.netsim.network.link import LinkSpec, PipeSpec
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 from shoal.netsim.world import World
 from shoal.state.membership.membership import Membership
 from shoal.transport.address import Address
@@ -334,7 +334,7 @@ def result_of(ends: Sequence[Figures], losses: Sequence[Figures]) -> dict[str, A
 
 def measure(work: Any, seeds: int, settings: Figures, path: Path | None, jobs: int) -> Any:
     """Return one line per seed, several in parallel."""
-    ledger = Ledger(path, settings)
+    ledger = SeedLines(path, settings)
     missing = [seed for seed in range(seeds) if seed not in ledger]
     with ProcessPoolExecutor(jobs) as pool:
         running = {seed: pool.submit(work, seed) for seed in missing}

@@ -27,7 +27,7 @@ from typing import Final
 from worlds.replicanode import ReplicaNode
 from worlds.replicas import Swarm
 
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 from shoal.state import defaults
 
 MEASURES = (
@@ -111,7 +111,7 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (40, 1) if args.quick else (100, args.seeds)
-    ledger = Ledger(
+    ledger = SeedLines(
         args.out, {"bench": "state_heal", "nodes": nodes, "cut_s": CUT_S, "write_s": WRITE_S}
     )
     left = [seed for seed in range(seeds) if seed not in ledger]

@@ -28,7 +28,7 @@ from worlds.keymill import KeyMill
 from worlds.replicanode import ReplicaNode, at_once
 from worlds.replicas import Swarm
 
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 from shoal.state import defaults
 from shoal.state.replication.authors import Authors
 from shoal.state.replication.replica import Replica
@@ -134,7 +134,7 @@ def whole(honest: list[ReplicaNode], written: dict[ReplicaNode, dict[str, Any]])
 
 
 def run(seeds: int, share: int, defended: bool, path: Path | None, jobs: int) -> list[Figures]:
-    ledger = Ledger(path, {"bench": "state_keys", "share": share, "defended": defended})
+    ledger = SeedLines(path, {"bench": "state_keys", "share": share, "defended": defended})
     left = [seed for seed in range(seeds) if seed not in ledger]
     with Pool(jobs, maxtasksperchild=1) as pool:
         found = pool.imap(partial(one, share=share, defended=defended), left)

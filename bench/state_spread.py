@@ -25,7 +25,7 @@ from typing import Final
 from worlds.lightlane import FRAME_BYTES
 from worlds.replicas import Swarm
 
-from shoal.netsim.seeds import Figures, Ledger
+from shoal.netsim.seeds import Figures, SeedLines
 
 MEASURES = ("state", "netsim", "transport", "bench/worlds/lightlane.py", "bench/worlds/replicas.py")
 
@@ -92,7 +92,7 @@ def main() -> int:
     parser.add_argument("-j", type=int, default=1, help="seeds in parallel (1)")
     args = parser.parse_args()
     nodes, seeds = (250, 1) if args.quick else (1_000, args.seeds)
-    ledger = Ledger(args.out, {"bench": "state_spread", "nodes": nodes, "changes": CHANGES})
+    ledger = SeedLines(args.out, {"bench": "state_spread", "nodes": nodes, "changes": CHANGES})
     left = [seed for seed in range(seeds) if seed not in ledger]
     with Pool(args.j, maxtasksperchild=1) as pool:
         found = pool.imap(partial(one, nodes=nodes), left)
