@@ -218,3 +218,12 @@ def test_caching_verified_records_takes_little_memory(
     finally:
         tracemalloc.stop()
     assert (taken < 12e6) is defended
+
+
+def test_a_record_with_a_repeated_key_is_refused() -> None:
+    """Implementations would differ in which value counts."""
+    fields = {"kind": "blob", "made": 5, "ttl": 60, "root": ROOT, "size": 1, "chunks": 1}
+    body = msgpack.packb(fields)
+    twice = bytes([body[0] + 1]) + body[1:] + msgpack.packb("ttl") + msgpack.packb(61)
+    with pytest.raises(BadRecord):
+        open_record(seal(ALICE, DOMAIN, twice))

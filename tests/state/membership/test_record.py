@@ -203,3 +203,13 @@ def test_the_authors_peer_id_is_not_repeated_in_its_addresses() -> None:
     assert decode_record(peer, body) == record
     bare = body.replace(b"/p2p/" + relay.encode(), b"/p2p/" + b"x" * len(relay))
     assert len(decode_record(peer, bare).addresses) == 2, "invalid addresses are left out as before"
+
+
+def test_a_record_with_a_repeated_key_is_refused() -> None:
+    """Implementations would differ in which value counts."""
+    body = encode_record(MemberRecord(ALICE.peer, 7, ()))
+    twice = bytes([body[0] + 1]) + body[1:] + msgpack.packb("seq") + msgpack.packb(8)
+    with pytest.raises(BadRecord):
+        decode_record(ALICE.peer, twice)
+    with pytest.raises(Forged):
+        peek(seal(ALICE, DOMAIN, twice))

@@ -125,6 +125,7 @@ def test_the_first_kind_of_a_union_that_fits() -> None:
         ({"temperature": "1"}, "`temperature` is not a number from 0 to 100"),
         ({"temperature": 10**400}, "`temperature` is not a number from 0 to 100"),
         ({"top_p": float("nan")}, "`top_p` is not a number from 1e-09 to 1"),
+        ({"top_p": 0}, "`top_p` is not a number from 1e-09 to 1"),
         ({"seed": 2**64}, "`seed` is not a whole number from 0 to"),
         ({"stop": "x"}, "`stop` is not a list of 0 to 16 items"),
         ({"stop": ["x"] * 17}, "`stop` is not a list of 0 to 16 items"),
