@@ -116,7 +116,7 @@ class SecureStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether a relay has ended the stream because a limit of the circuit was reached.
+        """Whether a relay has ended the stream because the time of the circuit was over.
 
         Both ends may still be alive then.
         """

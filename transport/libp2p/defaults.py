@@ -58,6 +58,7 @@ SILENT_S: Final = 40.0
 """A connection that stays open for a reservation is pinged after `PING_S` seconds of silence, and
 closed after `SILENT_S` seconds."""
 DIAL_S: Final = 15.0
+CIRCUIT_BYTES: Final = 128 * KIB
 CIRCUITS: Final = 8
 """Largest number of concurrent circuits through one libp2p relay."""
 RENEW: Final = 0.5

@@ -102,9 +102,8 @@ class HopService:
         return wire.hop_status(wire.OK, allowance=self._allowance(), reservation=body)
 
     def _allowance(self) -> CircuitLimit:
-        """Return the limits of a stranger's circuit."""
-        limits = self._book.limits
-        return CircuitLimit(int(limits.stranger_s), limits.stranger_bytes)
+        """Return the limits of a circuit."""
+        return CircuitLimit(int(self._book.limits.stranger_s), self._limits.circuit_bytes)
 
     async def _connect(self, connection: Libp2pConnection, stream: MuxStream, peer: str) -> None:
         """Serve CONNECT: open a circuit in the book, and carry it."""
@@ -183,14 +182,23 @@ class HopService:
             if source.at_end:
                 sink.end()
                 return
-            while not (room := circuit.room(self._host.now())):
-                if (code := circuit.over(self._host.now())) is not None:
-                    raise Fault(code)
-                await trio.sleep(circuit.pause())
-            data = await source.receive(min(room, _CHUNK))
+            data = await source.receive(await self._wait_for_room(circuit))
             if not circuit.spend(len(data), self._host.now()):
-                raise Fault("limit")
+                raise Fault("expired")
             await sink.send(data)
+
+    async def _wait_for_room(self, circuit: Circuit) -> int:
+        """Return how many bytes may be copied now, at least 1. Raises Fault at a limit."""
+        while True:
+            now = self._host.now()
+            left = self._limits.circuit_bytes - circuit.carried
+            if left <= 0:
+                raise Fault("limit")
+            if circuit.over(now):
+                raise Fault("expired")
+            if room := circuit.room(now):
+                return min(room, left, _CHUNK)
+            await trio.sleep(circuit.pause())
 
 
 def _asker(connection: Libp2pConnection) -> Asker:

@@ -47,5 +47,7 @@ class Libp2pLimits:
     """Largest size of a call's request, and of its reply, in bytes."""
     call_s: float = defaults.CALL_S
     """Time limit of a call in seconds. The handler may use half of it."""
+    circuit_bytes: int = defaults.CIRCUIT_BYTES
+    """Bytes that a circuit between two libp2p peers may carry in both directions together."""
     circuits: int = defaults.CIRCUITS
     """Largest number of concurrent circuits through one libp2p relay."""

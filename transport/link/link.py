@@ -426,7 +426,7 @@ class Link:
         If the link has no path, the report is made at once. If there is a path but the peer is
         silent, it waits until the silence is as long as the one after which other paths are
         dropped, because relays are slow at times. If a relay has ended the circuit because its
-        limit was reached, the peer is most likely alive and a new circuit opens within a second;
+        time was over, the peer is most likely alive and a new circuit opens within a second;
         the report waits that long.
         """
         if not self._paths.missing:

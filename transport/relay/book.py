@@ -25,7 +25,6 @@ from ..limits import Sources
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
 from .pacer import RelayPacer, Share
 
-LIMIT: Final = "limit"  # code of a circuit that has carried as many bytes as it may
 EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
 LEAST_PAUSE_S: Final = 0.0005
 """Shortest pause before the node's bandwidth caps are queried again, in seconds."""
@@ -73,8 +72,6 @@ class Terms:
     """Time at which the source became a member; 0 for a stranger."""
     deadline: float
     """Time at which the circuit must end."""
-    most: int | None
-    """Bytes that the circuit may carry; None if only the rate limits it."""
     stranger: str | None
     """The source's IP address if either end is a stranger, otherwise None."""
 
@@ -116,7 +113,6 @@ class Circuit:
         self.opened = terms.opened
         self.since = terms.since
         self.deadline = terms.deadline
-        self.most = terms.most
         self.stranger = terms.stranger
         self.carried = 0
         self.reservation = target
@@ -134,15 +130,14 @@ class Circuit:
     def room(self, now: float) -> int:
         """Return how many bytes may be moved now.
 
-        If the result is 0, the circuit has reached a limit (`over`), or bytes may be moved after
-        `pause`.
+        If the result is 0, the circuit has ended (`over`), or bytes may be moved after `pause`.
         """
-        if self.over(now) is not None:
+        if self.over(now):
             return 0
         found = self._share.room(now)
         if found and self._book.shaper is not None:
             found = self._under_caps(self._book.shaper, found, now)
-        return found if self.most is None else min(found, self.most - self.carried)
+        return found
 
     def _under_caps(self, shaper: Shaper, most: int, now: float) -> int:
         """Return how many of `most` bytes the node's bandwidth caps allow now."""
@@ -156,11 +151,9 @@ class Circuit:
         return most
 
     def spend(self, n: int, now: float) -> bool:
-        """Count `n` moved bytes. Return False if they exceed a limit; the caller must then close
-        the circuit."""
-        if not self._open or now >= self.deadline:
-            return False
-        if self.most is not None and self.carried + n > self.most:
+        """Count `n` moved bytes. Return False if the circuit has ended; the caller must then close
+        it."""
+        if self.over(now):
             return False
         self.carried += n
         self._share.spend(n + PIECE_COST)
@@ -174,12 +167,9 @@ class Circuit:
         """Return the seconds after which to call `room` again."""
         return self._again or self._share.pause()
 
-    def over(self, now: float) -> str | None:
-        """Return the code of the limit that the circuit has reached (`limit`, `expired`), or
-        None."""
-        if not self._open or now >= self.deadline:
-            return EXPIRED
-        return LIMIT if self.most is not None and self.carried >= self.most else None
+    def over(self, now: float) -> bool:
+        """Return whether the circuit has been closed or has reached its deadline."""
+        return not self._open or now >= self.deadline
 
     def on_cut(self, callback: Callable[[], None]) -> None:
         """Set the callback that is called when the circuit is closed in favour of another one."""
@@ -296,9 +286,8 @@ class RelayBook:
             return self._refuse("too-many-circuits")
         limits = self.limits
         deadline = now + (limits.member_s if trusted else limits.stranger_s)
-        most = None if trusted else limits.stranger_bytes
         share = self._pacer.join(MEMBER_WEIGHT if trusted else 1)
-        terms = Terms(now, since, deadline, most, stranger)
+        terms = Terms(now, since, deadline, stranger)
         circuit = Circuit(self, source, held, terms, share)
         self._enter(circuit)
         return circuit

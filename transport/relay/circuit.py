@@ -14,7 +14,7 @@ from ..identity import PeerId
 from ..lane import frame as wire
 from ..lane.frame import Fault
 from ..link.stream import Stream
-from .book import EXPIRED, LIMIT
+from .book import EXPIRED
 from .defaults import AHEAD_BYTES, LOW_BYTES, PREFACE_BYTES
 from .vouch import Vouched, read_vouched
 
@@ -58,8 +58,8 @@ class CircuitByteStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the relay has ended the circuit because its time or its bytes were used up."""
-        return self.failure in (EXPIRED, LIMIT)
+        """Whether the relay has ended the circuit because its time was over."""
+        return self.failure == EXPIRED
 
     @property
     def remote(self) -> Place:

@@ -10,7 +10,6 @@ RATE: Final = 64_000
 RESERVATION_S: Final = 3600.0
 RESERVATIONS: Final = 128
 RESERVATIONS_PER_SUBNET: Final = 8
-STRANGER_BYTES: Final = 128 * KIB
 STRANGER_S: Final = 120.0
 MEMBER_S: Final = 24 * 3600.0
 STRANGER_TURN_S: Final = 20.0
@@ -60,10 +59,8 @@ class RelayLimits:
     """Largest number of concurrent reservations."""
     reservations_per_subnet: int = RESERVATIONS_PER_SUBNET
     """Largest number of concurrent reservations from one /24 (IPv4) or /64 (IPv6)."""
-    stranger_bytes: int = STRANGER_BYTES
-    """Bytes that a circuit with a stranger at either end may carry in both directions together."""
     stranger_s: float = STRANGER_S
-    """Longest duration of such a circuit, in seconds."""
+    """Longest duration of a circuit with a stranger at either end, in seconds."""
     stranger_turn_s: float = STRANGER_TURN_S
     """Seconds after which a stranger's circuit may be closed in favour of another stranger's, if
     there are too many."""

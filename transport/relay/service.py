@@ -142,11 +142,8 @@ class RelayService:
         if isinstance(got, str):
             return Refusal(got, "the reservation was refused")
         limits = self.book.limits
-        most = None if got.member else limits.stranger_bytes
         lasts = limits.member_s if got.member else limits.stranger_s
-        return Reply(
-            {"ttl": limits.reservation_s, "bytes": most, "seconds": lasts, "seen": list(seen)}
-        )
+        return Reply({"ttl": limits.reservation_s, "seconds": lasts, "seen": list(seen)})
 
     def _on_release(self, call: Call) -> Reply:
         """Handle `relay.release`: remove the caller's reservation."""
@@ -255,8 +252,7 @@ class RelayService:
 
     async def _join(self, circuit: Circuit, near: Stream, here: Link, there: Link) -> None:
         """Open the stream to the target, and copy bytes until both directions have ended."""
-        bulk = circuit.most is not None
-        priority = Priority.BULK if bulk else max(near.priority, Priority.ACTIVATION)
+        priority = max(near.priority, Priority.ACTIVATION)
         header = {"peer": circuit.source, "seen": list(seen_at(here))}
         try:
             far = await there.open_stream("relay.accept", header, priority=priority)
@@ -313,8 +309,8 @@ class RelayService:
                 now = self._host.now()
                 room = circuit.room(now)
                 if not room:
-                    if (code := circuit.over(now)) is not None:
-                        return code
+                    if circuit.over(now):
+                        return EXPIRED
                     await trio.sleep(circuit.pause())
                 elif self._move(circuit, source, target, min(room, PIECE_BYTES)):
                     await trio.lowlevel.checkpoint()

@@ -29,15 +29,18 @@ class LinkedTimes:
         self._sources = Sources(MEMBERS_PER_NETWORK, MEMBERS)
 
     def linked(self, peer: str, ip: str, now: float) -> None:
-        """Record that a peer is linked at an IP address. If the address has changed, its time
-        starts over."""
+        """Record that a peer is linked at an IP address.
+
+        A peer whose address has changed keeps its time if the other network still has room for it.
+        """
         known = self._known.get(peer)
         if known is not None and known.ip == ip and not _is_over(known, now):
             known.gone = None
             return
         self._forget(peer)
         if self._has_room(now) and self._sources.fits(ip):
-            self._known[peer] = _Known(now, ip)
+            since = now if known is None or _is_over(known, now) else known.since
+            self._known[peer] = _Known(since, ip)
             self._sources.add(ip)
 
     def gone(self, peer: str, now: float) -> None:

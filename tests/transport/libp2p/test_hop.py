@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -222,7 +223,7 @@ async def test_a_circuit_is_cut_at_its_limit_of_time(autojump_clock: Any) -> Non
 
 
 async def test_a_reader_that_stands_still_holds_the_sender(autojump_clock: Any) -> None:
-    ours, book = relay(stranger_bytes=8 << 20, rate=100 << 20, stranger_s=1e6)
+    ours, book = relay(replace(PLENTY, circuit_bytes=8 << 20), rate=100 << 20, stranger_s=1e6)
     async with circuit(ours, Target()) as (near, far):
         sent = 0
         with trio.move_on_after(20):

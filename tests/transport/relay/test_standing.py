@@ -32,12 +32,26 @@ def test_a_short_absence_costs_nothing_a_long_one_all() -> None:
     assert standing.since("long", LATER + AWAY_S) is None
 
 
-def test_a_peer_that_moves_to_another_network_starts_over() -> None:
+def test_a_peer_that_moves_keeps_its_time_where_the_other_network_has_room() -> None:
     standing = LinkedTimes()
-    standing.linked("a", "11.0.0.1", 0.0)
+    for number in range(MEMBERS_PER_NETWORK):
+        standing.linked(f"s{number}", f"13.0.0.{number}", 0.0)
+    for peer in ("a", "b"):
+        standing.linked(peer, "11.0.0.1", 0.0)
     standing.linked("a", "12.0.0.1", 100.0)
-    assert standing.since("a", LATER) is None
-    assert standing.since("a", LATER + 100) == 100.0
+    standing.linked("b", "13.0.0.9", 100.0)
+    assert standing.since("a", LATER) == 0.0
+    assert standing.since("b", 2 * LATER) is None
+
+
+def test_no_number_of_moves_makes_more_members_of_two_networks() -> None:
+    standing, now = LinkedTimes(), 0.0
+    for turn in range(50):
+        for number in range(20):
+            standing.linked(f"s{number}", f"1{(number + turn) % 2}.0.0.{number}", now)
+        now += STANDING_S
+    members = [n for n in range(20) if standing.since(f"s{n}", now) is not None]
+    assert len(members) <= 2 * MEMBERS_PER_NETWORK
 
 
 def test_of_one_network_the_first_few() -> None:
@@ -92,7 +106,7 @@ def test_two_old_members_get_a_circuit_beside_a_thousand_identities() -> None:
             connect(foe, foes[(7 * number + turn) % 1000])
     assert book.figures().circuits > 150
     made = connect("a", "b")
-    assert isinstance(made, Circuit) and made.most is None
+    assert isinstance(made, Circuit) and made.stranger is None
     for foe in foes:
         connect(foe, "b")
     assert made.open and book.holds("b", now)
