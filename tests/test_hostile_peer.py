@@ -73,7 +73,11 @@ class Parrot:
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
 
     async def open(
-        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+        self,
+        session: SessionId,
+        tokens: int,
+        on_event: Callable[[EngineEvent], None],
+        terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
         self._events[session] = on_event
         await trio.lowlevel.checkpoint()
@@ -91,7 +95,7 @@ class Parrot:
     def cancel(self, session: SessionId) -> None:
         """Do nothing: no computation runs."""
 
-    async def close(self, session: SessionId) -> None:
+    async def close(self, session: SessionId, names: bytes = b"") -> None:
         self._events.pop(session, None)
         await trio.lowlevel.checkpoint()
 

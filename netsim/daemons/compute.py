@@ -16,12 +16,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 
-from ...tasks.engine.budget import KvBudget
-from ...tasks.engine.core import Compute
-from ...tasks.engine.defaults import HEADER_BYTES
+from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
+from ...tasks.engine.core import Compute, Pick, Piece
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
     DTYPE_BYTES,
@@ -31,10 +29,8 @@ from ...tasks.engine.families import (
     tensor_shapes,
 )
 from ...tasks.engine.interface import DType, LoadShard, Parts, Sampling, Span
-from ...tasks.engine.session import KvState
+from ...tasks.engine.scheduler import StepCosts
 from ...tasks.engine.wire import Buffer
-from ...transport.decoding import decode
-from ...transport.errors import Undecodable
 from ...transport.host.seam import Files
 from .profile import Profile
 
@@ -54,98 +50,7 @@ def _constants(root: str, layer: int) -> Constants:
     return one % _PRIME, two % _PRIME, three % _PRIME, four % _PRIME
 
 
-class NumberState:
-    """KV state of a session: for each layer (`rows`), one number for every position.
-
-    `tokens` is the number of positions for which memory is reserved, and `length` of those in use.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        arch: Architecture,
-        parts: Parts,
-        dtype: DType,
-        tokens: int,
-        budget: KvBudget,
-    ) -> None:
-        self._token_bytes = kv_token_bytes(arch, parts.start, parts.stop, dtype)
-        self._bytes = tokens * self._token_bytes
-        budget.reserve(self._bytes)
-        self._budget = budget
-        layers = parts.stop - parts.start
-        self.tokens = tokens
-        self.length = 0
-        self.rows = [array("Q") for _ in range(layers)]
-        self._identity = [
-            *("shoal-kv", 1, root, parts.start, parts.stop, dtype),
-            *(["full"] * layers, arch.kv_heads, arch.head_dim),
-        ]
-
-    def free(self) -> None:
-        """Return the reserved memory to the budget, and discard the numbers."""
-        self._budget.free(self._bytes)
-        self._bytes = 0
-        self.rows = []
-
-    def truncate(self, length: int) -> None:
-        """Discard the positions from `length` on."""
-        self.length = min(self.length, length)
-
-    def export(self) -> bytes:
-        """Encode the state, padded to the size that real keys and values would have."""
-        header = msgpack.packb([*self._identity[:6], self.length, *self._identity[6:]])
-        size = self.length * self._token_bytes // max(len(self.rows), 1)
-        data = [row[: self.length].tobytes().ljust(size, b"\0") for row in self.rows]
-        return b"".join((struct.pack("!I", len(header)), header, *data))
-
-    def install(self, state: bytes | memoryview) -> int:
-        """Replace the state by an exported one, and return its number of positions.
-
-        Raises EngineError with code `bad-state` if it is malformed, belongs to another shard, or is
-        too long.
-        """
-        fields, data = _split(bytes(state))
-        length = fields[6] if len(fields) == len(self._identity) + 1 else None
-        if [*fields[:6], *fields[7:]] != self._identity or type(length) is not int:
-            raise EngineError("bad-state", "the KV copy belongs to another shard")
-        if not 0 <= length <= self.tokens:
-            raise EngineError("bad-state", _too_many(length, self.tokens))
-        if len(data) != length * self._token_bytes:
-            raise EngineError("bad-state", "the size of the KV copy does not match its header")
-        size = len(data) // max(len(self.rows), 1)
-        self.rows = [
-            array("Q", data[at * size : at * size + 8 * length]) for at in range(len(self.rows))
-        ]
-        self.length = length
-        return length
-
-    def copy_from(self, other: "NumberState") -> None:
-        """Replace the state by a copy of another. Raises EngineError if it is too long."""
-        if other.length > self.tokens:
-            raise EngineError("bad-state", _too_many(other.length, self.tokens))
-        self.rows = [row[: other.length] for row in other.rows]
-        self.length = other.length
-
-
-def _too_many(length: int, tokens: int) -> str:
-    """Return the message for a state that is longer than the reserved memory."""
-    return f"the KV copy has {length} positions, {tokens} are reserved"
-
-
-def _split(state: bytes) -> tuple[Sequence[Any], bytes]:
-    """Split an exported state into the fields of its header and the numbers.
-
-    Raises EngineError with code `bad-state` if the header is malformed.
-    """
-    end = 4 + int.from_bytes(state[:4])
-    try:
-        fields = decode(state[4:end], limit=HEADER_BYTES)
-    except Undecodable as error:
-        raise EngineError("bad-state", "the KV copy's header cannot be read") from error
-    if not isinstance(fields, list):
-        raise EngineError("bad-state", "the KV copy's header cannot be read")
-    return fields, state[end:]
+_BLANK = array("Q", bytes(8 * BLOCK))
 
 
 class NumberCompute:
@@ -167,12 +72,23 @@ class NumberCompute:
         layers = range(shard.parts.start, shard.parts.stop)
         self._layers = [_constants(shard.root, layer) for layer in layers]
         self._embedding = _constants(shard.root, -1)
+        self._blocks: dict[int, list[array[int]]] = {}  # by number
+        self._token_bytes = kv_token_bytes(arch, shard.parts.start, shard.parts.stop, shard.dtype)
         self._step = DTYPE_BYTES[shard.dtype]
         self._width = arch.hidden * self._step
         self._row = _ONE[shard.dtype] * _PIECES + bytes(self._width - _PIECES * self._step)
 
-    def state(self, root: str, tokens: int, budget: KvBudget) -> NumberState:
-        return NumberState(root, self.arch, self.parts, self.dtype, tokens, budget)
+    def allocate(self, blocks: int) -> None:
+        """Discard all numbers. Memory is used only for blocks that are written."""
+        self._blocks.clear()
+
+    def costs(self) -> StepCosts:
+        """Return no costs, because `Timed` predicts the time."""
+        return StepCosts(0.0, 0.0, 0.0)
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        for source, target in copies:
+            self._blocks[target] = [row[:] for row in self._block(source)]
 
     def source(self, span: Span) -> list[int]:
         if span.tokens is not None:
@@ -186,19 +102,50 @@ class NumberCompute:
     def fed_back(self, token: int) -> list[int]:
         return [self._embedded(token)]
 
-    def advance(
-        self, source: list[int], first: int, count: int, state: KvState, position: int
-    ) -> list[int]:
-        assert isinstance(state, NumberState)  # made by `state` above
-        values = source[first : first + count]
-        for (key, factor, decay, share), row in zip(self._layers, state.rows, strict=True):
-            del row[position:]
-            kept = row[-1] if row else 0
-            for index, value in enumerate(values):
+    def forward(self, pieces: Sequence[Piece]) -> Sequence[list[int]]:
+        return [self._advance(piece) for piece in pieces]
+
+    def _advance(self, piece: Piece) -> list[int]:
+        """Compute the rows of one piece, and write its numbers into the blocks of its table."""
+        values: list[int] = piece.source[piece.first : piece.first + piece.count]
+        start, blocks = piece.position, piece.table.blocks
+        places = [
+            (self._block(blocks[at // BLOCK]), at % BLOCK)
+            for at in range(start, start + piece.count)
+        ]
+        before = self._block(blocks[(start - 1) // BLOCK]) if start else None
+        for layer, (key, factor, decay, share) in enumerate(self._layers):
+            kept = before[layer][(start - 1) % BLOCK] if before is not None else 0
+            for index, (block, place) in enumerate(places):
+                value = values[index]
                 kept = (kept * decay + value) % _PRIME
-                row.append(kept)
+                block[layer][place] = kept
                 values[index] = ((value ^ key) * factor + kept * share) % _PRIME
         return values
+
+    def _block(self, number: int) -> "list[array[int]]":
+        """Return the numbers of a block: for each layer, one for every position."""
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = [_BLANK[:] for _ in self._layers]
+        return block
+
+    def export(self, table: BlockTable) -> Buffer:
+        """Return the numbers, padded to the size that real keys and values would have."""
+        size = table.length * self._token_bytes // max(len(self._layers), 1)
+        blocks = [self._block(number) for number in table.blocks]
+        rows = (
+            b"".join(block[layer].tobytes() for block in blocks)[: 8 * table.length]
+            for layer in range(len(self._layers))
+        )
+        return b"".join(row.ljust(size, b"\0") for row in rows)
+
+    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
+        size = len(data) // max(len(self._layers), 1)
+        for layer in range(len(self._layers)):
+            row = array("Q", bytes(data[layer * size : layer * size + 8 * length]))
+            for index, number in enumerate(row):
+                self._block(table.blocks[index // BLOCK])[layer][index % BLOCK] = number
 
     def values(self, rows: list[int], logits: bool, position: int) -> bytes:
         return b"".join(map(self._logits if logits else self._hidden, rows))
@@ -206,8 +153,11 @@ class NumberCompute:
     def joined(self, outputs: Sequence[bytes]) -> Buffer:
         return b"".join(outputs)
 
-    def choose(self, rows: list[int], sampling: Sampling, position: int) -> tuple[int, float]:
-        number = rows[-1]
+    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float]]:
+        return [self._choose(pick.rows[-1], pick.sampling, pick.position) for pick in picks]
+
+    def _choose(self, number: int, sampling: Sampling, position: int) -> tuple[int, float]:
+        """Return the token for the number of the last row, and a log-probability."""
         if sampling.temperature > 0 and sampling.top_k != 1:
             packed = struct.pack("<3Q", number, sampling.seed, position)
             number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
@@ -313,25 +263,35 @@ class Timed:
         # Floating point operations of one position's attention to one other position.
         self._attended = 4 * (parts.stop - parts.start) * arch.heads * arch.head_dim
 
-        self.state, self.source = inner.state, inner.source
-        self.fed_back, self.joined = inner.fed_back, inner.joined
+        self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
+        self.allocate, self.copy = inner.allocate, inner.copy
+        self.export, self.install = inner.export, inner.install
 
-    def advance(self, source: Any, first: int, count: int, state: KvState, position: int) -> Any:
-        end = position + count
-        flops = count * (2.0 * self._layers + self._attended * end)
-        size = self._layers * DTYPE_BYTES[self.dtype] + end * self._token_bytes
+    def costs(self) -> StepCosts:
+        """Return the costs of a step on the machine, computed from its profile."""
+        weights = (self._layers + self._head) * DTYPE_BYTES[self.dtype]
+        fixed = self._step_s + weights / self._speed.bandwidth
+        row = 2.0 * self._layers / self._speed.flops
+        return StepCosts(fixed, row, self._attended / self._speed.flops)
+
+    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
+        flops, size = 0.0, float(self._layers * DTYPE_BYTES[self.dtype])
+        for piece in pieces:
+            end = piece.position + piece.count
+            flops += piece.count * (2.0 * self._layers + self._attended * end)
+            size += end * self._token_bytes
         self._watch.spent += self._step_s
         self._pass(flops, size)
-        return self._inner.advance(source, first, count, state, position)
+        return self._inner.forward(pieces)
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:
         if logits:
             self._pass(2.0 * len(rows) * self._head, self._head * DTYPE_BYTES[self.dtype])
         return self._inner.values(rows, logits, position)
 
-    def choose(self, rows: Any, sampling: Sampling, position: int) -> tuple[int, float]:
-        self._pass(2.0 * self._head, self._head * DTYPE_BYTES[self.dtype])
-        return self._inner.choose(rows, sampling, position)
+    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+        self._pass(2.0 * len(picks) * self._head, self._head * DTYPE_BYTES[self.dtype])
+        return self._inner.choose(picks)
 
     def _pass(self, flops: float, size: float) -> None:
         """Add the time that `flops` floating point operations and reading `size` bytes take to the

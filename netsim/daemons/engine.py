@@ -74,7 +74,7 @@ class SimulatedCore(Core):
 
     def resident_bytes(self) -> int:
         """Return the memory that a real worker would use for weights and KV."""
-        return self._weight_bytes + self._budget.reserved
+        return self._weight_bytes + self._pool.used * self._block_bytes
 
 
 class TorchCore(SimulatedCore):

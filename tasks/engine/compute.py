@@ -1,20 +1,26 @@
 """Implementation of the core's computing in torch.
 
-Tensors between the layers have the shape (positions, hidden).
+Tensors between the layers have the shape (rows, hidden).
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
-from .budget import KvBudget
+from .attention import Attention
+from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from .core import Pick, Piece
+from .defaults import CALIBRATION_ROWS, CALIBRATION_S
 from .errors import EngineError
-from .interface import Sampling, Span
-from .kv import KV, raw_bytes
+from .families import Architecture
+from .interface import LoadShard, Span
+from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
 from .sampling import choose
-from .session import KvState
+from .scheduler import StepCosts
 from .weights import TORCH_DTYPES
 from .wire import Buffer
 
@@ -28,8 +34,16 @@ def computing() -> AbstractContextManager[None]:
 class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`core.py`) with a shard's weights in torch."""
 
-    def state(self, root: str, tokens: int, budget: KvBudget) -> KV:
-        return KV(root, self.arch, self.parts, self.dtype, tokens, budget)
+    def __init__(self, arch: Architecture, shard: LoadShard) -> None:
+        super().__init__(arch, shard)
+        self._memory = KvMemory(arch, shard.parts, shard.dtype, 0)
+
+    def allocate(self, blocks: int) -> None:
+        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks)
+
+    def costs(self) -> StepCosts:
+        """Return the costs of a step, measured on this machine with the loaded weights."""
+        return _measured_costs(self, self._memory.keys.shape[2] // BLOCK)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -42,14 +56,21 @@ class TorchCompute(ShardModel):
     def fed_back(self, token: int) -> torch.Tensor:
         return torch.tensor((token,))
 
-    def advance(
-        self, source: torch.Tensor, first: int, count: int, state: KvState, position: int
-    ) -> torch.Tensor:
-        assert isinstance(state, KV)  # created by `state` above
-        x = source if count == len(source) else source[first : first + count]
-        if not source.is_floating_point():
-            x = self.embed(x)
-        return self.forward(x, state, position)
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        self._memory.copy(copies)
+
+    def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+        inputs = [self._input(piece) for piece in pieces]
+        x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
+        batch = Attention(pieces, self.arch.kv_heads)
+        rows = self.forward_rows(x, batch, self._memory)
+        return torch.split(rows, [piece.count for piece in pieces])
+
+    def _input(self, piece: Piece) -> torch.Tensor:
+        """Return the input rows of a piece (count x hidden)."""
+        source: Any = piece.source
+        rows = source[piece.first : piece.first + piece.count]
+        return rows if source.is_floating_point() else self.embed(rows)
 
     def values(self, rows: torch.Tensor, logits: bool, position: int) -> torch.Tensor:
         out = self.logits(rows) if logits else rows
@@ -60,11 +81,71 @@ class TorchCompute(ShardModel):
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(out.contiguous())
 
-    def choose(self, rows: torch.Tensor, sampling: Sampling, position: int) -> tuple[int, float]:
-        return choose(self.logits(rows[-1:])[0].numpy(), sampling, position)
+    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks])).numpy()
+        chosen: list[tuple[int, float] | EngineError] = []
+        for row, pick in zip(logits, picks, strict=True):
+            try:
+                chosen.append(choose(row, pick.sampling, pick.position))
+            except EngineError as error:
+                chosen.append(error)
+        return chosen
+
+    def export(self, table: BlockTable) -> Buffer:
+        return self._memory.export(table)
+
+    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
+        self._memory.install(table, length, data)
 
 
 def _check_finite(values: torch.Tensor, position: int) -> None:
     """Raise EngineError `not-finite` if any value is infinite or NaN."""
     if not bool(torch.isfinite(values).all()):
         raise EngineError("not-finite", f"values from position {position} on are not finite")
+
+
+def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
+    """Measure steps of a few and of many rows, and an attention over one tile."""
+    few, many = 1, min(CALIBRATION_ROWS, blocks * BLOCK, model.arch.context)
+    if many <= few:
+        return StepCosts(0.0, 0.0, 0.0)
+    least = _seconds(model, few)
+    if least > CALIBRATION_S:  # a long measurement would delay the start
+        return StepCosts(least, least / 16, 0.0)
+    row = max(0.0, _seconds(model, many) - least) / (many - few)
+    return StepCosts(max(0.0, least - row), row, _attended(model))
+
+
+def _seconds(model: TorchCompute, rows: int) -> float:
+    """Return the seconds of a step with `rows` positions of one session."""
+    table = BlockTable(BlockPool(-(-rows // BLOCK)), rows)
+    table.prepare(0, rows)
+    width = model.arch.hidden
+    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype])
+    piece = Piece(table, source, 0, rows, 0, rows == 1)
+    times = []
+    for _ in range(3):  # the first one warms up
+        began = time.perf_counter()
+        (out,) = model.forward([piece])
+        if model.parts.head:
+            model.logits(out[-1:])
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def _attended(model: TorchCompute) -> float:
+    """Return the seconds in which a row attends to one position in all layers."""
+    size = 64 * BLOCK
+    arch, dtype = model.arch, TORCH_DTYPES[model.dtype]
+    table = BlockTable(BlockPool(64), size)
+    table.prepare(0, size)
+    piece = Piece(table, None, 0, BLOCK, size - BLOCK, decode=False)
+    batch = Attention([piece], arch.kv_heads)
+    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype)
+    keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        batch.attend(queries, keys, keys, 0)
+        times.append(time.perf_counter() - began)
+    return min(times) * len(model.layers) / (BLOCK * size)

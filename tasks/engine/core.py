@@ -1,25 +1,28 @@
 """Core of the worker: processes request frames, computes step by step, and emits frames.
 
 Uses no sockets. Implements docs/spec/engine.md, sections session and spans. The owner of the core
-calls `handle` for each frame, and `step` while `busy` is True. Sessions take turns, so a long
-prompt delays the others by one chunk at most. This module has the rules. An implementation of
-`Compute`, such as that in torch (`compute.py`), does the computing.
+calls `handle` for each frame, and `step` while `busy` is True. The scheduler chooses the rows of
+each step, which may belong to many sessions (scheduler.py); their KV is in shared blocks
+(blocks.py). This module has the rules of sessions. An implementation of `Compute`, such as that in
+torch (`compute.py`), does the computing.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import psutil
 
-from .budget import KvBudget
-from .defaults import ANSWER_BYTES, PREFILL_CHUNK, WAITING_SPANS
+from .blocks import BLOCK, BlockCopy, BlockName, BlockPool, BlockTable
+from .defaults import ANSWER_BYTES, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
-from .interface import DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
+from .interface import NAME_BYTES, DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
+from .kvcopy import KvCopies
 from .messages import loaded_value, parse_load, parse_span
-from .session import AnsweredSpan, KvState, Session, SpanInProgress
+from .scheduler import Scheduler, Share, StepCosts
+from .session import AnsweredSpan, Session, SpanInProgress
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -28,19 +31,49 @@ Request = Callable[[Header, memoryview], Result]
 _FEATURES = frozenset({"forward", "logits", "token", "export"})
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one session in a step: `count` rows of `source`, beginning with row `first`.
+
+    Row `first` belongs to `position`. The KV of these positions is written to the blocks of
+    `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
+    results of a row depend on this, but not on the other pieces.
+    """
+
+    table: BlockTable
+    source: Any
+    first: int
+    count: int
+    position: int
+    decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Order to choose a token after the last of `rows`, for `position`."""
+
+    rows: Any
+    sampling: Sampling
+    position: int
+
+
 class Compute(Protocol):
     """Interface that computes the layers of one shard.
 
-    Batches have one row per position. They are tensors whose type the implementation chooses, and
-    the core does not look inside. Any method may raise EngineError.
+    Rows are tensors whose type the implementation chooses, and the core does not look inside. Any
+    method may raise EngineError.
     """
 
     arch: Architecture
     parts: Parts
     dtype: DType
 
-    def state(self, root: str, tokens: int, budget: KvBudget) -> KvState:
-        """Reserve memory in the budget for the keys and values of `tokens` positions."""
+    def allocate(self, blocks: int) -> None:
+        """Reserve the KV memory of the shard, before anything is computed."""
+        ...
+
+    def costs(self) -> StepCosts:
+        """Return the predicted costs of a step."""
         ...
 
     def source(self, span: Span) -> Any:
@@ -52,11 +85,12 @@ class Compute(Protocol):
         """Return one sampled token as the next input."""
         ...
 
-    def advance(self, source: Any, first: int, count: int, state: KvState, position: int) -> Any:
-        """Compute `count` rows of `source`, starting with row `first`, and return the output rows.
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy the content of KV blocks."""
+        ...
 
-        Row `first` belongs to `position`. Keys and values are written into `state`.
-        """
+    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
+        """Compute one step, and return the output rows of each piece."""
         ...
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:
@@ -70,10 +104,21 @@ class Compute(Protocol):
         """Concatenate several outputs of `values` and return them as bytes."""
         ...
 
-    def choose(self, rows: Any, sampling: Sampling, position: int) -> tuple[int, float]:
-        """Return the token that follows the last row, and its log-probability.
+    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+        """Return, for each pick, the token and its log-probability.
 
-        Raises EngineError `not-finite` if the logits are not finite.
+        If the logits of one are not finite, its result is an EngineError `not-finite`.
+        """
+        ...
+
+    def export(self, table: BlockTable) -> Buffer:
+        """Return the keys and values of a session."""
+        ...
+
+    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
+        """Write exported keys and values into the first positions of a session.
+
+        Raises EngineError `bad-state` if a value is not finite.
         """
         ...
 
@@ -81,22 +126,32 @@ class Compute(Protocol):
 class Core:
     """One shard with many sessions. All computing happens inside `handle` (load) and `step`."""
 
-    def __init__(self, emit: Emit, emit_soon: Emit | None = None, *, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        emit: Emit,
+        emit_soon: Emit | None = None,
+        settle: Callable[[], None] = lambda: None,
+        *,
+        memory_bytes: int = 0,
+    ) -> None:
         """Create a core without a shard.
 
-        `emit` sends a frame at once. `emit_soon` may delay a frame until the next frame, which
-        follows after one step. `memory_bytes` limits weights and KV together (0: the available
-        memory).
+        `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
+        `settle`, which is called after each step. `memory_bytes` limits weights and KV together (0:
+        the available memory).
         """
         self._emit = emit
         self._emit_soon = emit_soon or emit
+        self._settle = settle
         self._memory_bytes = memory_bytes
         self._model: Compute | None = None
-        self._root = ""
         self._weight_bytes = 0
-        self._budget = KvBudget(0)
+        self._block_bytes = 0
+        self._pool = BlockPool(0)
+        self._copies: KvCopies | None = None  # None: no shard is loaded
+        self._scheduler = Scheduler(StepCosts(0.0, 0.0, 0.0))
         self._sessions: dict[SessionId, Session] = {}
-        self._turns: deque[Session] = deque()
+        self._by_share: dict[Share, Session] = {}
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "open": self._open,
@@ -132,7 +187,7 @@ class Core:
     @property
     def busy(self) -> bool:
         """Whether a session has work, so that `step` must be called."""
-        return bool(self._turns)
+        return self._scheduler.busy
 
     def handle(self, header: Header, payload: memoryview) -> None:
         """Process one frame. Raises WireError if no daemon would send such a frame."""
@@ -145,19 +200,6 @@ class Core:
             self._answer(self._requests[name], header, payload)
         else:
             raise WireError(f"the daemon sent `{name}`")
-
-    def step(self) -> None:
-        """Compute one step of the session whose turn it is."""
-        session = self._turns.popleft()
-        if session.busy:
-            try:
-                self._advance(session)
-            except EngineError as error:
-                self._fail_job(session, error)
-        if session.busy:
-            self._turns.append(session)
-        else:
-            session.scheduled = False
 
     # Requests. Each returns the value and payload of the reply, or raises EngineError.
 
@@ -179,10 +221,16 @@ class Core:
         arch = architecture(shard.config)
         size = weight_bytes(arch, shard.parts, shard.dtype)
         self._check_memory(size, shard.kv_bytes)
-        self._model = self.compute(arch, shard)
-        self._root, self._weight_bytes = shard.root, size
-        self._budget = KvBudget(shard.kv_bytes)
-        loaded = Loaded(size, self._token_bytes(arch, shard), self.clock() - started, _FEATURES)
+        token_bytes = self._token_bytes(arch, shard)
+        # A shard without layers has no KV, but its sessions have positions.
+        blocks = shard.kv_bytes // (token_bytes * BLOCK) if token_bytes else _EMPTY_BLOCKS
+        model = self.compute(arch, shard)
+        model.allocate(blocks)
+        self._scheduler = Scheduler(model.costs())
+        self._model, self._weight_bytes = model, size
+        self._pool, self._block_bytes = BlockPool(blocks), token_bytes * BLOCK
+        self._copies = KvCopies(shard.root, arch, shard.parts, shard.dtype)
+        loaded = Loaded(size, token_bytes, self.clock() - started, _FEATURES)
         return loaded_value(loaded), b""
 
     def _unload(self) -> None:
@@ -190,9 +238,9 @@ class Core:
         for session in self._sessions.values():
             self._drop(session)
         self._sessions.clear()
-        self._model = None
-        self._weight_bytes = 0
-        self._budget = KvBudget(0)
+        self._model, self._copies = None, None
+        self._weight_bytes = self._block_bytes = 0
+        self._pool = BlockPool(0)
 
     def _check_memory(self, weights: int, kv: int) -> None:
         """Raise EngineError `no-memory` if weights and KV exceed the limit."""
@@ -208,10 +256,13 @@ class Core:
         return kv_token_bytes(arch, shard.parts.start, shard.parts.stop, shard.dtype)
 
     def _open(self, header: Header, payload: memoryview) -> Result:
-        name, tokens = header
+        """Open a session, and return the number of positions that the cache has of its prefix."""
+        name, tokens, owner, background = header
         model = self._loaded()
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
+        if not isinstance(owner, str) or not isinstance(background, bool):
+            raise EngineError("bad-span", "a session has an owner and may be in the background")
         if name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
         if not 0 < tokens <= model.arch.context:
@@ -219,35 +270,56 @@ class Core:
                 "too-long",
                 f"{tokens} positions were asked for, the context is {model.arch.context}",
             )
-        self._sessions[name] = Session(name, model.state(self._root, tokens, self._budget))
-        return 0, b""
+        table = BlockTable(self._pool, tokens, _block_names(owner, payload))
+        share = self._scheduler.join(owner, background=background)
+        session = Session(name, owner, table, share)
+        self._sessions[name] = self._by_share[share] = session
+        return table.length, b""
 
     def _close(self, header: Header, payload: memoryview) -> Result:
+        """Close a session. Its named blocks stay cached."""
         session = self._sessions.pop(self._name(header[0]), None)
         if session is not None:
+            if payload and not session.busy:
+                session.table.name_all(_block_names(session.owner, payload))
             self._drop(session)
         return None, b""
 
     def _export(self, header: Header, payload: memoryview) -> Result:
-        return None, self._idle(header[0]).kv.export()
+        table = self._idle(header[0]).table
+        assert self._copies is not None  # a session is open, so a shard is loaded
+        return None, self._copies.encode(table.length, self._loaded().export(table))
 
     def _import(self, header: Header, payload: memoryview) -> Result:
         session = self._idle(header[0])
-        length = session.kv.install(payload)
+        table = session.table
+        assert self._copies is not None  # a session is open, so a shard is loaded
+        length, data = self._copies.parse(payload, table.tokens)
+        table.prepare(0, length)
+        self._loaded().install(table, length, data)
+        table.fill(length)
         session.forget()
         return length, b""
 
     def _fork(self, header: Header, payload: memoryview) -> Result:
         source, into = (self._idle(name) for name in header)
-        into.kv.copy_from(source.kv)
+        if source.table.length > into.table.tokens:
+            raise EngineError(
+                "bad-state",
+                f"the session has {source.table.length} positions, {into.table.tokens} are "
+                "reserved in the other one",
+            )
+        if source is not into:
+            into.table.share(source.table)
         into.forget()
-        return into.kv.length, b""
+        return into.table.length, b""
 
     def _usage(self, header: Header, payload: memoryview) -> Result:
         usage = {
             "sessions": len(self._sessions),
-            "kv_bytes_reserved": self._budget.reserved,
-            "kv_bytes_limit": self._budget.limit,
+            "kv_bytes_reserved": self._pool.promised * self._block_bytes,
+            "kv_bytes_limit": self._pool.total * self._block_bytes,
+            "kv_bytes_cached": self._pool.cached * self._block_bytes,
             "weight_bytes": self._weight_bytes,
             "rss_bytes": self.resident_bytes(),
         }
@@ -278,11 +350,12 @@ class Core:
         return session
 
     def _drop(self, session: Session) -> None:
-        """Cancel a session's work and free its memory. If it is still queued for a step, that does
-        nothing."""
+        """Cancel a session's work and free its memory."""
         session.job = None
         session.waiting.clear()
-        session.kv.free()
+        session.table.free()
+        self._scheduler.leave(session.share)
+        del self._by_share[session.share]
 
     # Spans.
 
@@ -299,9 +372,7 @@ class Core:
         if session.raise_epoch(span.epoch):
             self._end_work(session, "old-epoch", f"epoch {span.epoch} began")
         session.waiting.append(span)
-        if not session.scheduled:
-            session.scheduled = True
-            self._turns.append(session)
+        self._next(session)
 
     def _check(self, session: Session, span: Span) -> None:
         """Check whatever can be checked without computing. Raises EngineError if the span must be
@@ -319,11 +390,11 @@ class Core:
             raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
         if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
             raise EngineError("bad-span", "only a shard with embedding and head feeds tokens back")
-        if span.start + span.count + span.steps - 1 > session.kv.tokens:
+        if span.start + span.count + span.steps - 1 > session.table.tokens:
             raise EngineError(
                 "too-long",
                 f"{span.count} positions from {span.start} and {span.steps - 1} more were not "
-                f"reserved, {session.kv.tokens} were",
+                f"reserved, {session.table.tokens} were",
             )
         self._check_limits(session, span, model)
         if span.epoch < session.epoch:
@@ -354,75 +425,127 @@ class Core:
         epoch = session.job.span.epoch if session.job else session.waiting[0].epoch
         session.job = None
         session.waiting.clear()
+        self._scheduler.rest(session.share)
         self._emit(("failed", session.name, epoch, code, message), b"")
 
     # Computing.
 
-    def _advance(self, session: Session) -> None:
-        """Compute the next chunk of the session's current span, and emit the results if it is
-        complete."""
-        job = session.job or self._begin(session)
+    def _next(self, session: Session) -> None:
+        """Make the next waiting span the session's job, unless one is in progress.
+
+        Spans that need no computing are answered: repeated ones with the stored answer, invalid
+        ones with a failure.
+        """
+        while session.job is None and session.waiting:
+            span = session.waiting.popleft()
+            key = (span.epoch, span.start, span.count)
+            answer = session.kept(key)
+            if answer is not None:
+                for header, payload in answer.frames:
+                    self._emit(header, payload)
+                continue
+            try:
+                session.job = self._begin(session, span, key)
+            except EngineError as error:
+                session.table.truncate(span.start)
+                self._failed(session.name, span.epoch, error)
+        self._schedule(session)
+
+    def _begin(self, session: Session, span: Span, key: tuple[int, int, int]) -> SpanInProgress:
+        """Create the job of a span. Raises EngineError if its input is invalid."""
+        length = session.table.length
+        if span.start > length:
+            raise EngineError(
+                "gap", f"the span starts at {span.start}, {length} positions are cached"
+            )
+        source = self._loaded().source(span)
+        return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
+
+    def _schedule(self, session: Session) -> None:
+        """Tell the scheduler which rows the session needs."""
+        job = session.job
         if job is None:
-            return
+            self._scheduler.rest(session.share)
+        else:
+            rows = job.count - job.done
+            self._scheduler.want(session.share, rows, job.position, decode=job.decode)
+
+    def step(self) -> None:
+        """Compute one step: the rows that the scheduler chooses."""
         started = self.clock()
         model = self._loaded()
-        count = min(PREFILL_CHUNK, job.count - job.done)
-        position = job.start + job.done
-        x = model.advance(job.source, job.done, count, session.kv, position)
-        session.kv.length = position + count
-        job.done += count
+        work = [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
+        pieces, copies = [], []
+        for session, rows in work:
+            job = session.job
+            assert job is not None  # only sessions with a job are scheduled
+            copies += session.table.prepare(job.position, job.position + rows)
+            pieces.append(
+                Piece(session.table, job.source, job.done, rows, job.position, job.decode)
+            )
+        if copies:
+            model.copy(copies)
+        outputs = model.forward(pieces)
+        done: list[tuple[Session, SpanInProgress, Any]] = []
+        for (session, rows), output in zip(work, outputs, strict=True):
+            job = session.job
+            assert job is not None  # nothing else has run since
+            done.append((session, job, output))
+            session.table.fill(job.position + rows)
+            job.done += rows
+        self._choose(model, done)
+        each = (self.clock() - started) / max(1, sum(rows for _, rows in work))
+        for (session, rows), (_, job, output) in zip(work, done, strict=True):
+            job.seconds += each * rows
+            if session.job is job:
+                self._advance(session, job, model, output)
+            self._next(session)
+        self._settle()
+
+    def _choose(self, model: Compute, done: list[tuple[Session, SpanInProgress, Any]]) -> None:
+        """Choose the next token of each session whose span is complete and wants one."""
+        wanting = [
+            (session, job, output)
+            for session, job, output in done
+            if job.span.want == "token" and job.done == job.count
+        ]
+        picks = [Pick(output, job.span.sampling, job.position) for _, job, output in wanting]
+        chosen = model.choose(picks) if picks else ()
+        for (session, job, _), choice in zip(wanting, chosen, strict=True):
+            if isinstance(choice, EngineError):
+                self._fail_job(session, job, choice)
+            else:
+                job.chosen = choice
+
+    def _advance(self, session: Session, job: SpanInProgress, model: Compute, output: Any) -> None:
+        """Store or emit what a step has computed for a session."""
         if job.span.want == "token":
             if job.done == job.count:
-                self._token(session, job, model, x, started)
-            else:
-                job.seconds += self.clock() - started
+                self._token(session, job, model)
             return
-        job.outputs.append(model.values(x, job.span.want == "logits", position))
-        job.seconds += self.clock() - started
+        position = job.position - len(output)
+        try:
+            job.outputs.append(model.values(output, job.span.want == "logits", position))
+        except EngineError as error:
+            self._fail_job(session, job, error)
+            return
         if job.done == job.count:
             self._values(session, job, model)
 
-    def _begin(self, session: Session) -> SpanInProgress | None:
-        """Make the next waiting span the session's job and return it.
-
-        If the span is a repetition, emit the stored answer and return None.
-        """
-        span = session.waiting.popleft()
-        key = (span.epoch, span.start, span.count)
-        answer = session.kept(key)
-        if answer is not None:
-            for header, payload in answer.frames:
-                self._emit(header, payload)
-            return None
-        job = SpanInProgress(span, AnsweredSpan(key), None, span.start, span.count)
-        session.job = job  # a failure from here on is a failure of this span
-        if span.start > session.kv.length:
-            raise EngineError(
-                "gap", f"the span starts at {span.start}, {session.kv.length} positions are cached"
-            )
-        job.source = self._loaded().source(span)
-        return job
-
-    def _token(
-        self, session: Session, job: SpanInProgress, model: Compute, rows: Any, started: float
-    ) -> None:
-        """Choose and emit the next token. Unless it is final, feed the token back as the next
-        input."""
-        span = job.span
-        position = job.start + job.count
-        token, logprob = model.choose(rows, span.sampling, position)
+    def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+        """Emit the chosen token. Unless it is final, feed the token back as the next input."""
+        span, (token, logprob) = job.span, job.chosen
+        position = job.position
         job.emitted += 1
         final = job.emitted == span.steps or token in span.stop_ids
-        seconds = job.seconds + self.clock() - started
-        header = ("token", session.name, span.epoch, position, token, logprob, final, seconds)
+        header = ("token", session.name, span.epoch, position, token, logprob, final, job.seconds)
         job.answer.add(header)
         if final:
             self._emit(header, b"")
             self._finish(session, job)
         else:
-            # A client waits for the first token. Other sessions would delay the next frame.
-            at_once = job.emitted == 1 or self._turns
-            (self._emit if at_once else self._emit_soon)(header, b"")
+            # A client waits for the first token.
+            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
             job.source = model.fed_back(token)
             job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
 
@@ -441,13 +564,27 @@ class Core:
         session.job = None
         session.keep(job.answer)
 
-    def _fail_job(self, session: Session, error: EngineError) -> None:
+    def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
         """End the session's job with a failure and drop its positions."""
-        job = session.job
-        assert job is not None  # only a job raises
         session.job = None
-        session.kv.truncate(job.span.start)
+        session.table.discard(job.span.start)
         self._failed(session.name, job.span.epoch, error)
 
     def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+
+_EMPTY_BLOCKS = 1 << 20
+"""Number of blocks of a shard without layers, whose blocks need no memory."""
+
+
+def _block_names(owner: str, payload: memoryview) -> list[BlockName]:
+    """Return the names of a session's blocks from a frame's payload.
+
+    Raises EngineError `bad-span` if the payload has another size than that of whole names.
+    """
+    if len(payload) % NAME_BYTES:
+        raise EngineError("bad-span", f"{len(payload)} bytes are not names of {NAME_BYTES} bytes")
+    return [
+        (owner, bytes(payload[at : at + NAME_BYTES])) for at in range(0, len(payload), NAME_BYTES)
+    ]

@@ -1,6 +1,5 @@
 """Constants of the engine, each with its unit."""
 
-PREFILL_CHUNK = 256  # positions that a session computes before other sessions get their turn
 INLINE_BYTES = 64 * 1024  # payloads of at least this many bytes are sent as a descriptor
 HEADER_BYTES = 64 * 1024  # bytes of the largest frame header
 PAYLOAD_BYTES = 1 << 30  # bytes of the largest payload of a frame
@@ -22,3 +21,13 @@ RESTART_FORGET = 60.0  # seconds that a worker must live until the pause is rese
 STOP_GRACE = 1.0  # seconds in which a worker may end by itself
 
 PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are sent together
+
+STEP_FACTOR = 2.0  # budget of a step, as a multiple of the time of a step with one row …
+STEP_S = 0.02  # … but at least this many seconds
+PREFILL_STEP_S = 0.5  # budget in seconds of a step in which no session generates text
+DECODE_PART = 0.75  # largest part of the budget for tokens of running texts while a prompt waits
+STEP_ROWS = 512  # rows of one step, which bound the memory for intermediate values
+ACCOUNTS = 1024  # gateways whose virtual time is stored
+CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
+CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
+LEAST_ROWS = 4  # rows to which smaller products are padded, so that results do not depend on them

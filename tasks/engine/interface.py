@@ -8,7 +8,7 @@ simulator has another implementation of the same protocol.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Meta
 
@@ -156,6 +156,27 @@ class FailedEvent:
 EngineEvent = HiddenEvent | TokenEvent | FailedEvent
 
 
+NAME_BYTES = 16
+"""Size of a block's name in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """How a session shares the engine with others.
+
+    `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
+    same owner share cached blocks. `background` sessions are computed after all others. `names` are
+    the concatenated names of the full blocks of the prompt (docs/spec/session.md).
+    """
+
+    owner: str = ""
+    background: bool = False
+    names: bytes = b""
+
+
+DEFAULT_TERMS: Final = SessionTerms()
+
+
 class Engine(Protocol):
     """Engine with one shard and many sessions. Any method raises EngineError if the engine
     refuses."""
@@ -165,7 +186,11 @@ class Engine(Protocol):
         ...
 
     async def open(
-        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+        self,
+        session: SessionId,
+        tokens: int,
+        on_event: Callable[[EngineEvent], None],
+        terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
         """Reserve KV for `tokens` positions, and return the length in tokens of the cached prefix.
 
@@ -182,8 +207,12 @@ class Engine(Protocol):
         """Stop the session's running span after its current step, and drop its queued spans."""
         ...
 
-    async def close(self, session: SessionId) -> None:
-        """Free the session's KV. Unknown sessions are ignored."""
+    async def close(self, session: SessionId, names: bytes = b"") -> None:
+        """Close a session. Unknown sessions are ignored.
+
+        `names` are the names of all its full blocks. Named blocks stay cached, the others are
+        freed.
+        """
         ...
 
     async def export_kv(self, session: SessionId) -> bytes:
@@ -202,6 +231,7 @@ class Engine(Protocol):
     async def usage(self) -> Mapping[str, int]:
         """Return the usage of the engine.
 
-        Keys: `sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `weight_bytes`, `rss_bytes`.
+        Keys: `sessions`, `kv_bytes_reserved`, `kv_bytes_limit`, `kv_bytes_cached`, `weight_bytes`,
+        `rss_bytes`.
         """
         ...

@@ -4,10 +4,13 @@ The operations and their order are those of transformers' modelling code. Result
 therefore agree up to rounding, and bfloat16 is rounded at the same places: the statistics of a norm
 are float32, but its product with the weight is not; rotary tables are float32 and are rounded once.
 Projections with the same input are one matrix. There is no batch dimension: input and output have
-the shape (T, hidden), for T positions.
+the shape (T, hidden), for T rows of any sessions. Only attention sees which rows belong together
+(attention.py).
 
-In bfloat16 on a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout, which
-gives the same values 1.3 to 2.3 times as fast for a single row.
+On a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout. It is 1.3 to 2.3
+times as fast for a single row, and a row's result is the same for any number of rows from 2 on
+(measured for up to 512 in both dtypes; MKL's products differ below 4 rows and take twice as long
+for 2 to 16). Smaller products are padded, so that a row does not depend on the others.
 """
 
 import math
@@ -17,10 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from .defaults import ROPE_BLOCK, SHARED_HEAD_BYTES
+from .attention import Attention
+from .defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
 from .families import Architecture, Rope, check_parts, tensor_shapes
 from .interface import DType, LoadShard
-from .kv import KV
+from .kv import KvMemory
 from .weights import TORCH_DTYPES, Weights
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
@@ -42,7 +46,7 @@ class Layer:
 
 
 class ShardModel:
-    """Weights of one shard, and their forward pass."""
+    """Weights of one shard, and their forward pass over the rows of many sessions."""
 
     def __init__(self, arch: Architecture, shard: LoadShard) -> None:
         """Load the weights. Raises EngineError if they are missing, damaged or do not fit the
@@ -66,41 +70,40 @@ class ShardModel:
         self._head_dim = (arch.head_dim,)
         self._half = arch.head_dim // 2
         self._turned = arch.heads + arch.kv_heads  # heads with rotary embedding: queries and keys
-        self._grouped = (1, arch.kv_heads, arch.heads // arch.kv_heads, arch.head_dim)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
         assert self._embedding is not None
         return F.embedding(tokens, self._embedding)
 
-    def forward(self, x: torch.Tensor, kv: KV, start: int) -> torch.Tensor:
-        """Compute all layers for the T positions from `start`, and return the residual stream.
+    def forward_rows(self, x: torch.Tensor, batch: Attention, memory: KvMemory) -> torch.Tensor:
+        """Compute all layers for T rows, and return the residual stream.
 
-        The keys and values of the positions are written into `kv`.
+        Row i has the position `batch.positions[i]`. Its keys and values are written into the slot
+        `batch.slots[i]` of `memory`.
         """
-        count = x.shape[0]
-        end = start + count
-        cos, sin = self._rotary.rows(start, end)
+        count = len(x)
+        x = padded(x, LEAST_ROWS)
+        cos, sin = self._rotary.rows(batch.positions, len(x))
         for index, layer in enumerate(self.layers):
             normed = self._normed(x, layer.input_norm)
-            projected = layer.qkv(normed)
-            heads = projected.view(count, -1, self.arch.head_dim)
+            heads = layer.qkv(normed).view(len(x), -1, self.arch.head_dim)
             turned = self._turn(layer, heads[:, : self._turned], cos, sin)
-            keys, values = kv.keys[index], kv.values[index]
-            keys[:, start:end] = turned[:, self.arch.heads :].transpose(0, 1)
-            values[:, start:end] = heads[:, self._turned :].transpose(0, 1)
-            queries = turned[:, : self.arch.heads]
-            attended = self._attend(queries, keys, values, start, end, layer.window)
-            x = x + layer.output(attended)
+            keys, values = memory.keys[index], memory.values[index]
+            new = turned[:count, self.arch.heads :].transpose(0, 1)
+            keys.index_copy_(1, batch.slots, new)
+            values.index_copy_(1, batch.slots, heads[:count, self._turned :].transpose(0, 1))
+            attended = batch.attend(turned[:count, : self.arch.heads], keys, values, layer.window)
+            x = x + layer.output(padded(attended, LEAST_ROWS))
             normed = self._normed(x, layer.mlp_norm)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             x = x + layer.down(F.silu(gate) * up)
-        return x
+        return x[:count]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Convert the residual stream (T x hidden) to float32 logits (T x vocabulary)."""
         assert self._head is not None and self._norm is not None
-        return self._head(self._normed(x, self._norm)).float()
+        return self._head(self._normed(padded(x, LEAST_ROWS), self._norm))[: len(x)].float()
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # The fused product would round only once, but transformers rounds twice.
@@ -118,45 +121,6 @@ class ShardModel:
                 (plain[:, :split] * layer.query_norm, plain[:, split:] * layer.key_norm), 1
             )
         return heads * cos + heads.roll(self._half, -1) * sin
-
-    def _attend(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        start: int,
-        end: int,
-        window: int,
-    ) -> torch.Tensor:
-        """Return the causal attention of T queries over the positions below `end`.
-
-        The result has the shape (T, heads * head_dim).
-        """
-        count = end - start
-        first = max(0, start + 1 - window) if window else 0
-        keys, values = keys[None, :, first:end], values[None, :, first:end]
-        if count == 1:
-            # Heads that share keys become rows of one query, so the keys need not be repeated.
-            grouped = queries.view(self._grouped)
-            return F.scaled_dot_product_attention(grouped, keys, values).reshape(1, -1)
-        mask = None if start == 0 and not window else _mask(start, end, first, window)
-        attended = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=self.arch.heads != self.arch.kv_heads,
-        )
-        return attended[0].transpose(0, 1).reshape(count, -1)
-
-
-def _mask(start: int, end: int, first: int, window: int) -> torch.Tensor:
-    """Return a mask that is True where the row's query may attend to the column's key."""
-    rows = torch.arange(start, end)[:, None]
-    columns = torch.arange(first, end)[None]
-    seen = columns <= rows
-    return seen & (columns > rows - window) if window else seen
 
 
 def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
@@ -180,21 +144,27 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
     )
 
 
+def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
+    """Return the rows, followed by rows of zeros if there are fewer than `least`."""
+    missing = least - len(rows)
+    return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
+
+
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
-    """Return a function that computes `x W^T + b`, in oneDNN's layout if that is known to be
-    supported."""
-    if pack and weight.dtype == torch.bfloat16 and _packs_bfloat16():
+    """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
+    if pack and _packs(weight.dtype):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: operator(x, blocked, bias, "none", [], "")
     return lambda x: F.linear(x, weight, bias)
 
 
-def _packs_bfloat16() -> bool:
+def _packs(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN multiplies matrices of a type in its own layout on this machine."""
     return bool(
         torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
     )
 
 
@@ -211,12 +181,16 @@ class Rotary:
         self._context = arch.context
         self._cos = self._sin = torch.empty(0)
 
-    def rows(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (cosines, sines) of positions start to end-1, each of shape (end - start, 1,
-        head_dim)."""
+    def rows(self, positions: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (cosines, sines) of T positions, each of shape (count, 1, head_dim).
+
+        Rows beyond T are those of position 0.
+        """
+        end = int(positions.max()) + 1
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
-        return self._cos[start:end], self._sin[start:end]
+        positions = F.pad(positions, (0, count - len(positions)))
+        return self._cos[positions], self._sin[positions]
 
     def _grow(self, size: int) -> None:
         angles = torch.arange(size).float()[:, None] * self._frequencies

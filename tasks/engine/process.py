@@ -16,7 +16,16 @@ import trio
 from ...transport.host.seam import Host
 from . import defaults
 from .errors import EngineError, EngineUnavailable
-from .interface import EngineEvent, FailedEvent, Loaded, LoadShard, SessionId, Span
+from .interface import (
+    DEFAULT_TERMS,
+    EngineEvent,
+    FailedEvent,
+    Loaded,
+    LoadShard,
+    SessionId,
+    SessionTerms,
+    Span,
+)
 from .messages import load_payload, parse_event, parse_loaded, span_frame
 from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
 
@@ -278,13 +287,18 @@ class EngineProcess:
         return parse_loaded(value)
 
     async def open(
-        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+        self,
+        session: SessionId,
+        tokens: int,
+        on_event: Callable[[EngineEvent], None],
+        terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
         if session in self._sessions:
             raise EngineError("session-exists", "the session is open already")
         self._sessions[session] = _Open(on_event)
         try:
-            value, _ = await self._request("open", session, tokens)
+            fields = (session, tokens, terms.owner, terms.background)
+            value, _ = await self._request("open", *fields, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)
             if not isinstance(error, EngineError):  # cancelled; the worker may still open it
@@ -302,10 +316,10 @@ class EngineProcess:
     def cancel(self, session: SessionId) -> None:
         self._send(("cancel", session))
 
-    async def close(self, session: SessionId) -> None:
+    async def close(self, session: SessionId, names: bytes = b"") -> None:
         self._sessions.pop(session, None)
         with suppress(EngineError):  # the end of a worker frees its sessions
-            await self._request("close", session)
+            await self._request("close", session, payload=names)
 
     async def export_kv(self, session: SessionId) -> bytes:
         _, payload = await self._request("export", session)

@@ -2,42 +2,15 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 
+from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
+from .scheduler import Share
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
-
-
-class KvState(Protocol):
-    """Interface of a session's KV over a shard's layers. Positions 0 to length-1 are valid."""
-
-    tokens: int  # number of reserved positions
-    length: int
-
-    def free(self) -> None:
-        """Free the memory. The object must not be used afterwards."""
-        ...
-
-    def truncate(self, length: int) -> None: ...
-
-    def export(self) -> bytes:
-        """Return an exact copy of the KV. Format: docs/spec/engine.md, session."""
-        ...
-
-    def install(self, state: bytes | memoryview) -> int:
-        """Replace the KV by an exported copy, and return its length in positions.
-
-        Raises EngineError `bad-state` if the copy is malformed, too long or of another shard.
-        """
-        ...
-
-    def copy_from(self, other: Self) -> None:
-        """Replace the KV by that of `other`. Raises EngineError `bad-state` if it has too many
-        positions."""
-        ...
 
 
 @dataclass(slots=True)
@@ -60,25 +33,37 @@ class SpanInProgress:
 
     span: Span
     answer: AnsweredSpan
-    source: Any  # a tensor: token ids (T), or hidden states (T x hidden)
+    source: Any  # token ids, or hidden states, as `Compute.source` returns them
     start: int
     count: int
     done: int = 0
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
+    chosen: tuple[int, float] = (0, 0.0)  # the next token and its log-probability
+
+    @property
+    def position(self) -> int:
+        """The next position to compute."""
+        return self.start + self.done
+
+    @property
+    def decode(self) -> bool:
+        """Whether the input is a single position, which continues a text."""
+        return self.count == 1
 
 
 class Session:
     """An open session in the worker."""
 
-    def __init__(self, name: SessionId, kv: KvState) -> None:
+    def __init__(self, name: SessionId, owner: str, table: BlockTable, share: Share) -> None:
         self.name = name
-        self.kv = kv
+        self.owner = owner  # the gateway, whose sessions share named blocks
+        self.table = table
+        self.share = share
         self.epoch = 0
         self.waiting: deque[Span] = deque()
         self.job: SpanInProgress | None = None
-        self.scheduled = False  # whether it is queued for a step
         self._kept: deque[AnsweredSpan] = deque()
 
     @property

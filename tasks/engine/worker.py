@@ -66,7 +66,8 @@ def _run(channel: WorkerChannel, threads: int, memory_bytes: int) -> None:
     gc.freeze()  # excludes the permanent objects: collecting them takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
     with computing():
-        _serve(channel, Core(sender.send, sender.send_soon, memory_bytes=memory_bytes))
+        core = Core(sender.send, sender.queue, sender.settle, memory_bytes=memory_bytes)
+        _serve(channel, core)
 
 
 class FrameSender:
@@ -80,24 +81,29 @@ class FrameSender:
         self._writable = select.poll()
         self._writable.register(channel, select.POLLOUT)
         self._sent = 0.0
+        self._queued = False
 
     def send(self, header: Header, payload: Buffer) -> None:
         """Send a frame now, after all queued ones."""
         self._channel.put(header, payload)
+        self._flush()
+
+    def queue(self, header: Header, payload: Buffer) -> None:
+        """Queue a frame, which `send` or `settle` sends."""
+        self._channel.put(header, payload)
+        self._queued = True
+
+    def settle(self) -> None:
+        """Send the queued frames, unless something was sent in the last PIECE_SECONDS and another
+        step follows soon."""
+        if self._queued and time.perf_counter() - self._sent >= PIECE_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
         while not self._channel.flush():
             self._writable.poll()
         self._sent = time.perf_counter()
-
-    def send_soon(self, header: Header, payload: Buffer) -> None:
-        """Queue a frame to be sent with the next one. If none was sent for PIECE_SECONDS, send it
-        now.
-
-        Another frame must follow soon.
-        """
-        if time.perf_counter() - self._sent < PIECE_SECONDS:
-            self._channel.put(header, payload)
-        else:
-            self.send(header, payload)
+        self._queued = False
 
 
 def _serve(channel: WorkerChannel, core: "Core") -> None:

@@ -15,6 +15,7 @@ from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
+from .names import PrefixNames
 from .session import Close, Open, parse_cached, parse_dtype, stage_code
 
 
@@ -32,6 +33,7 @@ class Chains:
 
     def __init__(self, host: Host, courier: Courier) -> None:
         self._host = host
+        self._names = PrefixNames(host.entropy(32))
         self._courier = courier
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
         # The cancel scopes of the calls in progress, each with the peer that is called.
@@ -53,8 +55,7 @@ class Chains:
     ) -> None:
         """Open, all at once, the stages of a run that are in `peers`.
 
-        Lowers `run.start` to the shortest prefix that these stages have cached. `run.start` never
-        passes the last prompt token, because the first answer token is sampled from its output.
+        Lowers `run.start` to the shortest prefix that these stages have cached.
         Raises Refused if a stage refuses or cannot be reached.
         """
         failures: list[StageRefused] = []
@@ -95,8 +96,9 @@ class Chains:
         )
         await self._courier.meet(hop.peer)
         try:
-            header = await self._ask(hop.peer, "session.open", message.header(), OPEN_TIMEOUT)
-            return parse_cached(header, message.tokens)
+            names = self._names.of(model.root, run.ids[: run.prompt])
+            call = "session.open", message.header(), names
+            return parse_cached(await self._ask(hop.peer, *call, OPEN_TIMEOUT), message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
             if not run.job:  # a job may be refused only because an interactive request has priority
                 self._unopened[hop.peer] = self._host.now()
@@ -105,9 +107,14 @@ class Chains:
             raise StageRefused(hop.peer, reason) from None
 
     async def _ask(
-        self, peer: PeerId, method: str, header: Mapping[str, object], timeout: float
+        self,
+        peer: PeerId,
+        method: str,
+        header: Mapping[str, object],
+        names: bytes,
+        timeout: float,
     ) -> Mapping[str, object]:
-        """Call a method of a peer and return the header of its reply.
+        """Call a method of a peer with prefix names, and return the header of its reply.
 
         Raises CallRefused if the peer refuses, and LinkClosed if the peer cannot be reached or is
         quiet now or before it replies.
@@ -116,7 +123,7 @@ class Chains:
             with trio.CancelScope() as scope:
                 self._asking[scope] = peer
                 try:
-                    reply = await self._courier.call(peer, method, header, timeout=timeout)
+                    reply = await self._courier.call(peer, method, header, names, timeout=timeout)
                     return reply.header
                 finally:
                     del self._asking[scope]
@@ -128,16 +135,19 @@ class Chains:
             if peer == link.peer:
                 scope.cancel()
 
-    async def close(self, run: GenerationRun) -> None:
+    async def close(self, run: GenerationRun, model: Model) -> None:
         """Close the session on every stage, even while the request is being cancelled.
+
+        Names the prefixes of the prompt with the answer, which the next prompt may begin with.
 
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
         header = Close(run.session).header()
+        names = self._names.of(model.root, run.ids)
 
         async def close_one(peer: PeerId) -> None:
             with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
-                await self._ask(peer, "session.close", header, CLOSE_TIMEOUT)
+                await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:

@@ -105,7 +105,13 @@ class Courier:
             self._link(peer).post(method, header, payload, priority=priority)
 
     async def call(
-        self, peer: PeerId, method: str, header: Mapping[str, object], *, timeout: float
+        self,
+        peer: PeerId,
+        method: str,
+        header: Mapping[str, object],
+        payload: bytes = b"",
+        *,
+        timeout: float,
     ) -> Reply:
         """Call a method and return its reply.
 
@@ -113,8 +119,8 @@ class Courier:
         in seconds.
         """
         if peer != self.peer:
-            return await self._link(peer).call(method, header, timeout=timeout)
-        answer = self._handlers[method](Call(peer, dict(header), b""))
+            return await self._link(peer).call(method, header, payload, timeout=timeout)
+        answer = self._handlers[method](Call(peer, dict(header), payload))
         if isawaitable(answer):
             answer = await answer
         if isinstance(answer, Refusal):

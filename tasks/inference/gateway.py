@@ -360,8 +360,9 @@ class Gateway:
             await self._close(run)
 
     async def _close(self, run: GenerationRun) -> None:
+        _, model = self._runs[run.session]
         try:
-            await self._chains.close(run)
+            await self._chains.close(run, model)
         finally:
             del self._runs[run.session]
 
@@ -539,7 +540,11 @@ def _spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
     `hidden` is the number of values in a hidden state. Only the last span requests a token.
     """
     step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
-    for first in range(run.start, run.prompt, step):
+    first = run.start
+    while first < run.prompt:
         count = min(step, run.prompt - first)
+        if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
+            count -= 1
         last = first + count == run.prompt
         yield SpanMessage(run.session, run.epoch, first, count, last, 0.0)
+        first += count

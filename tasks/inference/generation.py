@@ -10,6 +10,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
+from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
@@ -145,7 +146,7 @@ class GenerationRun:
         self.ids = ids  # of the prompt, followed by the generated ones
         self.new = new  # most tokens to generate
         self.prompt = len(ids)
-        self.start = self.prompt - 1  # the first position to compute
+        self.start = _latest_start(self.prompt)  # the first position to compute
         self.epoch = 1
         self.heard_at = now  # when the chain last sent a message
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
@@ -400,3 +401,13 @@ class Answer:
             text="".join(self._text),
             token_ids=tuple(self._ids[self._prompt :]),
         )
+
+
+def _latest_start(prompt: int) -> int:
+    """Return the position from which a prompt of `prompt` tokens is computed if all is cached.
+
+    The first token of the answer follows from the last position, so at least that is computed. The
+    start is that of a block, and at least two positions follow: engines compute a single one as the
+    continuation of a text, whose result may differ in the last bit.
+    """
+    return max(0, (prompt - 2) // BLOCK * BLOCK)

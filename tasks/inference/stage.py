@@ -28,14 +28,17 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
     SPANS_WAITING,
 )
+from ..engine.blocks import BLOCK, blocks_for
 from ..engine.errors import EngineError
 from ..engine.interface import (
+    NAME_BYTES,
     Engine,
     EngineEvent,
     FailedEvent,
     HiddenEvent,
     Sampling,
     SessionId,
+    SessionTerms,
     Span,
     TokenEvent,
 )
@@ -99,9 +102,11 @@ class _Session:
 
 @dataclass(slots=True)
 class _Freeing:
-    """A session whose KV must be freed. `done` is set when it is."""
+    """A session whose KV must be freed, except blocks with one of `names`. `done` is set when it
+    is."""
 
     engine_id: SessionId
+    names: bytes
     done: trio.Event
 
 
@@ -262,7 +267,7 @@ class Stage:
     async def _free(self) -> None:
         """Close dropped sessions in the engine, one after another."""
         async for item in self._to_free:
-            await self._engine.close(item.engine_id)
+            await self._engine.close(item.engine_id, item.names)
             item.done.set()
 
     # Opening and closing.
@@ -270,12 +275,13 @@ class Stage:
     async def _on_open(self, call: Call) -> Reply | Refusal:
         try:
             message = Open.parse(call.header)
+            _check_names(call.payload, message.tokens)
             self._check_shard(message)
             for step in (-1, 1):
                 other = message.stages[(message.index + step) % len(message.stages)]
                 await self._courier.meet(other)
             session = self._admit(call.peer, message)
-            return await self._open(session)
+            return await self._open(session, bytes(call.payload))
         except (SessionError, EngineError) as error:
             return Refusal(error.code, error.message)
 
@@ -341,15 +347,17 @@ class Stage:
         """Return how many positions of KV one more session of this gateway may reserve now."""
         if self._held is None:
             return 0
-        kv_tokens, sessions = self._held.kv_tokens, self._sessions.values()
-        room = kv_tokens - sum(item.open.tokens for item in sessions)
-        own = [item.open.tokens for item in sessions if item.gateway == gateway]
+        blocks, sessions = self._held.kv_tokens // BLOCK, self._sessions.values()
+        room = blocks - sum(blocks_for(item.open.tokens) for item in sessions)
+        own = [blocks_for(item.open.tokens) for item in sessions if item.gateway == gateway]
         if own and gateway != self._courier.peer:  # its first session may take all that is free
-            room = min(room, int(kv_tokens * KV_SHARE) - sum(own))
-        return max(room, 0)
+            room = min(room, int(blocks * KV_SHARE) - sum(own))
+        return max(room, 0) * BLOCK
 
-    async def _open(self, session: _Session) -> Reply:
+    async def _open(self, session: _Session, names: bytes) -> Reply:
         """Open the session in the engine and return the reply, with the number of cached positions.
+
+        `names` are those of the prompt's full blocks, by which the engine looks for cached ones.
 
         Raises EngineError if the engine refuses, and SessionError if the session was closed
         meanwhile.
@@ -360,7 +368,10 @@ class Stage:
 
         opened = False
         try:
-            cached = await self._engine.open(session.engine_id, session.open.tokens, on_event)
+            terms = SessionTerms(session.gateway, session.open.idle, names)
+            cached = await self._engine.open(
+                session.engine_id, session.open.tokens, on_event, terms
+            )
             opened = session.name in self._sessions
         finally:
             if not opened:  # refused, cancelled, or closed in the meantime
@@ -379,17 +390,22 @@ class Stage:
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
         if session := self._sessions.get(name):
-            await self._drop(session).wait()
+            names = bytes(call.payload)
+            most = names[: session.open.tokens // BLOCK * NAME_BYTES]
+            await self._drop(session, most).wait()
         return Reply()
 
-    def _drop(self, session: _Session) -> trio.Event:
-        """Remove a session and free its KV. The returned event is set when the KV is freed."""
+    def _drop(self, session: _Session, names: bytes = b"") -> trio.Event:
+        """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
+
+        The returned event is set when the KV is freed.
+        """
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
             session.log.drop()
             self._engine.cancel(session.engine_id)
         done = trio.Event()
-        self._freeing.send_nowait(_Freeing(session.engine_id, done))
+        self._freeing.send_nowait(_Freeing(session.engine_id, names, done))
         return done
 
     def _fail(
@@ -573,6 +589,13 @@ class Stage:
             or session.made >= order.steps
             or event.position >= order.tokens
         )
+
+
+def _check_names(payload: bytes | memoryview, tokens: int) -> None:
+    """Raise SessionError unless a payload has at most one name for each full block of `tokens`
+    positions."""
+    if len(payload) % NAME_BYTES or len(payload) > tokens // BLOCK * NAME_BYTES:
+        raise SessionError("bad-message", f"{len(payload)} bytes are no names of {tokens} tokens")
 
 
 def _known(tokens: tuple[int, ...], held: HeldShard) -> tuple[int, ...]:

@@ -13,12 +13,14 @@ from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
+    DEFAULT_TERMS,
     Engine,
     EngineEvent,
     FailedEvent,
     HiddenEvent,
     Parts,
     SessionId,
+    SessionTerms,
     Span,
     TokenEvent,
 )
@@ -242,7 +244,11 @@ class FakeEngine:
         raise NotImplementedError
 
     async def open(
-        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+        self,
+        session: SessionId,
+        tokens: int,
+        on_event: Callable[[EngineEvent], None],
+        terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
         if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
             raise EngineError("no-memory", "no memory for that many tokens")
@@ -263,7 +269,7 @@ class FakeEngine:
         if session in self.states:
             self.states[session].running = False
 
-    async def close(self, session: SessionId) -> None:
+    async def close(self, session: SessionId, names: bytes = b"") -> None:
         if self.closing is not None:
             await self.closing.wait()
         await trio.lowlevel.checkpoint()

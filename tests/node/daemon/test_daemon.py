@@ -47,7 +47,11 @@ class FakeEngine:
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
 
     async def open(
-        self, session: SessionId, tokens: int, on_event: Callable[[EngineEvent], None]
+        self,
+        session: SessionId,
+        tokens: int,
+        on_event: Callable[[EngineEvent], None],
+        terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
         self.events[session] = on_event
         return 0
@@ -58,7 +62,7 @@ class FakeEngine:
     def cancel(self, session: SessionId) -> None:
         """Do nothing: nothing runs."""
 
-    async def close(self, session: SessionId) -> None:
+    async def close(self, session: SessionId, names: bytes = b"") -> None:
         self.events.pop(session, None)
 
     async def export_kv(self, session: SessionId) -> bytes:

@@ -1,0 +1,323 @@
+"""KV memory of one shard in blocks of 16 positions, shared by all of its sessions. No I/O.
+
+A session has a table of blocks in the order of its positions. Each admitted session is promised as
+many blocks as it may ever use, so it never fails for lack of memory later. It occupies a block only
+when it writes to it. Meanwhile the remaining blocks hold the prefixes of earlier sessions.
+
+A full block whose content has a name can be found by later sessions, which then share it. A name
+stands for the whole prefix up to the end of its block, and is chosen by the session's gateway
+(docs/spec/session.md). Blocks without a user stay cached until their memory is needed; the one that
+was released first is evicted first. A session that must write to a shared block gets a copy.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from .errors import EngineError
+
+BLOCK: Final = 16
+"""Number of positions in a block."""
+
+BlockName = tuple[str, bytes]
+"""(scope, name): the gateway whose sessions may share the block, and the prefix's name."""
+
+
+class BlockCopy(NamedTuple):
+    """Command to copy the content of the block `source` to the block `target`."""
+
+    source: int
+    target: int
+
+
+def blocks_for(tokens: int) -> int:
+    """Return the number of blocks that `tokens` positions occupy."""
+    return -(-tokens // BLOCK)
+
+
+class _FreeRuns:
+    """Free blocks as runs of consecutive numbers."""
+
+    def __init__(self, blocks: int) -> None:
+        self.count = blocks
+        self._length = {0: blocks} if blocks else {}  # by the run's first block
+        self._first = {blocks: 0} if blocks else {}  # by the block after the run
+
+    def add(self, block: int) -> None:
+        """Add a block, joining it with the runs beside it."""
+        first, end = self._first.pop(block, block), block + 1
+        if end in self._length:
+            end += self._length.pop(end)
+        self._length[first] = end - first
+        self._first[end] = first
+        self.count += 1
+
+    def take(self, wanted: int, after: int) -> range:
+        """Remove and return 1 to `wanted` consecutive blocks, following the block `after` if they
+        are free.
+
+        Otherwise they come from the longest run. They begin in its middle where the run's start is
+        needed by the table that ends before it, so that both can grow in place.
+        """
+        if after + 1 in self._length:
+            return self._cut(after + 1, after + 1, wanted)
+        run = max(self._length, key=self._length.__getitem__)
+        spare = self._length[run] - wanted
+        return self._cut(run, run + spare // 2 if run and spare > 0 else run, wanted)
+
+    def _cut(self, run: int, first: int, wanted: int) -> range:
+        """Remove up to `wanted` blocks that begin with `first` from the run that begins with
+        `run`."""
+        end = run + self._length.pop(run)
+        stop = min(first + wanted, end)
+        del self._first[end]
+        if first > run:
+            self._length[run] = first - run
+            self._first[first] = run
+        if stop < end:
+            self._length[stop] = end - stop
+            self._first[end] = stop
+        self.count -= stop - first
+        return range(first, stop)
+
+
+class BlockPool:
+    """All blocks of a shard, numbered from 0.
+
+    Each block is free, cached (named, but in no table) or used: `free + cached + used == total`.
+    `promised` is the number of blocks that open sessions may use in all; it is at most `total`.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.promised = 0
+        self._free = _FreeRuns(total)
+        self._users = array("i", bytes(4 * total))  # by block: the number of tables with it
+        self._cached: OrderedDict[int, None] = OrderedDict()  # the first released first
+        self._by_name: dict[BlockName, int] = {}
+        self._names: dict[int, BlockName] = {}
+
+    @property
+    def free(self) -> int:
+        """Number of blocks without content."""
+        return self._free.count
+
+    @property
+    def cached(self) -> int:
+        """Number of blocks that only the cache holds."""
+        return len(self._cached)
+
+    @property
+    def used(self) -> int:
+        """Number of blocks that are in a session's table."""
+        return self.total - self.free - self.cached
+
+    def promise(self, blocks: int) -> None:
+        """Promise blocks to a session. Raises EngineError `no-memory` if too many are promised."""
+        if blocks > self.total - self.promised:
+            raise EngineError(
+                "no-memory",
+                f"{blocks * BLOCK} positions of KV are asked for, "
+                f"{(self.total - self.promised) * BLOCK} of {self.total * BLOCK} are free",
+            )
+        self.promised += blocks
+
+    def find(self, names: Sequence[BlockName]) -> list[int]:
+        """Return the blocks of the longest known prefix, and count the caller as their user."""
+        found = []
+        for name in names:
+            block = self._by_name.get(name)
+            if block is None:
+                break
+            self.use(block)
+            found.append(block)
+        return found
+
+    def use(self, block: int) -> None:
+        """Count one more table that has the block."""
+        self._users[block] += 1
+        self._cached.pop(block, None)
+
+    def allocate(self, wanted: int, after: int) -> range:
+        """Return 1 to `wanted` consecutive blocks for a table whose last block is `after` (-1:
+        none).
+
+        Evicts cached blocks if none is free. There are always enough for what was promised.
+        """
+        while self._free.count < wanted and self._cached:
+            block, _ = self._cached.popitem(last=False)
+            self._unname(block)
+            self._free.add(block)
+        taken = self._free.take(wanted, after)
+        for block in taken:
+            self._users[block] = 1
+        return taken
+
+    def release(self, block: int) -> None:
+        """Count one table less that has the block. Without a user it is cached if it has a name."""
+        self._users[block] -= 1
+        if self._users[block] == 0:
+            if block in self._names:
+                self._cached[block] = None
+            else:
+                self._free.add(block)
+
+    def is_shared(self, block: int) -> bool:
+        """Return whether several tables have the block."""
+        return self._users[block] > 1
+
+    def name(self, block: int, name: BlockName) -> None:
+        """Name the content of a full block, unless the name or the block is taken already."""
+        if name not in self._by_name and block not in self._names:
+            self._by_name[name] = block
+            self._names[block] = name
+
+    def unname(self, block: int) -> None:
+        """Remove the name of a block whose content is about to change."""
+        if block in self._names:
+            self._unname(block)
+
+    def _unname(self, block: int) -> None:
+        del self._by_name[self._names.pop(block)]
+
+
+class BlockTable:
+    """Blocks of one session. Positions 0 to `length` - 1 hold keys and values.
+
+    `tokens` is the number of positions that the session may use. `runs` lists the blocks as [first
+    block, number of consecutive blocks].
+    """
+
+    def __init__(self, pool: BlockPool, tokens: int, names: Sequence[BlockName] = ()) -> None:
+        """Create a table with the longest prefix of `names` that is cached.
+
+        Raises EngineError `no-memory` if `tokens` positions cannot be promised.
+        """
+        self.tokens = tokens
+        self.length = 0
+        self.runs: list[list[int]] = []
+        self._pool = pool
+        self._promised = blocks_for(tokens)
+        pool.promise(self._promised)
+        self._blocks: list[int] = []
+        self._names = names[: tokens // BLOCK]
+        self._named = 0  # leading blocks that were offered to the cache
+        self._written = False
+        for block in pool.find(self._names):
+            self._append(block)
+        self.length = self._named = len(self._blocks) * BLOCK
+        self._named //= BLOCK
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The blocks in the order of positions."""
+        return self._blocks
+
+    def free(self) -> None:
+        """Release all blocks and the promise. May be called repeatedly."""
+        self.truncate(0)
+        self._pool.promised -= self._promised
+        self._promised = 0
+
+    def truncate(self, length: int) -> None:
+        """Drop the positions from `length` on, and release the blocks without other positions."""
+        self.length = min(self.length, length)
+        for _ in range(len(self._blocks) - blocks_for(self.length)):
+            self._pool.release(self._pop())
+        self._named = min(self._named, len(self._blocks))
+
+    def discard(self, length: int) -> None:
+        """Drop the positions from `length` on, and their blocks' names, because they are wrong."""
+        for block in self._blocks[length // BLOCK :]:
+            self._pool.unname(block)
+        self.truncate(length)
+
+    def prepare(self, start: int, end: int) -> list[BlockCopy]:
+        """Make the positions `start` to `end` - 1 writable, and drop those from `start` on.
+
+        `start` is at most `length`, and `end` at most `tokens`. Returns the copies that must be
+        made before anything is written.
+        """
+        if self._written and start < self.length:  # other content than the names stand for
+            self._names = self._names[: start // BLOCK]
+        self._written = True
+        self.truncate(start)
+        copies = []
+        if start % BLOCK:
+            copies = self._own_last()
+        missing = blocks_for(end) - len(self._blocks)
+        while missing > 0:
+            taken = self._pool.allocate(missing, self._blocks[-1] if self._blocks else -1)
+            for block in taken:
+                self._append(block)
+            missing -= len(taken)
+        return copies
+
+    def _own_last(self) -> list[BlockCopy]:
+        """Make the last block writable: copy it if another table has it, else remove its name."""
+        last = self._blocks[-1]
+        self._named = min(self._named, len(self._blocks) - 1)
+        if not self._pool.is_shared(last):
+            self._pool.unname(last)
+            return []
+        self._pop()
+        (own,) = self._pool.allocate(1, self._blocks[-1] if self._blocks else -1)
+        self._append(own)
+        self._pool.release(last)
+        return [BlockCopy(last, own)]
+
+    def fill(self, length: int) -> None:
+        """Record that the positions below `length` are computed, and offer full blocks with a name
+        to the cache."""
+        self.length = length
+        full = min(length // BLOCK, len(self._names))
+        for index in range(self._named, full):
+            self._pool.name(self._blocks[index], self._names[index])
+        self._named = max(self._named, full)
+
+    def name_all(self, names: Sequence[BlockName]) -> None:
+        """Replace the names by those of the whole session, and offer all full blocks to the
+        cache."""
+        self._names = names[: self.length // BLOCK]
+        self.fill(self.length)
+
+    def share(self, other: "BlockTable") -> None:
+        """Replace the content by that of another table, without copying it. It must fit in
+        `tokens`."""
+        self.truncate(0)
+        self._names, self._named, self._written = (), 0, True
+        for block in other._blocks[: blocks_for(other.length)]:
+            self._pool.use(block)
+            self._append(block)
+        self.length = other.length
+
+    def slot(self, position: int) -> int:
+        """Return the number of a position in the whole pool."""
+        return self._blocks[position // BLOCK] * BLOCK + position % BLOCK
+
+    def spans(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the slots of the positions `start` to `end` - 1 as consecutive (first, after
+        last)."""
+        found, at = [], 0
+        for first, count in self.runs:
+            low, high = max(start - at, 0), min(end - at, count * BLOCK)
+            if low < high:
+                found.append((first * BLOCK + low, first * BLOCK + high))
+            at += count * BLOCK
+            if at >= end:
+                break
+        return found
+
+    def _append(self, block: int) -> None:
+        self._blocks.append(block)
+        if self.runs and sum(self.runs[-1]) == block:
+            self.runs[-1][1] += 1
+        else:
+            self.runs.append([block, 1])
+
+    def _pop(self) -> int:
+        self.runs[-1][1] -= 1
+        if not self.runs[-1][1]:
+            self.runs.pop()
+        return self._blocks.pop()

@@ -1,0 +1,216 @@
+"""Choice of the rows that a worker computes in each step. No I/O; the simulator uses the same code.
+
+A row is one position of one session. All rows of a step share the reading of the weights, which is
+most of the work on small batches. Each step has a budget of predicted time, so that no session
+waits long for its next token. Rows enter in this order: the next token of each session (decode),
+parts of prompts (prefill), and then the same of background work. If a prompt waits, a quarter of
+the budget is left for it.
+
+If not everything fits, sessions are served by virtual time: the time predicted for the rows that
+were computed for a gateway so far, and within it for a session. The one with the least comes first.
+Those that had no work are advanced to the virtual time of the others, so that nobody saves up time.
+"""
+
+import heapq
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from .blocks import BLOCK
+from .defaults import (
+    ACCOUNTS,
+    DECODE_PART,
+    PREFILL_STEP_S,
+    STEP_FACTOR,
+    STEP_ROWS,
+    STEP_S,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Predicted time of a step, in seconds: `fixed`, plus `row` for each row, plus `attended` for
+    each pair of a row and a position that it attends to."""
+
+    fixed: float
+    row: float
+    attended: float
+
+    def rows(self, count: int, position: int) -> float:
+        """Return the seconds for `count` rows of one session, the first at `position`, without
+        `fixed`."""
+        return count * (self.row + self.attended * (position + count))
+
+
+@dataclass(slots=True, eq=False)
+class _Account:
+    """Virtual time of one gateway, in seconds."""
+
+    number: int  # decides between equal times
+    time: float
+    served: float = 0.0  # virtual time of the session that was served last
+    shares: int = 0  # open sessions, a count
+    ready: int = 0  # sessions with work, a count
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """A session as the scheduler sees it. `rows` are wanted from `position` on."""
+
+    account: _Account
+    background: bool
+    time: float = 0.0  # virtual time in seconds
+    rows: int = 0
+    position: int = 0
+    decode: bool = False  # whether the row continues a text, and is not part of a prompt
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step that is being planned. `seconds` is its predicted time so far."""
+
+    seconds: float
+    rows: int = 0
+    chosen: list[tuple[Share, int]] = field(default_factory=list)
+
+
+class Scheduler:
+    """Sessions of one shard with their work. `costs` predicts the time of a step."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self.costs = costs
+        self._accounts: dict[str, _Account] = {}
+        self._ready: dict[Share, None] = {}
+        self._time = 0.0  # virtual time of the account that was served last
+        self._number = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether any session has work."""
+        return bool(self._ready)
+
+    def join(self, owner: str, *, background: bool = False) -> Share:
+        """Add a session of the gateway `owner`. Background sessions come after all others."""
+        account = self._accounts.get(owner)
+        if account is None:
+            self._prune()
+            self._number += 1
+            account = self._accounts[owner] = _Account(self._number, self._time)
+        account.shares += 1
+        return Share(account, background)
+
+    def leave(self, share: Share) -> None:
+        """Remove a session."""
+        self.rest(share)
+        share.account.shares -= 1
+
+    def want(self, share: Share, rows: int, position: int, *, decode: bool) -> None:
+        """Record that a session needs `rows` rows from `position` on."""
+        if share not in self._ready:
+            account = share.account
+            if not account.ready:
+                account.time = max(account.time, self._time)
+            account.ready += 1
+            share.time = max(share.time, account.served)
+            self._ready[share] = None
+        share.rows, share.position, share.decode = rows, position, decode
+
+    def rest(self, share: Share) -> None:
+        """Record that a session has no work."""
+        if share in self._ready:
+            del self._ready[share]
+            share.account.ready -= 1
+
+    def plan(self) -> list[tuple[Share, int]]:
+        """Return the sessions of the next step, each with its number of rows, and charge them.
+
+        Returns at least one row if any session has work.
+        """
+        kinds: dict[tuple[bool, bool], list[Share]] = {}
+        for share in self._ready:
+            kinds.setdefault((share.background, share.decode), []).append(share)
+        step = _Step(self.costs.fixed)
+        budget = max(STEP_S, STEP_FACTOR * (self.costs.fixed + self.costs.row))
+        if not any(decode for _, decode in kinds):
+            budget = max(budget, PREFILL_STEP_S)
+        for background in (False, True):
+            prefill = kinds.get((background, False), ())
+            most = budget * DECODE_PART if prefill else budget
+            self._take_decode(step, kinds.get((background, True), ()), most)
+            self._take_prefill(step, prefill, budget)
+        extra = self.costs.fixed / max(step.rows, 1)
+        for share, rows in step.chosen:
+            share.time += rows * extra
+            share.account.time += rows * extra
+        return step.chosen
+
+    def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
+        """Add one row for as many sessions as the budget allows."""
+        costs = self.costs
+        wanted = sum(costs.rows(1, share.position) for share in shares)
+        fits = step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS
+        for share in shares if fits else _fair(shares):
+            seconds = costs.rows(1, share.position)
+            full = step.seconds + seconds > budget or step.rows >= STEP_ROWS
+            if full and step.chosen:
+                return
+            self._add(step, share, 1, seconds)
+
+    def _take_prefill(self, step: _Step, shares: Collection[Share], budget: float) -> None:
+        """Add parts of prompts as the budget allows, and at least one block if no other is added.
+
+        Parts end at the end of a block, except the last part of a prompt.
+        """
+        first = not any(not share.decode for share, _ in step.chosen)
+        for share in _fair(shares):
+            room = min(STEP_ROWS - step.rows, share.rows)
+            rows = min(room, self._affordable(share, budget - step.seconds))
+            if rows < share.rows:
+                rows = max(0, rows - (share.position + rows) % BLOCK)
+            if rows <= 0 and first:
+                rows = min(share.rows, BLOCK - share.position % BLOCK)
+            if rows <= 0 or step.rows + rows > max(STEP_ROWS, BLOCK):
+                return
+            self._add(step, share, rows, self.costs.rows(rows, share.position))
+            first = False
+
+    def _affordable(self, share: Share, seconds: float) -> int:
+        """Return about how many rows of a session can be computed in `seconds`."""
+        if seconds <= 0:
+            return 0
+        each = self.costs.row + self.costs.attended * (share.position + BLOCK)
+        return int(seconds / each) if each > 0 else share.rows
+
+    def _add(self, step: _Step, share: Share, rows: int, seconds: float) -> None:
+        """Add rows to a step and charge them."""
+        account = share.account
+        self._time = max(self._time, account.time)
+        account.served = max(account.served, share.time)
+        share.time += seconds
+        account.time += seconds
+        step.seconds += seconds
+        step.rows += rows
+        step.chosen.append((share, rows))
+
+    def _prune(self) -> None:
+        """Remove accounts without sessions if there are too many."""
+        if len(self._accounts) >= ACCOUNTS:
+            self._accounts = {
+                owner: account for owner, account in self._accounts.items() if account.shares
+            }
+
+
+def _fair(shares: Collection[Share]) -> Iterator[Share]:
+    """Yield sessions in the order of their gateways' virtual time, and then of their own.
+
+    The caller charges each one before it takes the next.
+    """
+    waiting: dict[_Account, list[Share]] = {}
+    for share in sorted(shares, key=lambda share: -share.time):
+        waiting.setdefault(share.account, []).append(share)
+    heap = [(account.time, account.number, account) for account in waiting]
+    heapq.heapify(heap)
+    while heap:
+        _, _, account = heapq.heappop(heap)
+        yield waiting[account].pop()
+        if waiting[account]:
+            heapq.heappush(heap, (account.time, account.number, account))

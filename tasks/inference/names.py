@@ -1,0 +1,33 @@
+"""Names of prefixes, by which stages find KV that they have computed before. No I/O.
+
+A name stands for all tokens up to the end of one block of 16. It is a keyed hash (BLAKE2b) under a
+secret of the gateway, so that a stage cannot find out by comparing names whether two gateways send
+the same text. It does not hide the text itself: the first stage gets the token ids.
+"""
+
+import struct
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from ..engine.blocks import BLOCK
+from ..engine.interface import NAME_BYTES
+
+
+class PrefixNames:
+    """Names of prefixes under one secret, of at most 64 bytes."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def of(self, root: str, ids: Sequence[int]) -> bytes:
+        """Return the concatenated names of the full blocks of a token sequence.
+
+        `root` identifies the model.
+        """
+        names = []
+        name = root.encode()
+        for at in range(0, len(ids) - BLOCK + 1, BLOCK):
+            block = struct.pack(f"<{BLOCK}I", *ids[at : at + BLOCK])
+            name = blake2b(name + block, digest_size=NAME_BYTES, key=self._secret).digest()
+            names.append(name)
+        return b"".join(names)
