@@ -266,7 +266,7 @@ class Invitations(Protocol):
 class Admission(Protocol):
     """The rule that decides which peers are let in. A node may switch to another rule.
 
-    The classes below check secrets only. The rule of a private group (`state/group/admission.py`)
+    The classes below check secrets only. The rule of a private group (`state/group/group.py`)
     checks members as well.
     """
 
