@@ -120,7 +120,7 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
 
 
 def _unpack(data: bytes | memoryview) -> dict[str, object]:
-    """Decode a msgpack map. Raises Fault if it is none."""
+    """Decode a msgpack map. Raises Fault if `data` is anything else."""
     try:
         fields = decode(data, limit=defaults.HELLO_BYTES)
     except Undecodable:
@@ -131,8 +131,8 @@ def _unpack(data: bytes | memoryview) -> dict[str, object]:
 
 
 def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> list[int]:
-    """Return the field `key`, a list of `count` integers from 0 to `limit`. Raises Fault if it is
-    none."""
+    """Return the field `key`, a list of `count` integers from 0 to `limit`. Raises Fault if its
+    value is anything else."""
     values = fields.get(key)
     if not isinstance(values, list) or len(values) != count:
         raise Fault("bad-hello")

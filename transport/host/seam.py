@@ -144,8 +144,9 @@ class Files(Protocol):
         ...
 
     def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
-        """Create a folder, and its parents, if it does not exist. The folder is durable on return.
-        `mode` is that of the folder itself."""
+        """Create a folder and its missing parents, if the folder does not exist. It is durable on
+        return. `mode` applies to the folder itself; created parents get the default mode.
+        """
         ...
 
     def free_space(self, path: Path) -> int:

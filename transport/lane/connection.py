@@ -108,8 +108,8 @@ class LaneConnection:
 
     @property
     def ack_due(self) -> bool:
-        """Whether an acknowledgement is due, which is sent in a frame of its own if there is no
-        other frame."""
+        """Whether so many received frames are not acknowledged yet that an acknowledgement must be
+        sent, in a frame of its own if no other frame is sent."""
         return self.unreported >= ACK_FRAMES or self.unreported_bytes >= ACK_BYTES
 
     @property
@@ -258,9 +258,9 @@ class LaneConnection:
         self._hinted = False
 
     def forgive(self, now: float) -> bool:
-        """Exclude the time for which this node's event loop was blocked from the peer's silence,
-        because bytes of the peer may be waiting unread. A late tick reveals such a time. Return
-        whether it was so long that the machine may have slept."""
+        """Check whether this tick is late, that is, whether this node's event loop was blocked.
+        Such a time does not count as silence of the peer, because the peer's bytes may be waiting
+        unread. Return whether the tick is so late that the machine may have slept."""
         late = now - self._ticked
         if late > STALL_S:
             self.heard = min(now, self.heard + late)

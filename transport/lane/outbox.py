@@ -30,8 +30,8 @@ def _is_awaited(item: "OutgoingMessage | QueuedFrame") -> bool:
 
 
 class OutCall:
-    """A call of this node, from its start to its reply. `context` and `deadline` belong to the code
-    that does the I/O."""
+    """A call of this node, from its start to its reply. `deadline` belongs to the code that does
+    the I/O."""
 
     __slots__ = ("answered", "deadline", "ident", "priority")
 
