@@ -23,8 +23,8 @@ query (RFC 6762, section 5.2)."""
 REFRESH: Final = (0.80, 0.85, 0.90, 0.95)
 """Parts of a record's lifetime after which the record is queried again (RFC 6762, section 5.2)."""
 REFRESH_SPREAD: Final = 0.02
-"""Largest random addition to these parts, so that not all hosts query at once (RFC 6762, section
-5.2)."""
+"""Largest random addition to the parts in `REFRESH`, so that not all hosts query at once (RFC 6762,
+section 5.2)."""
 ANSWER_S: Final = 1.0
 """Shortest time between two equal replies on an interface, in seconds (RFC 6762, section 6)."""
 ANNOUNCEMENTS: Final = (0.0, 1.0)

@@ -189,8 +189,8 @@ class KnownRelays:
 
 
 def _spread(candidates: Iterable[RelayCandidate], taken: set[str]) -> list[RelayCandidate]:
-    """Move candidates of a network that occurred before behind the others, and keep the order
-    else."""
+    """Move a candidate behind the others if one of its networks is in `taken` or belongs to an
+    earlier candidate. Otherwise the order stays."""
     first: list[RelayCandidate] = []
     second: list[RelayCandidate] = []
     seen = set(taken)

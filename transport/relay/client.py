@@ -249,10 +249,11 @@ class RelayClient:
     # Arriving circuits.
 
     async def _on_accept(self, incoming: IncomingStream) -> None:
-        """Accept a circuit from a relay with a reservation, or one of a few from any other relay.
+        """Accept a circuit from a relay.
 
-        The latter serve peers in networks that allow only web traffic. Such a peer reaches a public
-        node only through a relay that the peer has chosen.
+        A relay at which this node has a reservation may bring many circuits, any other relay only a
+        few. Circuits through other relays serve peers in networks that allow only web traffic. Such
+        a peer reaches a public node only through a relay that the peer has chosen.
         """
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)

@@ -50,7 +50,8 @@ class RelayLimits:
     """Limits of relaying, which begins once this node knows that other nodes reach it."""
 
     volunteer: bool = False
-    """Whether the node relays even before it knows that, because its owner wants it to."""
+    """Whether the node relays even before it knows that other nodes reach it, because its owner
+    wants it to."""
     rate: int = RATE
     """Bytes per second in all circuits and both directions together. 0 means never to relay."""
     reservation_s: float = RESERVATION_S
@@ -71,7 +72,8 @@ class RelayLimits:
     stranger_circuits: int = STRANGER_CIRCUITS
     """Largest number of concurrent circuits with a stranger at either end."""
     stranger_circuits_per_subnet: int = STRANGER_CIRCUITS_PER_SUBNET
-    """Largest number of such circuits opened from one /24 (IPv4) or /64 (IPv6)."""
+    """Largest number of circuits with a stranger at either end that are opened from one /24 (IPv4)
+    or /64 (IPv6)."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
     """Largest number of concurrent circuits with the same peer at either end."""
     circuits_per_pair: int = CIRCUITS_PER_PAIR
@@ -85,9 +87,11 @@ STANDING_S: Final = 600.0
 AWAY_S: Final = 600.0
 """Seconds for which a peer may be away before its time starts over."""
 MEMBERS: Final = 256
-"""Largest number of peers whose time is counted. Later peers are not."""
+"""Largest number of peers for which it is counted how long they have been linked. Later peers stay
+strangers."""
 MEMBERS_PER_NETWORK: Final = 4
-"""Largest number of peers of one network whose time is counted. Later peers are not."""
+"""Largest number of peers of one network for which it is counted how long they have been linked.
+Later peers stay strangers."""
 
 # Opening circuits (openings.py).
 OPENING_RATE: Final = 8000
@@ -121,9 +125,9 @@ more are read."""
 FETCH_S: Final = 6.0
 """Seconds for which a relay tries to link to a peer that a member wants to reach through it."""
 FETCHES: Final = 8
-"""Largest number of concurrent attempts to do so."""
+"""Largest number of concurrent attempts to link to peers that members want to reach."""
 FETCHES_BY_ASKER: Final = (8, 0.1)
-"""Attempts for one member: largest burst, and rate per second."""
+"""Attempts to link to peers that one member wants to reach: largest burst, and rate per second."""
 FETCHES_OF_TARGET: Final = (2, 0.1)
 """Attempts to link to one peer for all members together: largest burst, and rate per second.
 Without this limit, a dead peer would be dialled again and again."""

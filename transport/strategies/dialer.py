@@ -202,9 +202,10 @@ class Dialer:
         """Return the link to a peer. Dials if there is none.
 
         The link is returned as soon as one address works; better paths are then found in the
-        background. If there are no `addresses`, those in the book are used. Links that serve only
-        the upkeep of the network are not `needed`: they may stay relayed if only a birthday search
-        would find a direct path. Raises DialFailed if no address works within `timeout` seconds.
+        background. If there are no `addresses`, those in the book are used. Pass `needed=False` for
+        a link that serves only the upkeep of the network. Such a link may stay relayed if only a
+        birthday search (many probes from and to random ports) would find a direct path. Raises
+        DialFailed if no address works within `timeout` seconds.
         """
         if not needed:
             link = await self._connect(peer, addresses, timeout)

@@ -83,7 +83,7 @@ CRUISE_ROUNDS: Final = 6
 CRUISE_S: Final = 0.06
 """A probe for more bandwidth begins after at least this many round trips and seconds."""
 QUEUE_S: Final = 0.025
-"""Longest queue that such a probe may build, in seconds of delay."""
+"""Longest queue that a probe for more bandwidth may build, in seconds of delay."""
 SLACK_S: Final = 0.01
 SLACK_BYTES: Final = 128 * KIB
 """Bytes in flight beyond those that the path holds: what it delivers in `SLACK_S` seconds, but at
@@ -94,7 +94,7 @@ flow is draining the queue."""
 BASE_AGE_S: Final = 10.0
 """Age of the shortest round trip, in seconds, at which it is measured again."""
 BASE_PROBE_S: Final = 0.2
-"""Shortest duration of such a measurement, in seconds."""
+"""Shortest duration of a measurement of the shortest round trip, in seconds."""
 BASE_NOISE_S: Final = 0.001
 """A round trip that is at most this much longer than the shortest one, in seconds, confirms it."""
 JOIN_S: Final = 0.005
