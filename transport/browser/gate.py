@@ -261,7 +261,7 @@ class _Front:
 
 
 async def _read(stream: trio.SocketStream, exchange: HttpExchange) -> HttpRequest:
-    """Read a complete request. Raises Refusal if it is not acceptable, and trio's errors if the
+    """Read a complete request. Raises HttpRefusal if it is not acceptable, and trio's errors if the
     browser disconnects."""
     while True:
         request = exchange.receive(await stream.receive_some(defaults.REQUEST_HEAD_BYTES))

@@ -13,7 +13,10 @@ from ..lane.outbox import OutCall
 
 
 class Callers:
-    """Calls of one link that wait for a reply. A reply wakes the task that made the call directly."""
+    """Calls of one link that wait for a reply.
+
+    A reply wakes the task that made the call directly.
+    """
 
     def __init__(
         self,

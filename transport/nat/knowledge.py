@@ -54,7 +54,8 @@ class NodeKnowledge:
         self._latest: Place | None = None
 
     def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
-        """Record where the node `relay` (a relay or a linked peer) sees `peer`. None is ignored.
+        """Record the address `seen` at which the node `relay` (a relay or a linked peer) sees
+        `peer`. Do nothing if `seen` is None.
 
         If the peer is seen at this node's own public address, both are behind the same router, and
         the peer's private addresses are in this node's network. Only a relay at which this node has

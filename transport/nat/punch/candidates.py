@@ -6,7 +6,7 @@ third node has seen the peer there, or if it is a private address in this node's
 
 There is one exception. The relay between two homes often has no IPv6, and does not know their IPv6
 addresses. A few UDP checks may therefore be sent to a public IPv6 address that only the peer has
-named (`Budget.unseen`), and more once the peer has replied from there.
+named (`PunchBudget.unseen`), and more once the peer has replied from there.
 """
 
 from collections.abc import Collection, Iterable, Sequence

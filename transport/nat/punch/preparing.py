@@ -27,7 +27,7 @@ _COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One side's preparation of a round. `Offer` explains the fields that are sent."""
+    """One side's preparation of a round. `PunchOffer` explains the fields that are sent."""
 
     nat: NatProfile
     candidates: Sequence[Candidate]
@@ -165,9 +165,11 @@ async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
 
     The search needs it because the node's UDP port may be spoiled: if a packet of an earlier peer
     arrived too early, some routers map all new flows of the port to another outer port
-    (docs/spec/punch.md, section 5). Returns `mine` unchanged if the NAT does not preserve ports,
-    because the outer port of the new socket would then be unknown. The same holds if this side
-    does not need such a socket, or if none is available.
+    (docs/spec/punch.md, section 5).
+
+    Returns `mine` unchanged in three cases: the NAT does not preserve ports, so that the outer port
+    of the new socket would be unknown; this side does not need such a socket; or none can be
+    opened.
     """
     nat = mine.nat
     seen = [

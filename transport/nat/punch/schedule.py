@@ -25,7 +25,7 @@ sides than hard sides have such a router."""
 OPEN_AFTER_S: Final = 0.95
 """Time in the round at which the hard side begins to send from its sockets, in seconds."""
 AGAIN_S: Final = 1.4
-"""Time from the first check of each such socket to its second check, in seconds."""
+"""Time from the first check of each of the hard side's sockets to its second check, in seconds."""
 REST_AFTER_S: Final = 1.4
 """Time in the round at which the easy side begins to send the rest of its checks, in seconds."""
 COUNT_AFTER_S: Final = 0.3

@@ -79,8 +79,8 @@ TARGET_PER_S: Final = 0.1
 per second. A larger network gets a multiple of them (`rates.SourceRates`)."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
-"""Dial-backs to one such network in which the asker is not seen: largest burst, and rate per
-second. The asker has paid for them, but the owner of the target may not have agreed."""
+"""Dial-backs to one /24 (IPv4) or /64 (IPv6) in which the asker is not seen: largest burst, and
+rate per second. The asker has paid for them, but the owner of the target may not have agreed."""
 ALL_BURST: Final = 64
 ALL_PER_S: Final = 2.0
 """Dial-backs for all askers together: largest burst, and rate per second."""
@@ -113,10 +113,11 @@ MEASURE_GAP_S: Final = 15.0
 SETTLE_S: Final = 2.0
 """Time to wait for more links between the first link and the first measurement, in seconds."""
 SETTLES: Final = 2
-"""Largest number of such waits. They end early once `ENOUGH_OBSERVERS` observers are linked."""
+"""Largest number of waits of `SETTLE_S` seconds before the first measurement. There is no further
+wait once `ENOUGH_OBSERVERS` observers are linked."""
 ENOUGH_OBSERVERS: Final = 3
-"""Observers that a measurement should have, a count. One with fewer observers is repeated when new
-links come up."""
+"""Observers that a measurement should have, a count. A measurement with fewer observers is repeated
+when new links come up."""
 LOOK_S: Final = 60.0
 """Time between two checks of where an observer sees this node's UDP port, in seconds."""
 LOOK_OBSERVERS: Final = 3
@@ -132,4 +133,4 @@ OBSERVER_LINKS: Final = 16
 OWN_PLACES: Final = 8
 """Addresses of this node that peers are asked to dial in one measurement, a count."""
 DIALLERS: Final = 2
-"""Peers that are asked at the same time to dial one of these addresses, a count."""
+"""Peers that are asked at the same time to dial one address of this node, a count."""

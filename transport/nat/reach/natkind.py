@@ -278,7 +278,7 @@ class Classifier:
     def _request(
         self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool
     ) -> None:
-        """Append a request to `peer` for a dial-back to `place`. None is ignored."""
+        """Append a request to `peer` for a dial-back to `place`. Do nothing if `place` is None."""
         if place is None:
             return
         nonce = self._entropy(defaults.NONCE_BYTES)
