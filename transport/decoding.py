@@ -143,7 +143,7 @@ def _checked(message: T) -> T:
 
 
 def _plain(error: Exception) -> str:
-    """Return the text of an error with a small first letter.
+    """Return the text of an error, with a lower-case first letter.
 
     msgspec quotes wrong values and unknown field names whole, so a long text, or one that is not
     safe for terminals, is replaced.

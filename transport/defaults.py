@@ -43,7 +43,8 @@ NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
 bits, multiple of the smallest network's bound). The prefix lengths are whole bytes."""
 TARGETS_FOUR: Final = ((32, 1), (24, 16))
 TARGETS_SIX: Final = ((64, 1), (56, 2), (48, 4))
-"""Sizes of the networks that count as one target (`networks.targets`), in the same form."""
+"""Sizes of the networks that count as one target (`networks.targets`), in the form of
+`NETWORKS_FOUR`."""
 LARGEST_SHARE: Final = 1 / 2
 """Largest part of the bound on all sources that one of the larger networks may use."""
 KEPT_SHARE: Final = 1 / 4
@@ -65,7 +66,8 @@ HOLD_S: Final = 120.0
 
 # The timing of the lane's protocol code, which does no I/O.
 REORDERED_IDS: Final = 16 * KIB
-"""How far above the lowest id that has not arrived a receiver accepts other ids, a count."""
+"""Largest distance of a received id from the lowest id that has not arrived yet, a count. A
+receiver treats a larger distance as a protocol error."""
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """After this many frames or bytes, an acknowledgement is sent in a frame of its own."""
@@ -73,8 +75,8 @@ PATIENCE: Final = 1.1
 """The side that was dialled pings after `IDLE_S` times this factor, so that the other side pings
 first. TCP repeats a lost ping after 0.2 s and 0.7 s, which is before `SILENT_S` ends."""
 PROBED_BYTES: Final = 4 * KIB
-"""The queueing delay is not measured while less bulk than this is in flight, in bytes: so little
-does not fill a buffer."""
+"""The queueing delay is not measured while less bulk than this is in flight, in bytes, because so
+few bytes do not fill a buffer."""
 LATER_S: Final = 1.0
 """Longest time, in seconds, that a post marked as not urgent waits for another frame, in order to
 leave together with it.
@@ -107,13 +109,14 @@ SPARE_S: Final = 60.0
 """How long a better connection must have existed, in seconds, before a relayed connection of the
 same link is closed."""
 LONG_S: Final = 0.1
-"""Round trip, in seconds, from which on a link prefers UDP over TCP (longpaths.py)."""
+"""A link whose round trip is at least this long, in seconds, prefers UDP over TCP
+(longpaths.py)."""
 LONG_LOOK_S: Final = 1.0
 LONG_RATE: Final = 1e6
-"""Rate in bytes per second, measured over `LONG_LOOK_S` seconds, from which on a link over a long
-TCP path also gets a UDP path."""
+"""If a link over a long TCP path carries at least this many bytes per second, measured over
+`LONG_LOOK_S` seconds, it also gets a UDP path."""
 LONG_AGAIN_S: Final = 300.0
-"""Time between two attempts to add such a UDP path, in seconds."""
+"""Time between two attempts to add a UDP path to such a link, in seconds."""
 STANDBY_S: Final = 10.0
 """Silence, in seconds, after which a connection that the link does not use is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
@@ -144,7 +147,7 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 TICK_S: Final = 0.25
 """Time between two checks of a link's timers, in seconds. It must be well below `STALL_S`."""
 HURRY_S: Final = 0.05
-"""Time between two such checks of a link that has frames in flight, in seconds."""
+"""Time between two checks of the timers of a link that has frames in flight, in seconds."""
 ALARM_S: Final = 0.005
 """How much later than requested a call may time out, in seconds, if another call timed out just
 before."""
@@ -219,7 +222,8 @@ names come first.
 FOREIGN_S: Final = 15.0
 """Time between two checks whether the reservation at a libp2p relay is still valid, in seconds."""
 FETCH_LOOK_S: Final = 0.1
-"""Time between two checks, in seconds, whether a peer that a relay dials for others is linked."""
+"""Time between two checks whether a peer that this node, as a relay, dials for another peer is
+linked, in seconds."""
 BOTH_S: Final = 0.3
 """Once a relay has replied over one IP version: how long to wait for its reply over the other one,
 in seconds."""
@@ -273,7 +277,7 @@ DATABASE_PAGE: Final = 4 * KIB
 DATABASE_CACHE: Final = MIB
 """The most bytes of a database that are cached in memory."""
 DATABASE_LOG: Final = MIB
-"""Size of a database's write-ahead log, in bytes, from which on the log is copied into the database
+"""Once a database's write-ahead log has this size, in bytes, it is copied into the database
 file."""
 DATABASE_BUSY_MS: Final = 2000
 """How long to wait for another process that has locked the database, in milliseconds."""

@@ -89,8 +89,8 @@ def doubt(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a peer's name as it is shown, followed by the warning about it, if any, in
-    parentheses."""
+    """Return a peer's name for display: escaped (`spelled`), and followed by the warning about it
+    in parentheses, if there is one."""
     found = doubt(name)
     return f"{spelled(name)} ({found})" if found else spelled(name)
 

@@ -140,7 +140,7 @@ class SourceRates:
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
         """Take a token from all buckets of a source, if each has one. Return whether they had.
 
-        `new` sources may also take the reserved tokens of the total.
+        If `new` is True, the reserved tokens of the total may be taken as well.
         """
         buckets = [self._bucket(each, now) for each in networks(ip)]
         while len(self._buckets) > self._keys:

@@ -129,8 +129,8 @@ class ConnectionAttempts:
             await ConnectionAttempt(peer, self._endpoint).run(attempts, self._plan.attempt)
 
     def found(self, peer: PeerId) -> None:
-        """Repeat all searches at once if one of them has searched for the path to `peer` that was
-        found now.
+        """Report that a path to `peer` was found. If one of the searches was for this peer, repeat
+        all searches at once.
 
         The network is most likely back then. A path to any other peer does not show that: a node
         that is cut off from half of the swarm makes new links to the other half all the time.

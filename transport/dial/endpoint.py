@@ -119,7 +119,8 @@ class Endpoint:
         return found[0] if found is not None else None
 
     def accept(self, byte: int, acceptor: Acceptor) -> None:
-        """Register the acceptor of incoming connections that begin with `byte` and are no lanes."""
+        """Register the acceptor of incoming connections that begin with `byte`. They carry no
+        lane."""
         self._accepting.acceptors[byte] = acceptor
 
     @property
@@ -192,8 +193,8 @@ class Endpoint:
         self._links.listeners.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Register `watcher(peer)`. While it returns True, the link to that peer does not
-        `Link.rest`.
+        """Register `watcher(peer)`. While it returns True, the link to that peer is pinged at the
+        usual rate in spite of `Link.rest`.
 
         This is for components that wait for a peer without an open call, and must notice its
         silence without delay.

@@ -49,7 +49,7 @@ class HelloRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """The identities at both ends of a link, and the way in which it was made.
+    """The identities at both ends of a link, and how the link was made.
 
     `incarnation` is this node's. `dialled` says whether this side dialled. `admitted` is the rule
     by which the dialler was let in.

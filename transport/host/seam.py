@@ -273,9 +273,9 @@ class Host(Protocol):
         ...
 
     def watch_loop(self, instrument: trio.abc.Instrument) -> AbstractContextManager[None]:
-        """Return a context manager, during which `instrument` is informed of every step of every
-        task in this trio run. In the simulator it does nothing, because steps take no simulated
-        time."""
+        """Return a context manager. While it is open, `instrument` is informed of every step of
+        every task in this trio run. In the simulator it does nothing, because steps take no
+        simulated time."""
         ...
 
     async def give_back_memory(self) -> None:

@@ -12,8 +12,8 @@ names)."""
 LONGEST_TTL_S: Final = 4500
 """Longest time for which this node caches the records of other hosts, in seconds."""
 GOODBYE_S: Final = 10.0
-"""Time for which a peer is remembered after its goodbye, in seconds (1 in RFC 6762, section 10.1).
-A peer that joins and leaves repeatedly is reported at most once in this time."""
+"""Time for which a peer is remembered after its goodbye, in seconds (RFC 6762, section 10.1,
+prescribes 1). A peer that joins and leaves repeatedly is reported at most once in this time."""
 FIRST_WAIT_S: Final = (0.02, 0.12)
 """Shortest and longest random delay before the first query and before a reply, in seconds (RFC
 6762, sections 5.2 and 6)."""

@@ -66,7 +66,7 @@ BULK: Final = int(Priority.BULK)
 
 
 class Fault(Exception):
-    """A protocol error of a peer, inside protocol code. `Lane` and libp2p's `Session` catch it and
+    """A protocol error of a peer, inside protocol code. `Lane` and `Libp2pConnection` catch it and
     end the connection with its code, so their callers never see it. `code` is a fixed word from
     docs/spec/lane.md or libp2p.md."""
 

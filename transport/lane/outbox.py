@@ -177,9 +177,9 @@ class Outbox:
         """Send counted frames on this connection from now on. None means that there is no
         connection.
 
-        Unacknowledged frames of the previous connection are sent again. The peer may receive them
-        on both. It recognizes duplicates by ids and offsets, and on each connection the order has
-        no gaps.
+        Unacknowledged frames of the previous connection are sent again, so that the peer may
+        receive a frame on both. The peer recognizes duplicates by ids and offsets, and on each
+        connection the order has no gaps.
         """
         if connection is self.carrier:
             return

@@ -28,10 +28,11 @@ BURST_S: Final = 0.025
 """Largest burst after a silence, given as a time in seconds: as many bytes as the cap allows in
 this time. The shares allow as much again."""
 QUANTUM_S: Final = 0.005
-"""Amount of bytes from which on a writer is woken, and that it may send at a time while others
-wait. It is given as a time in seconds: as many bytes as the writer's rate allows in this time."""
+"""Smallest amount of bytes for which a waiting writer is woken, and largest amount that it may send
+at a time while others wait. It is given as a time in seconds: as many bytes as the writer's rate
+allows in this time."""
 PACKET_BYTES: Final = 1500
-"""Lower bound of the amount of `QUANTUM_S`, and of a cap per second, in bytes."""
+"""Lower bound of the amount that `QUANTUM_S` gives, in bytes, and of a cap, in bytes per second."""
 HUNGRY_S: Final = 0.05
 """Time after the refusal of a traffic class during which no less urgent class may borrow, in
 seconds."""

@@ -203,8 +203,8 @@ class RelayClient:
         return Reply()
 
     def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
-        """Handle `relay.seen`, which only the relay of a circuit may send, about the circuit's
-        other end."""
+        """Handle `relay.seen`: store another address at which the relay of a circuit sees the
+        circuit's other end. Refuse the call if the caller is not the relay of such a circuit."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
         known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]

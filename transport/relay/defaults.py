@@ -96,7 +96,7 @@ Later peers stay strangers."""
 # Opening circuits (openings.py).
 OPENING_RATE: Final = 8000
 """The rate (bytes per second) divided by this is the number of circuits that may open at once. The
-handshake and first messages of one are about 12 kB, and should take 2 s."""
+handshake and the first messages of one circuit are about 12 kB, and should take 2 s."""
 OPENINGS_LEAST: Final = 4
 """Number of circuits that may open at once even if the rate is small."""
 OPENING_BYTES: Final = 12_000
@@ -179,4 +179,4 @@ handshake."""
 UNASKED: Final = 16
 """Largest number of open incoming circuits from relays without a reservation of this node."""
 UNASKED_PER_RELAY: Final = 8
-"""Largest number of open incoming circuits from one such relay."""
+"""Largest number of open incoming circuits from one relay without a reservation of this node."""

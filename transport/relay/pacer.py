@@ -161,8 +161,8 @@ class RelayPacer:
         return max(MEMBERS_PART, members / (members + len(self._strangers)))
 
     def _deal(self, now: float) -> None:
-        """Distribute the tokens earned since the last call, as many as the bucket has capacity
-        for."""
+        """Distribute the tokens earned since the last call. Tokens beyond the capacity of the
+        bucket are lost."""
         elapsed = now - self._earned
         if elapsed < DEAL_S:
             return

@@ -386,8 +386,8 @@ class Dialer:
     async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
         """Make a direct link to a relay, by the given addresses or those in the book.
 
-        If both ends have IPv4 and IPv6, there is a path over each in the end. Raises DialFailed if
-        no address works.
+        If both ends have IPv4 and IPv6, the link gets a path over each of them. Raises DialFailed
+        if no address works.
         """
         if relay.peer is None or self._nursery is None:
             return
@@ -502,8 +502,8 @@ class Dialer:
         return [ip for ip in (seen.ip, seen.other) if ip]
 
     def _relays_changed(self) -> None:
-        """Dial the relays with a reservation over their other IP version, and report new
-        addresses."""
+        """Dial each relay at which this node has a reservation over the IP version that is not in
+        use yet. Report new addresses."""
         for held in self.relays.relays:
             address = self.relays.address(held.relay)
             if self._nursery is not None and address is not None:

@@ -251,7 +251,7 @@ class UdpConnection(QuicConnection):
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
         """Extend the stream's window by the bytes that have been read, once these are a quarter of
-        it."""
+        the window."""
         if self.window.owes(stream.max_stream_data_local):
             stream.max_stream_data_local = self.window.grant(self._now, self.rtt)
         if stream.max_stream_data_local_sent == stream.max_stream_data_local:

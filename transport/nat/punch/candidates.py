@@ -56,7 +56,8 @@ class SeenAddresses:
     vouched: Collection[str] = ()
     """Addresses at which a third node (the relay, or another linked peer) sees the peer."""
     same_site: bool = False
-    """Whether this node is also seen at one of them, so that both are in the same network."""
+    """Whether this node is also seen at one of the `vouched` addresses, so that both are in the
+    same network."""
     found: Collection[str] = ()
     """Addresses at which the peer has replied to this node's mDNS queries."""
 

@@ -74,8 +74,8 @@ class PunchLimits:
     offer_s: float = 3.0
     """Time limit for the reply to an offer, in seconds."""
     skew_s: float = 1.0
-    """Longest time for which the answering side waits until its reply has reached the other side,
-    before it begins the round; in seconds."""
+    """Longest time, in seconds, for which the answering side delays the start of a round so that
+    its reply can reach the other side first."""
 
     # Checks (checks.py), in seconds and counts.
     pace_s: float = 0.005
@@ -102,9 +102,10 @@ class PunchLimits:
 
     # Rounds (puncher.py), in seconds.
     round_s: float = 1.2
-    """Time from the start of a round until the next offer, besides two round trips."""
+    """Time from the start of a round until the next offer, to which two round trips are added."""
     last_round_s: float = 3.0
-    """Length of the last round, and of a round with a birthday search, besides two round trips."""
+    """Length of the last round, and of a round with a birthday search. Two round trips are added to
+    it."""
     grace_s: float = 0.4
     """Time for which other dials and checks continue after one has worked."""
     linger_s: float = 1.5

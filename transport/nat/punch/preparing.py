@@ -83,9 +83,9 @@ def is_stale(own: OwnNat, now: float, limits: defaults.PunchLimits) -> bool:
     """Return whether observers must be asked again where they see this node's UDP port.
 
     That is so if the NAT's kind is unknown, or if the NAT allocates ports sequentially and has
-    therefore reached other ports. Other NATs forget the mapping of an idle port, so an old
-    observation (`fresh_s`) is stale, too. A NAT that preserves ports would create the same mapping
-    again.
+    therefore reached other ports. Other NATs forget the mapping of an idle port, so they must be
+    asked again if the last observation is older than `fresh_s` seconds. The exception is a NAT that
+    preserves ports, because it would create the same mapping again.
     """
     if not own.nat.udp:
         return False  # no observer would receive the request

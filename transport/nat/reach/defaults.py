@@ -17,14 +17,14 @@ REASON_BYTES: Final = 763
 OBSERVERS: Final = 4
 """Observers that are asked in one measurement, a count. Three of them outvote one that lies."""
 PROBE_SOCKETS: Final = 4
-"""Sockets of one measurement, a count. The first socket sends to all observers, each other one to a
-single observer. If the reply of one observer is false, three mappings are left, which are enough to
-recognize a pattern of port allocation."""
+"""Sockets of one measurement, a count. The first socket sends to all observers, each of the others
+to a single observer. If the reply of one observer is false, three mappings are left, which are
+enough to recognize a pattern of port allocation."""
 STRANGERS: Final = 1
 """Peers that are asked to send to a socket that has never sent to them, a count for each socket."""
 PROBE_GAP_S: Final = 0.02
-"""Time between the first sending of two requests, in seconds. A NAT then creates their mappings in
-this order."""
+"""Time between the first sendings of two successive requests, in seconds. It makes a NAT create
+their mappings in this order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
 """Time to wait for a reply after each sending of a request, in seconds."""
 STRAGGLER_S: Final = 0.7
@@ -37,8 +37,8 @@ ports."""
 LINE_STEP_PORTS: Final = 32
 """The largest step between successive ports that still counts as sequential, in ports."""
 LINE_SHARE: Final = 0.66
-"""The smallest fraction of mappings on the line, besides a minimum of four mappings. One of three
-observers may have reported false ports."""
+"""Smallest fraction of the mappings that must lie on the line of a sequential allocation. At least
+four mappings must lie on it as well. One of three observers may have reported false ports."""
 PADDING_BYTES: Final = 36
 """Size in bytes of the PADDING attribute. It makes a request (68 bytes) larger than every reply (at
 most 52 bytes)."""

@@ -21,7 +21,8 @@ from .reachability import Behaviour, DialBackResult, Dialled, Ipv6, Reachability
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Result of port mapping, as the router reports it. None stands for what it did not report."""
+    """Result of port mapping, as the router reports it. A field is None if the router did not
+    report it."""
 
     tcp: Place | None = None  # outer address that leads to our TCP port
     udp: Place | None = None  # outer address that leads to our UDP port

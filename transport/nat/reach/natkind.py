@@ -369,7 +369,8 @@ class Classifier:
 
 
 def _depends(mapping: Behaviour, to: Place) -> object:
-    """Return the part of the destination `to` on which the NAT's mapping depends. None: no part."""
+    """Return the part of the destination `to` on which the NAT's mapping depends, or None if it
+    depends on no part."""
     if mapping is Behaviour.ADDRESS_AND_PORT_DEPENDENT:
         return to
     return to[0] if mapping is Behaviour.ADDRESS_DEPENDENT else None
