@@ -116,7 +116,7 @@ LONG_RATE: Final = 1e6
 """If a link over a long TCP path carries at least this many bytes per second, measured over
 `LONG_LOOK_S` seconds, it also gets a UDP path."""
 LONG_AGAIN_S: Final = 300.0
-"""Time between two attempts to add a UDP path to such a link, in seconds."""
+"""Time between two attempts to add a UDP path to a link with a long TCP path, in seconds."""
 STANDBY_S: Final = 10.0
 """Silence, in seconds, after which a connection that the link does not use is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64

@@ -54,7 +54,8 @@ class GateStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How browsers reach a gate, beyond its own address."""
+    """Host names, origins, proxies and addresses through which browsers may reach a gate, besides
+    its own address."""
 
     hosts: Collection[str] = ()
     """Further values of the Host header to accept (`shoal.example.org`)."""

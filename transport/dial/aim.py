@@ -49,7 +49,7 @@ class FailedDialLimiter:
         self._given: set[tuple[str, int]] = set()
 
     def give(self, address: Address) -> None:
-        """Allow dials to any port at an address, because the owner named it."""
+        """Allow dials to an address whatever its port is, because the owner named the address."""
         self._given.add((address.host, address.port))
 
     def answered(self, ip: str) -> None:

@@ -309,14 +309,15 @@ class SecureStream:
             raise PathLost from None
 
     def _adapt(self, size: int) -> None:
-        """Adapt the size of the next read to that of the last one."""
+        """Set the size of the next read after one that returned `size` bytes: larger if that read
+        was full, smaller if it returned few bytes."""
         if size == self._read_bytes:
             self._read_bytes = min(size * 4, defaults.READ_BYTES)
         elif size < self._read_bytes // 8 and self._read_bytes > defaults.SMALL_READ_BYTES:
             self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
 
     async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
-        """Wait for `ready`. Raises PathLost if the connection is broken."""
+        """Await `ready()`. Raises PathLost if the connection is broken."""
         if self._closed:
             raise PathLost
         try:

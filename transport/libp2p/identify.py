@@ -1,4 +1,4 @@
-"""The message of identify (libp2p specification, `identify/README.md`)."""
+"""Message of libp2p's identify protocol (libp2p specification, `identify/README.md`)."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -30,7 +30,7 @@ GRAIN_BYTES: Final = 16 * KIB
 LEAST_GRAIN_BYTES: Final = 1400
 """Smallest grain, in bytes: about one packet."""
 CRUMBS: Final = 8
-"""Less than this fraction of a grain (1/8) is not worth moving."""
+"""A grain divided by this number is the smallest number of bytes that is worth moving."""
 DEAL_S: Final = 0.001
 """Shortest interval between distributions of tokens, in seconds."""
 PAUSE_S: Final = (0.005, 0.5)

@@ -170,8 +170,8 @@ class RelayService:
     # Circuits.
 
     async def _on_connect(self, incoming: IncomingStream) -> None:
-        """Serve a stream `relay.connect`: open a circuit from the peer to the target, and carry
-        it."""
+        """Serve a stream `relay.connect`: open a circuit from the peer to the target, and copy its
+        bytes until it ends."""
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
         near.lend()

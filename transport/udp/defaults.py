@@ -78,7 +78,7 @@ GROWTH: Final = 1.25
 rate of the path, and the startup phase ends."""
 FULL_ROUNDS: Final = 3
 RATE_ROUNDS: Final = 10
-"""Number of the latest round trips of which the highest delivery rate counts."""
+"""Number of latest round trips whose highest delivery rate counts as the rate of the path."""
 CRUISE_ROUNDS: Final = 6
 CRUISE_S: Final = 0.06
 """A probe for more bandwidth begins after at least `CRUISE_ROUNDS` round trips and `CRUISE_S`
@@ -123,8 +123,8 @@ class UdpLimits:
     above."""
 
     window_bytes: int = WINDOW_BYTES
-    """Window of an authenticated connection, in bytes. It bounds the unread bytes, in order or
-    not."""
+    """Window of an authenticated connection, in bytes. It bounds the unread bytes, including those
+    that arrived out of order."""
     stranger_window_bytes: int = STRANGER_WINDOW_BYTES
     """Window until the other end is authenticated, in bytes. It is small because a single received
     byte at the end of a window costs the memory of the whole window, and a handshake needs

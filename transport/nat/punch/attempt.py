@@ -49,7 +49,7 @@ _WAYS = {
     CandidateKind.PUBLIC: PathKind.DIRECT,
     CandidateKind.MAPPED: PathKind.MAPPED,
 }
-"""Path kind of a path to a candidate of this kind."""
+"""Maps the kind of a candidate to the path kind of a path to that candidate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class PunchLimits:
     target_syns: int = 60
     """TCP SYNs to one IPv4 address or IPv6 /64 in a window, in all attempts together, a count."""
     window_s: float = 600.0
-    """Length of the window, in seconds."""
+    """Length of the window in which datagrams and SYNs are counted, in seconds."""
     unseen: tuple[float, float] = (16, 1 / 8)
     """Datagrams to one IPv6 /64 if no third node has seen the peer there and the peer has not
     replied from there: largest burst, and rate per second. A datagram has about 130 bytes."""
