@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from OpenSSL import SSL, crypto
 
 # The OpenSSL functions that pyOpenSSL's own read and write call. Calling them directly saves a copy
-# of each record and a query of OpenSSL's status. As measured, these are a fifth of the cost of bulk
-# data, and a third of the cost of a small message.
+# of each record and a query of OpenSSL's status. As measured, this saves a fifth of the cost of
+# bulk data, and a third of the cost of a small message.
 from OpenSSL._util import ffi, lib
 from OpenSSL._util import no_zero_allocator as allocate
 

@@ -3,8 +3,8 @@
 See docs/spec/lane.md, sections 4 and 5. Frames of the most urgent of the three priorities are
 always sent first. Within one priority, messages are sent in the order in which they were queued,
 and fragments of messages alternate with those of streams. All are sent on one connection, the
-`carrier`. If another connection takes its place, the unacknowledged frames are sent again on that
-one, in their old order.
+`carrier`. When another connection becomes the carrier, the frames that are still unacknowledged are
+sent again on it, in their old order.
 """
 
 from collections import deque

@@ -46,7 +46,7 @@ class NodeKnowledge:
         # The tables below map a peer to its IP addresses, the latest last.
         # Addresses at which a relay or a linked peer sees the peer.
         self._vouched: dict[PeerId, dict[str, None]] = {}
-        # Those addresses that relays report at which this node has a reservation.
+        # The subset that was reported by relays at which this node has a reservation.
         self._by_own: dict[PeerId, dict[str, None]] = {}
         # Addresses at which the peer answered on the local network.
         self._found: dict[PeerId, dict[str, None]] = {}

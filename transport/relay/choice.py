@@ -16,7 +16,7 @@ from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
 # Codes of failures after which a relay is retried after the longest pause.
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})
-# Codes of failures after which a relay is retried after a sixth of that or later.
+# Codes of failures after which a relay is retried after at least a sixth of the longest pause.
 _FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "revoked", "wrong-swarm"})
 
 

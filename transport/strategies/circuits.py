@@ -148,8 +148,8 @@ class Circuits:
         return link
 
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
-        """Open a circuit through a relay that does not speak this project's protocol, but maybe
-        libp2p's."""
+        """Open a circuit through a relay that does not speak this project's protocol, because it
+        may be a libp2p relay."""
         with trio.move_on_after(defaults.CLIMB_S):
             with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))
