@@ -124,7 +124,8 @@ class Cutter:
         """Return how many bytes of `data` complete the incomplete frame, or -1 if it stays
         incomplete.
 
-        Only these bytes are joined to it, so that the rest of a large read is split without a copy.
+        Only these bytes are copied to the incomplete frame, so that the rest of a large read is
+        split without a copy.
         """
         begun = len(self._rest)
         prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]

@@ -422,11 +422,11 @@ class Link:
     async def _doubt(self) -> None:
         """Report that the link is in doubt, at a time that depends on the reason.
 
-        If a relay has ended the last path because the circuit's time was over, the report waits
-        `LAPSED_S` seconds: the peer is most likely alive, and a new circuit opens within a second.
-        If the link has no path for another reason, it is reported at once. If a path is left but
-        the peer is silent, the report waits until the silence has lasted `Limits.silent_s` seconds,
-        because relays are slow at times.
+        If a relay has ended the last path because the circuit had reached its time limit, the
+        report waits `LAPSED_S` seconds: the peer is most likely alive, and a new circuit opens
+        within a second. If the link has no path for another reason, it is reported at once. If a
+        path is left but the peer is silent, the report waits until the silence has lasted
+        `Limits.silent_s` seconds, because relays are slow at times.
         """
         if not self._paths.missing:
             silence = self._host.now() - self._lane.heard

@@ -59,7 +59,7 @@ class LinkPaths:
         self.heard = shared.host.now()
         self.silent = False  # whether the last path was dropped because it was silent
         self.broken = False  # whether the last path was closed by the other end
-        self.lapsed = False  # whether the last path was a circuit whose time was over
+        self.lapsed = False  # whether the last path was a circuit that reached its time limit
         self.places: dict[str, tuple[int, int]] = {}
         """The IP addresses at which the peer was last seen on a path without a relay, in order of
         time, each with the peer's TCP and UDP port there (0 if unknown)."""

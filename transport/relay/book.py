@@ -442,8 +442,8 @@ class RelayBook:
         """End a reservation without a circuit in favour of a member. Return whether there was one.
 
         A stranger's reservation ends first, then that of the newest member, if newer than the
-        asker. `ip`, if given, is the asker's address: only a reservation is ended whose removal
-        makes room for one from that address.
+        asker. `ip`, if given, is the asker's address: only a reservation is ended without which one
+        from that address fits.
         """
         if asker.since is None:
             return False

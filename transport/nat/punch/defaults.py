@@ -57,8 +57,8 @@ class PunchLimits:
     """Datagrams to all networks together in which no third node has seen the peer: largest burst,
     and rate per second."""
     targets: int = 2048
-    """Largest number of targets (addresses and networks) whose datagrams and SYNs are counted.
-    While so many are counted, nothing is sent to a new target."""
+    """Largest number of targets (addresses and networks) whose datagrams and SYNs are counted. Once
+    it is reached, nothing is sent to a new target."""
     attempts: int = 32
     """Concurrent attempts, a count. Further ones are refused with the code `busy`."""
     searches: int = 2
