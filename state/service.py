@@ -19,25 +19,23 @@ from ..transport.rates import Bucket, Rate
 from . import defaults
 from .errors import BadEntry, BadOrder, FeedFull, StateError, StoreRefused
 from .feeds.archive import MemoryArchive
-from .feeds.committer import DISK, Keeper, Trouble
+from .feeds.committer import DISK, Keeper, KeptArchive, Trouble
 from .feeds.digest import Plot
-from .feeds.diskarchive import KeptArchive
 from .feeds.entry import Entry, FeedName, read_stored
 from .feeds.feed import Feed
 from .feeds.kinds import KINDS, all_parts
-from .feeds.ownfacts import OwnFacts, Value, WrittenFacts
 from .feeds.stored import StoredFeed
-from .feeds.writer import FeedWriter
+from .feeds.writer import FeedWriter, OwnFacts, Value, WrittenFacts
 from .group.group import Group
 from .group.rule import Order
 from .group.upkeep import Upkeep
 from .inspection import Inspection
-from .replication.feeds import plot_of
+from .replication.holding import plot_of
 from .replication.interest import Interest
 from .replication.replica import Replica
 from .replication.replication import Replication
 from .replication.vouches import VOUCHES, write_vouches
-from .views.fact import read_fields
+from .views.view import read_fields
 from .views.views import Views
 
 

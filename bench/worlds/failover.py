@@ -30,6 +30,7 @@ SIZES = ((128, 88), (4 * 1024, 11), (64 * 1024, 1))
 BLOCK = 200
 BLOCK_S = 0.2
 PUBLISH_S = 3.0
+RELAY_RATE = 1_000_000  # bytes/s that the relays' owners lend; the marks hold for that
 KINDS = (
     "linux-drop", "linux-random", "full-cone", "port-restricted", "address-restricted",
     "eim-apdf", "adm-adf", "apdm-apdf", "udp-blocked", "public",
@@ -114,7 +115,7 @@ async def build(town: Town) -> None:
         relay = TransportNode(
             world.host(f"relay{number}"),
             bytes([number + 1]) * 32,
-            relaying=RelayLimits(volunteer=True),
+            relaying=RelayLimits(volunteer=True, rate=RELAY_RATE),
             further=(("0.0.0.0", 443),),
             book=town.book,
         )

@@ -31,7 +31,7 @@ from ...transport.networks import Nearness, nearness_at
 from ...transport.rates import Bucket, Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
-from ..feeds.steps import StepCounter
+from ..views.view import StepCounter
 from .messages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
 from .probing import Probing
 from .record import MemberRecord, seal_record

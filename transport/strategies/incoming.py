@@ -14,8 +14,8 @@ from ..udp.quic import QuicByteStream
 
 
 class Incoming:
-    """Starter of the tasks that turn incoming byte streams into paths. `nursery` is set while it
-    serves."""
+    """Starter of the tasks that turn incoming byte streams into paths. `nursery` is set while the
+    node serves."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.nursery: trio.Nursery | None = None
