@@ -29,7 +29,16 @@ from shoal.state.replication.replica import Replica
 from shoal.state.replication.replication import Replication
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
-from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span, TokenEvent
+from shoal.tasks.engine.interface import (
+    DEFAULT_TERMS,
+    EngineEvent,
+    Loaded,
+    LoadShard,
+    SessionId,
+    SessionTerms,
+    Span,
+    TokenEvent,
+)
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, TransportError

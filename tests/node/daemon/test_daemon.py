@@ -17,7 +17,15 @@ from shoal.node.errors import DataFolderInUse, NodeError
 from shoal.node.invite import decode
 from shoal.node.settings.config import NodeConfig
 from shoal.tasks.engine.errors import EngineError
-from shoal.tasks.engine.interface import EngineEvent, Loaded, LoadShard, SessionId, Span
+from shoal.tasks.engine.interface import (
+    DEFAULT_TERMS,
+    EngineEvent,
+    Loaded,
+    LoadShard,
+    SessionId,
+    SessionTerms,
+    Span,
+)
 from shoal.transport.address import Address
 from shoal.transport.errors import AddressInUse
 from shoal.transport.host.real import RealHost
