@@ -66,21 +66,33 @@ class Attention:
             row += piece.count
         self.positions = torch.tensor(positions)
         self.slots = torch.tensor(slots)
+        last = slots[-1] - slots[0] + 1
+        self._place = (slots[0], slots[-1] + 1) if len(pieces) == 1 and last == row else None
         self._kv_heads = kv_heads
         self._tiles = tiles
         self._spans: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by (tile, first key)
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}  # by (start, first key, window)
 
+    def write(self, memory: torch.Tensor, rows: torch.Tensor) -> None:
+        """Write the first T rows (each kv_heads x head_dim) into their slots of keys or values."""
+        new = rows.transpose(0, 1)
+        if self._place is not None:
+            first, end = self._place
+            memory[:, first:end] = new[:, : end - first]
+        else:
+            memory.index_copy_(1, self.slots, new[:, : len(self.slots)])
+
     def attend(
         self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int
     ) -> torch.Tensor:
-        """Return the causal attention of T queries (T x heads x head_dim).
+        """Return the causal attention of queries (rows x heads x head_dim), of which the first T
+        count.
 
         `keys` and `values` have the shape (kv_heads, slots, head_dim). `window` is the number of
-        positions to which a row attends, 0 for all. The result is T x (heads * head_dim).
+        positions to which a row attends, 0 for all. The result is rows x (heads * head_dim).
         """
         rows, heads, width = queries.shape
-        out = queries.new_empty(rows, heads * width)
+        out = queries.new_zeros(rows, heads * width)
         group = heads // self._kv_heads
         for number, tile in enumerate(self._tiles):
             first_key = max(0, tile.start + 1 - window) if window else 0

@@ -13,7 +13,7 @@ import torch
 from .attention import Attention
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .core import Pick, Piece
-from .defaults import CALIBRATION_ROWS, CALIBRATION_S
+from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from .errors import EngineError
 from .families import Architecture
 from .interface import LoadShard, Span
@@ -42,8 +42,14 @@ class TorchCompute(ShardModel):
         self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks)
 
     def costs(self) -> StepCosts:
-        """Return the costs of a step, measured on this machine with the loaded weights."""
-        return _measured_costs(self, self._memory.keys.shape[2] // BLOCK)
+        """Return the costs of a step, measured on this machine with the loaded weights.
+
+        Decides first to how many rows smaller products are padded.
+        """
+        blocks = self._memory.keys.shape[2] // BLOCK
+        if blocks and self.packed:
+            self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
+        return _measured_costs(self, blocks)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -114,6 +120,12 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
         return StepCosts(least, least / 16, 0.0)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
     return StepCosts(max(0.0, least - row), row, _attended(model))
+
+
+def _padded_seconds(model: TorchCompute, rows: int) -> float:
+    """Return the seconds of a step with one position if products are padded to `rows` rows."""
+    model.least_rows = rows
+    return _seconds(model, 1)
 
 
 def _seconds(model: TorchCompute, rows: int) -> float:

@@ -22,12 +22,13 @@ STOP_GRACE = 1.0  # seconds in which a worker may end by itself
 
 PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are sent together
 
-STEP_FACTOR = 2.0  # budget of a step, as a multiple of the time of a step with one row …
-STEP_S = 0.02  # … but at least this many seconds
+DECODE_FACTOR = 4.0  # budget for running texts, as a multiple of the time of a step with one row
+PREFILL_FACTOR = 2.0  # budget with prompts, as a multiple of the time without them
+STEP_S = 0.02  # every budget is at least this many seconds
 PREFILL_STEP_S = 0.5  # budget in seconds of a step in which no session generates text
 DECODE_PART = 0.75  # largest part of the budget for tokens of running texts while a prompt waits
 STEP_ROWS = 512  # rows of one step, which bound the memory for intermediate values
 ACCOUNTS = 1024  # gateways whose virtual time is stored
 CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
-LEAST_ROWS = 4  # rows to which smaller products are padded, so that results do not depend on them
+LEAST_ROWS = (2, 4)  # rows to which smaller products may be padded; the faster is used

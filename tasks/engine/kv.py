@@ -7,6 +7,7 @@ zero, and therefore finite: attention masks it, but would still spread a NaN.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from .blocks import BLOCK, BlockCopy, BlockTable
@@ -24,9 +25,8 @@ class KvMemory:
         """Reserve the memory. Raises EngineError `no-memory` if the system refuses it."""
         shape = (parts.stop - parts.start, arch.kv_heads, blocks * BLOCK, arch.head_dim)
         try:
-            self.keys = torch.zeros(shape, dtype=TORCH_DTYPES[dtype])
-            self.values = torch.zeros(shape, dtype=TORCH_DTYPES[dtype])
-        except RuntimeError:
+            self.keys, self.values = _zeros(shape, dtype), _zeros(shape, dtype)
+        except MemoryError:
             raise EngineError(
                 "no-memory", f"the system refused memory for {blocks * BLOCK} positions of KV"
             ) from None
@@ -64,6 +64,12 @@ class KvMemory:
             self.keys[:, :, first:end] = values[:, 0, :, at : at + size]
             self.values[:, :, first:end] = values[:, 1, :, at : at + size]
             at += size
+
+
+def _zeros(shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
+    """Return zeros that occupy no memory until they are written. `torch.zeros` writes them."""
+    kind = np.float32 if dtype == "float32" else np.uint16
+    return torch.from_numpy(np.zeros(shape, kind)).view(TORCH_DTYPES[dtype])
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:

@@ -65,6 +65,10 @@ class ShardModel:
         # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
         self._head = None if head is None else _linear(head, None, pack=pack)
+        self.packed = _packs(TORCH_DTYPES[shard.dtype]) and (pack or head is None)
+        """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
+        # Products of fewer rows are padded, so that a row does not depend on their number.
+        self.least_rows = max(LEAST_ROWS)
         self._rotary = Rotary(arch, shard.dtype)
         self._hidden = (arch.hidden,)
         self._head_dim = (arch.head_dim,)
@@ -83,18 +87,17 @@ class ShardModel:
         `batch.slots[i]` of `memory`.
         """
         count = len(x)
-        x = padded(x, LEAST_ROWS)
+        x = padded(x, self.least_rows)
         cos, sin = self._rotary.rows(batch.positions, len(x))
         for index, layer in enumerate(self.layers):
             normed = self._normed(x, layer.input_norm)
             heads = layer.qkv(normed).view(len(x), -1, self.arch.head_dim)
             turned = self._turn(layer, heads[:, : self._turned], cos, sin)
             keys, values = memory.keys[index], memory.values[index]
-            new = turned[:count, self.arch.heads :].transpose(0, 1)
-            keys.index_copy_(1, batch.slots, new)
-            values.index_copy_(1, batch.slots, heads[:count, self._turned :].transpose(0, 1))
-            attended = batch.attend(turned[:count, : self.arch.heads], keys, values, layer.window)
-            x = x + layer.output(padded(attended, LEAST_ROWS))
+            batch.write(keys, turned[:, self.arch.heads :])
+            batch.write(values, heads[:, self._turned :])
+            queries = turned[:, : self.arch.heads]
+            x = x + layer.output(batch.attend(queries, keys, values, layer.window))
             normed = self._normed(x, layer.mlp_norm)
             gate, up = layer.gate_up(normed).chunk(2, -1)
             x = x + layer.down(F.silu(gate) * up)
@@ -103,7 +106,7 @@ class ShardModel:
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Convert the residual stream (T x hidden) to float32 logits (T x vocabulary)."""
         assert self._head is not None and self._norm is not None
-        return self._head(self._normed(padded(x, LEAST_ROWS), self._norm))[: len(x)].float()
+        return self._head(self._normed(padded(x, self.least_rows), self._norm))[: len(x)].float()
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # The fused product would round only once, but transformers rounds twice.

@@ -3,8 +3,8 @@
 A row is one position of one session. All rows of a step share the reading of the weights, which is
 most of the work on small batches. Each step has a budget of predicted time, so that no session
 waits long for its next token. Rows enter in this order: the next token of each session (decode),
-parts of prompts (prefill), and then the same of background work. If a prompt waits, a quarter of
-the budget is left for it.
+parts of prompts (prefill), and then the same of background work. Prompts may double the time of a
+step, so that a running text slows down to half of its speed at most.
 
 If not everything fits, sessions are served by virtual time: the time predicted for the rows that
 were computed for a gateway so far, and within it for a session. The one with the least comes first.
@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from .blocks import BLOCK
 from .defaults import (
     ACCOUNTS,
+    DECODE_FACTOR,
     DECODE_PART,
+    PREFILL_FACTOR,
     PREFILL_STEP_S,
-    STEP_FACTOR,
     STEP_ROWS,
     STEP_S,
 )
@@ -129,13 +130,14 @@ class Scheduler:
         for share in self._ready:
             kinds.setdefault((share.background, share.decode), []).append(share)
         step = _Step(self.costs.fixed)
-        budget = max(STEP_S, STEP_FACTOR * (self.costs.fixed + self.costs.row))
-        if not any(decode for _, decode in kinds):
-            budget = max(budget, PREFILL_STEP_S)
+        least = self.costs.fixed + self.costs.row
+        most = max(STEP_S, DECODE_FACTOR * least)
+        alone = 0.0 if any(decode for _, decode in kinds) else PREFILL_STEP_S
         for background in (False, True):
             prefill = kinds.get((background, False), ())
-            most = budget * DECODE_PART if prefill else budget
-            self._take_decode(step, kinds.get((background, True), ()), most)
+            decode = kinds.get((background, True), ())
+            self._take_decode(step, decode, most * DECODE_PART if prefill else most)
+            budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
             self._take_prefill(step, prefill, budget)
         extra = self.costs.fixed / max(step.rows, 1)
         for share, rows in step.chosen:
