@@ -174,7 +174,7 @@ def test_the_random_sessions_meet_what_matters() -> None:
     """Guards the test above: prefixes are found, memory is refused, blocks are evicted."""
     found = refused = cached = 0
     for seed in range(60):
-        world, random = World(12), Random(seed)
+        world, random = World(8), Random(seed)
         for _ in range(100):
             act(world, random)
             world.check()
