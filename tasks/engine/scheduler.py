@@ -8,11 +8,12 @@ step, so that a running text slows down to half of its speed at most.
 
 If not everything fits, sessions are served by virtual time: the time predicted for the rows that
 were computed for a gateway so far, and within it for a session. The one with the least comes first.
-Those that had no work are advanced to the virtual time of the others, so that nobody saves up time.
+Those that had no work, or got all they wanted, are advanced to the virtual time of the others, so
+that nobody saves up time.
 """
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .blocks import BLOCK
@@ -143,7 +144,23 @@ class Scheduler:
         for share, rows in step.chosen:
             share.time += rows * extra
             share.account.time += rows * extra
+        self._catch_up(step.chosen)
         return step.chosen
+
+    def _catch_up(self, chosen: Sequence[tuple[Share, int]]) -> None:
+        """Advance the virtual time of sessions and gateways that got all that they wanted.
+
+        Otherwise those that want little would save up time.
+        """
+        content: dict[_Account, int] = {}
+        for share, rows in chosen:
+            account = share.account
+            if rows == share.rows:
+                share.time = max(share.time, account.served)
+                content[account] = content.get(account, 0) + 1
+        for account, sessions in content.items():
+            if sessions == account.ready:
+                account.time = max(account.time, self._time)
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add one row for as many sessions as the budget allows."""

