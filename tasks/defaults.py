@@ -15,6 +15,7 @@ MAX_NEW_TOKENS = 1024  # tokens generated if the request sets no limit
 SESSIONS_PER_STAGE = 64
 SESSIONS_PER_GATEWAY = 16  # open sessions of one gateway at one stage
 KV_SHARE = 0.5  # share of a shard's KV that one other node's gateway may reserve
+PROBES = (16, 4.0)  # `stage.probe` of one peer: largest burst, and rate per second
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # logged for replay by one stage, all its sessions together
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
