@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 import trio
 
 from shoal.tasks.engine.families import architecture, tensor_shapes
@@ -96,6 +97,16 @@ def _write(
         paths.append(str(path))
         digests.append(digest)
     return tuple(paths), tuple(digests)
+
+
+def write_tensor(folder: Path, roles: tuple[str, ...], tensor: torch.Tensor) -> TensorSource:
+    """Write a tensor of a checkpoint as one chunk file."""
+    raw = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    digest = hashlib.sha256(raw).digest()
+    path = folder / digest.hex()
+    path.write_bytes(raw)
+    name = {torch.float32: "F32", torch.bfloat16: "BF16"}[tensor.dtype]
+    return TensorSource(roles, name, tuple(tensor.shape), (str(path),), (digest,))
 
 
 def prompt(size: int, seed: int, shape: str = "1.1B") -> tuple[int, ...]:

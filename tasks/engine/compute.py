@@ -147,7 +147,8 @@ def _seconds(model: TorchCompute, rows: int) -> float:
 
 def _clock() -> float:
     """Return a time in seconds that other programs on this machine do not lengthen."""
-    return time.process_time() / torch.get_num_threads()
+    threads: int = torch.get_num_threads()
+    return time.process_time() / threads
 
 
 def _attended(model: TorchCompute) -> float:

@@ -65,7 +65,7 @@ async def test_a_peer_may_not_probe_without_end(autojump_clock: object) -> None:
     (stage,), client = swarm.stages, swarm.client
 
     async def body(_: FakeSwarm) -> None:
-        for _ in range(PROBES[0]):
+        for _number in range(PROBES[0]):
             await probe(client, stage)
         with pytest.raises(CallRefused) as refused:
             await probe(client, stage)
