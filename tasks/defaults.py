@@ -27,6 +27,12 @@ EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next message
 STALLED = 3.0  # seconds without a message until a chain that has a quiet stage is replaced
 QUIET_LOOK = 1.0  # seconds between attempts to replace the chain while a stage is quiet
+CRASHES = 3  # losses of state by stages, without a token in between, after which a request fails
+CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case
+RETURN_LOOK = 0.5  # seconds between attempts to open a session at a stage that will return
+RETURN_PATIENCE = 60.0  # seconds that a request waits for a worker that restarts: it takes 2 to 5
+LOAD_PATIENCE = 540.0  # … and in addition while its layers are loaded: 54 GB from a hard disk
+LOAD_CRASHES = 3  # crashes during one load after which a node withdraws its layers
 OPEN_ATTEMPTS = 3  # chains that are tried if stages refuse a session
 ROUTE_AROUND = 60.0  # seconds for which a stage that failed to open is used only as a last resort
 
