@@ -46,9 +46,8 @@ class Asking:
         self.first = trio.Event()
 
     async def ask(self, **changes: Any) -> None:
-        request = GenerateRequest(
-            **{"model": "m", "prompt": PROMPT, "raw": True, "max_tokens": TOKENS} | changes
-        )
+        settings: dict[str, Any] = {"model": "m", "raw": True, "max_tokens": TOKENS}
+        request = GenerateRequest(prompt=PROMPT, **settings | changes)
         began = trio.current_time()
         try:
             self.summary = await self.swarm.client.gateway.generate(request, self._emit)
