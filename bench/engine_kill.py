@@ -4,8 +4,8 @@ pause?
 In the simulator, whole daemons answer a prompt with 100 tokens, with 1 and with 3 stages and from a
 gateway without an engine. A worker is killed when the head has computed token 0, 1, ... 100, a
 random part of a token later. With 3 stages, each of them is killed in turn. Then real daemons on
-this machine do the same with the embedded model in float32. There, `kill -9` comes at moments that
-are spread evenly over the answer.
+this machine do the same with the embedded model in float32. There, `kill -9` comes when a part
+of the text has arrived; the parts are spread evenly over the answer.
 
 `value` is the percentage of answers with 100 tokens and the text of an undisturbed answer; goal
 100. `pause_s` is the longest additional time of an answer: the restart, loading, and computing the
@@ -19,7 +19,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -38,7 +37,7 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedEngine
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.world import World
-from shoal.node.control.messages.generation import Run
+from shoal.node.control.messages.generation import ChainChosen, Piece, Run
 from shoal.node.control.messages.node import Status
 from shoal.node.errors import ControlError
 from shoal.tasks.engine.interface import (
@@ -163,7 +162,7 @@ async def simulate(world: World, count: int, step: int, rng: Random) -> Tally:
     """Kill each stage at each `step`th token of an answer over `count` stages."""
     tally, stages = Tally(), list[DaemonHandle]()
     for number, layers in enumerate(SPLITS[count]):
-        model = {"bootstrap": stages[:1], "model": "tiny"} if stages else {}
+        model: dict[str, Any] = {"bootstrap": stages[:1], "model": "tiny"} if stages else {}
         host = world.host(f"stage{number}")
         stages.append(await host.start(layers=layers, engine=CountingEngine, **model))
         await stages[-1].serving()
@@ -202,12 +201,28 @@ def workers(pid: int) -> list[int]:
     return found
 
 
-def real_answer(swarm: LocalSwarm) -> tuple[str, int, float]:
+class Killer:
+    """Receiver of an answer's events that kills workers when some of the text has arrived."""
+
+    def __init__(self, pids: Sequence[int] = (), characters: int = 0) -> None:
+        self._pids = pids
+        self._left = characters
+
+    def __call__(self, event: ChainChosen | Piece) -> None:
+        """Count the text of an event. The first event names the chain and has none."""
+        self._left -= len(event.text) if isinstance(event, Piece) else 0
+        if self._left <= 0:
+            for pid in self._pids:
+                os.kill(pid, signal.SIGKILL)
+            self._pids = ()
+
+
+def real_answer(swarm: LocalSwarm, killer: Killer) -> tuple[str, int, float]:
     """Return an answer of real daemons as `answer` does."""
     ask = Run(model="tiny", prompt=PROMPT, raw=True, max_tokens=TOKENS, **SAMPLING)
     began = time.monotonic()
     try:
-        said = request(swarm.nodes[0].data, ask, on_event=lambda event: None, wait=True)
+        said = request(swarm.nodes[0].data, ask, on_event=killer, wait=True)
     except CommandError as error:
         return f"{error.code}: {error.message}", 0, time.monotonic() - began
     return said.text, said.tokens, time.monotonic() - began
@@ -246,29 +261,24 @@ def start(swarm: LocalSwarm, count: int) -> None:
 
 
 def kill_real(count: int, kills: int) -> Tally:
-    """Kill real workers at moments that are spread over the answers."""
+    """Kill real workers at different parts of the answers."""
     tally = Tally()
     with LocalSwarm() as swarm:
         start(swarm, count)
-        real_answer(swarm)
-        text, tokens, took = min((real_answer(swarm) for _ in range(3)), key=lambda each: each[2])
+        whole = [real_answer(swarm, Killer()) for _ in range(4)]
+        text, tokens, took = min(whole, key=lambda each: each[2])
         assert tokens == TOKENS, text
         for number in range(kills):
             victim = swarm.nodes[number % count]
             before = {node.pid: workers(node.pid) for node in swarm.nodes}
-            at = took * (number + 0.5) / kills
-            for pid in before[victim.pid]:
-                threading.Timer(at, os.kill, (pid, signal.SIGKILL)).start()
-            said, made, longer = real_answer(swarm)
-            time.sleep(max(0.0, at - longer) + 0.1)
+            at = len(text) * number // kills
+            said, made, longer = real_answer(swarm, Killer(before[victim.pid], at))
             settled(swarm)
-            kept = all(workers(n.pid) == before[n.pid] for n in swarm.nodes if n is not victim)
-            right = (said, made) == (text, TOKENS) and kept
-            what = f"stage {number % count + 1} of {count} after {at:.2f} s: {said[:80]!r}"
+            replaced = [node for node in swarm.nodes if workers(node.pid) != before[node.pid]]
+            right = (said, made) == (text, TOKENS) and replaced == [victim]
+            what = f"stage {number % count + 1} of {count} after {at} characters: {said[:80]!r}"
             tally.add(right, longer - took, what)
             print(f"{what}, {longer - took:.2f} s longer", file=sys.stderr)
-            while workers(victim.pid) == before[victim.pid]:
-                time.sleep(0.05)
     return tally
 
 

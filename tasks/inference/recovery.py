@@ -30,7 +30,7 @@ def patience(refused: Mapping[PeerId, SessionError]) -> float:
 
 
 def not_back(error: SessionError | NoRoute, waited: float) -> SessionError:
-    """Return the error of a request that has waited `waited` seconds for a stage in vain."""
+    """Return the error of a request whose stage has not returned after `waited` seconds."""
     return SessionError(
         error.code,
         f"{error.message} (still after {waited:.0f} s)",
