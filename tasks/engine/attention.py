@@ -3,8 +3,8 @@
 A row's result depends on its own session only, whatever else is in the step, and however a prompt
 is divided into parts. A row that continues a text attends alone. The rows of a prompt attend in
 tiles of 16, the positions of one block: a tile is always computed as a whole, with zeros in place
-of rows that are not in this step. In torch 2.13, the result of a row depends on the number of rows
-and of keys in the call, because the order of the sums does.
+of rows that are not in this step and of keys that are not computed yet. In torch 2.13, the result
+of a row depends on the number of rows and of keys in the call, because the order of the sums does.
 """
 
 from collections.abc import Sequence
@@ -55,26 +55,36 @@ class Attention:
     def __init__(self, pieces: Sequence[AttendingPiece], kv_heads: int) -> None:
         positions: list[int] = []
         slots: list[int] = []
+        self._unwritten: list[tuple[int, int]] = []  # slots at the end of tiles
         tiles: list[_Tile] = []
-        row = 0
+        row = spans = 0
         for piece in pieces:
             places = range(piece.position, piece.position + piece.count)
             positions += places
             for first, end in piece.table.spans(places.start, places.stop):
                 slots += range(first, end)
+                spans += 1
             tiles += _tiles(piece, row)
+            if not piece.decode and places.stop % BLOCK:
+                after = piece.table.slot(places.stop - 1) + 1
+                self._unwritten.append((after, after + BLOCK - places.stop % BLOCK))
             row += piece.count
         self.positions = torch.tensor(positions)
         self.slots = torch.tensor(slots)
-        last = slots[-1] - slots[0] + 1
-        self._place = (slots[0], slots[-1] + 1) if len(pieces) == 1 and last == row else None
+        self._place = (slots[0], slots[-1] + 1) if spans == 1 else None
         self._kv_heads = kv_heads
         self._tiles = tiles
         self._spans: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by (tile, first key)
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}  # by (start, first key, window)
 
     def write(self, memory: torch.Tensor, rows: torch.Tensor) -> None:
-        """Write the first T rows (each kv_heads x head_dim) into their slots of keys or values."""
+        """Write the first T rows (each kv_heads x head_dim) into their slots of keys or values.
+
+        The rest of a tile may hold values of an earlier session. It is masked, but would spread a
+        NaN, so zeros are written there.
+        """
+        for first, end in self._unwritten:
+            memory[:, first:end] = 0
         new = rows.transpose(0, 1)
         if self._place is not None:
             first, end = self._place

@@ -221,7 +221,17 @@ class BlockTable:
         self._promised = 0
 
     def truncate(self, length: int) -> None:
-        """Drop the positions from `length` on, and release the blocks without other positions."""
+        """Drop the positions from `length` on, and release the blocks without other positions.
+
+        Other content than the names stand for may follow, so the names of these positions are
+        dropped too.
+        """
+        if length < self.length:
+            self._names = self._names[: length // BLOCK]
+        self._shorten(length)
+
+    def _shorten(self, length: int) -> None:
+        """Drop the positions from `length` on, but no names."""
         self.length = min(self.length, length)
         for _ in range(len(self._blocks) - blocks_for(self.length)):
             self._pool.release(self._pop())
@@ -239,10 +249,9 @@ class BlockTable:
         `start` is at most `length`, and `end` at most `tokens`. Returns the copies that must be
         made before anything is written.
         """
-        if self._written and start < self.length:  # other content than the names stand for
-            self._names = self._names[: start // BLOCK]
+        # A session may compute again what it has found under its names, but nothing else.
+        (self.truncate if self._written else self._shorten)(start)
         self._written = True
-        self.truncate(start)
         copies = []
         if start % BLOCK:
             copies = self._own_last()

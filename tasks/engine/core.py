@@ -277,12 +277,15 @@ class Core:
         return table.length, b""
 
     def _close(self, header: Header, payload: memoryview) -> Result:
-        """Close a session. Its named blocks stay cached."""
+        """Close a session, even if its names are malformed. Its named blocks stay cached."""
         session = self._sessions.pop(self._name(header[0]), None)
         if session is not None:
-            if payload and not session.busy:
-                session.table.name_all(_block_names(session.owner, payload))
-            self._drop(session)
+            try:
+                names = _block_names(session.owner, payload)
+                if names and not session.busy:
+                    session.table.name_all(names)
+            finally:
+                self._drop(session)
         return None, b""
 
     def _export(self, header: Header, payload: memoryview) -> Result:

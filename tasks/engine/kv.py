@@ -1,8 +1,7 @@
 """Keys and values of all sessions of one shard, in torch.
 
 The memory is one tensor for keys and one for values, with a place (slot) for each position of each
-block. The operating system commits pages when positions are first written. Unwritten memory is
-zero, and therefore finite: attention masks it, but would still spread a NaN.
+block. The operating system commits pages when positions are first written.
 """
 
 from collections.abc import Sequence

@@ -404,9 +404,10 @@ class Stage:
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
         if session := self._sessions.get(name):
-            names = bytes(call.payload)
-            most = names[: session.open.tokens // BLOCK * NAME_BYTES]
-            await self._drop(session, most).wait()
+            # The session ends in any case, so names that are malformed or too many are ignored.
+            whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
+            names = bytes(call.payload[: whole * NAME_BYTES])
+            await self._drop(session, names).wait()
         return Reply()
 
     def _drop(self, session: _Session, names: bytes = b"") -> trio.Event:

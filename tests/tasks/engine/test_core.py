@@ -9,7 +9,6 @@ import pytest
 import torch
 from msgspec import structs
 
-from shoal.tasks.engine import defaults
 from shoal.tasks.engine.compute import TorchCompute
 from shoal.tasks.engine.interface import (
     FailedEvent,
@@ -20,6 +19,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.sampling import choose
+from shoal.tasks.engine.scheduler import Scheduler, StepCosts
 from shoal.tasks.engine.wire import WireError
 
 TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
@@ -74,14 +74,15 @@ def test_sessions_take_turns_and_do_not_mix(whole: Any, checkpoint: Any) -> None
     for name, tokens in zip(names, prompts, strict=True):
         whole.submit(Span(name, 0, 0, len(tokens), tokens=tokens, want="token", steps=10))
     events = whole.events()
-    assert [event.session for event in events] == names * 10  # one step each, round and round
+    assert [event.session for event in events] == names * 10  # all in each step
+    assert whole.steps == 10
     for name, tokens in zip(names, prompts, strict=True):
         got = [event.token for event in events if event.session == name]
         assert got == made.greedy(tokens, 10)
 
 
-def test_only_tokens_inside_a_lone_loop_may_wait(whole: Any) -> None:
-    """Tokens inside a lone loop; not the first, the final one, or those of one among several."""
+def test_only_tokens_inside_a_loop_may_wait(whole: Any) -> None:
+    """Tokens inside a loop; not the first and not the final one."""
     session = whole.open(b"s")
     before = 2  # frames: the load's reply and the open's
     assert len(whole.run(prompt(session, steps=5))) == 5
@@ -90,20 +91,34 @@ def test_only_tokens_inside_a_lone_loop_may_wait(whole: Any) -> None:
     for name in (b"a", b"b"):
         whole.submit(prompt(whole.open(name), steps=4))
     assert len(whole.events()) == 8
-    assert whole.soon == []
+    first = before + 5 + 2  # the load, two opens more, and the five tokens
+    assert whole.soon == [first + at for at in (2, 3, 4, 5)]
 
 
-def test_a_long_prompt_gives_turns_between_its_chunks(checkpoint: Any, driver: Any) -> None:
+def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
+    settled: list[int] = []
+    whole.core._settle = lambda: settled.append(len(whole.frames))
+    whole.run(prompt(whole.open(b"s"), steps=5))
+    assert settled == [1, 2, 3, 4, 5]
+
+
+def test_a_long_prompt_shares_its_steps_with_running_texts(checkpoint: Any, driver: Any) -> None:
     made = checkpoint("Llama", max_position_embeddings=1024)
     worker = driver(made.shard())
+    # A step with one row takes 0.05 s, and with a prompt as long again: 50 rows of it.
+    worker.core._scheduler = Scheduler(StepCosts(0.049, 0.001, 0.0))
     long = tuple(index % 101 for index in range(700))
     first, second = worker.open(b"long", 1024), worker.open(b"short", 64)
+    worker.submit(prompt(second, steps=30))
+    worker.step()
     worker.submit(Span(first, 0, 0, 700, tokens=long, want="token"))
-    worker.submit(prompt(second, steps=5))
+    worker.steps = 0
     events = worker.events()
-    assert [event.session for event in events[:2]] == [second, second]
     assert [event.token for event in events if event.session == first] == made.greedy(long, 1)
-    assert worker.steps == math.ceil(700 / defaults.PREFILL_CHUNK) + 5
+    assert [event.token for event in events if event.session == second] == made.greedy(TOKENS, 30)
+    at = [event.session for event in events].index(first)
+    assert at == math.ceil(700 / 48) + 1  # one token in each step; parts end with a block
+    assert worker.steps == 29
 
 
 def test_chunked_prefill_answers_once_with_everything(checkpoint: Any, driver: Any) -> None:
@@ -124,8 +139,8 @@ def test_a_repeated_span_is_answered_and_computes_nothing(whole: Any) -> None:
     steps = whole.steps
     again = whole.run(prompt(session, steps=6))
     assert again == first
-    assert whole.steps == steps + 1  # the turn that found the answer
-    assert whole.core.session(session).kv.length == 8 + 5  # not truncated
+    assert whole.steps == steps
+    assert whole.core.session(session).table.length == 8 + 5  # not truncated
 
 
 def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
@@ -134,9 +149,9 @@ def test_repeats_of_the_last_spans_are_kept_within_bounds(whole: Any) -> None:
     answers = [whole.hidden(span) for span in spans]
     assert whole.hidden(spans[-1]) == answers[-1]
     assert whole.hidden(spans[-8]) == answers[-8]
-    assert whole.core.session(session).kv.length == 20
+    assert whole.core.session(session).table.length == 20
     assert whole.hidden(spans[3]) == answers[3]  # no longer kept: computed again
-    assert whole.core.session(session).kv.length == 4
+    assert whole.core.session(session).table.length == 4
 
 
 def test_only_the_last_large_answer_is_kept(whole: Any, monkeypatch: Any) -> None:
@@ -165,7 +180,7 @@ def test_a_new_epoch_forgets_answers_and_an_old_one_is_refused(whole: Any, check
     kept = whole.core.session(session).kept
     assert [epoch for epoch in range(4) if kept((epoch, 0, 8)) is not None] == [2]
     assert code(whole, prompt(session, epoch=1)) == "old-epoch"
-    assert whole.core.session(session).kv.length == 8
+    assert whole.core.session(session).table.length == 8
 
 
 def test_a_new_epoch_ends_the_work_of_the_old(whole: Any) -> None:
@@ -278,9 +293,9 @@ def test_a_shard_refuses_what_it_has_no_parts_for(
 def test_too_many_waiting_and_too_large_answers_are_refused(whole: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("shoal.tasks.engine.core.WAITING_SPANS", 2)
     session = whole.open(b"s")
-    for _ in range(3):
+    for _ in range(4):  # the first one begins at once
         whole.submit(prompt(session))
-    assert [getattr(event, "code", "") for event in whole.events()] == ["too-many", "", ""]
+    assert [getattr(event, "code", "") for event in whole.events()] == ["too-many", "", "", ""]
     monkeypatch.setattr("shoal.tasks.engine.core.ANSWER_BYTES", 100)
     assert code(whole, prompt(session, epoch=1, want="hidden")) == "too-large"
 
@@ -303,7 +318,7 @@ def test_a_value_that_overflows_is_not_passed_on(
     span = Span(worker.open(b"s"), 0, 0, 2, hidden=bytes(256))
     assert len(worker.hidden(span)) == 256
     monkeypatch.setattr(
-        TorchCompute, "forward", lambda model, x, kv, position: torch.full_like(x, math.inf)
+        TorchCompute, "forward", lambda model, pieces: [torch.full((2, 32), math.inf)]
     )
     assert code(worker, replace(span, epoch=1)) == "not-finite"
 
@@ -312,20 +327,77 @@ def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     limit = whole.request("usage")[1]["kv_bytes_limit"]
     names = (b"x%015d" % index for index in range(10_000))
     reply: tuple[Any, ...] = ("ok",)
+
+    def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False)
+        return found
+
     while reply[0] == "ok":
-        reply = whole.request("open", next(names), 96)
+        reply = open_one(next(names), 96)
     assert reply[:2] == ("refused", "no-memory")
-    assert 0 < whole.request("usage")[1]["kv_bytes_reserved"] <= limit
-    assert whole.request("open", b"y" * 16, 97)[:2] == ("refused", "too-long")
-    assert whole.request("open", b"y" * 16, 0)[:2] == ("refused", "too-long")
-    assert whole.request("open", b"short", 1)[:2] == ("refused", "bad-span")
-    assert whole.request("open", b"x%015d" % 0, 1)[:2] == ("refused", "session-exists")
+    assert 0.99 * limit < whole.request("usage")[1]["kv_bytes_reserved"] <= limit
+    assert open_one(b"y" * 16, 97)[:2] == ("refused", "too-long")
+    assert open_one(b"y" * 16, 0)[:2] == ("refused", "too-long")
+    assert open_one(b"short", 1)[:2] == ("refused", "bad-span")
+    assert open_one(b"x%015d" % 0, 1)[:2] == ("refused", "session-exists")
 
 
 def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
     for header in (("nonsense",), ("load",), (7,)):
         with pytest.raises(WireError):
             whole.core.handle(header, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload"),
+    [
+        ((7, False), b""),
+        (("g", 1), b""),
+        (("g", None), b""),
+        (("g", False), bytes(15)),
+        (("g", False), bytes(17)),
+    ],
+)
+def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
+    reply = whole.request("open", b"s" * 16, 64, *fields, payload=payload)
+    assert reply[:2] == ("refused", "bad-span")
+    usage = whole.request("usage")[1]
+    assert usage["sessions"] == usage["kv_bytes_reserved"] == 0
+    assert whole.open(b"s" * 16)
+
+
+def test_a_close_with_malformed_names_frees_the_session(whole: Any) -> None:
+    session = whole.open(b"s")
+    whole.run(prompt(session, steps=20))
+    whole.submit(prompt(session, epoch=1, steps=20))
+    assert whole.request("close", session, payload=bytes(33))[:2] == ("refused", "bad-span")
+    usage = whole.request("usage")[1]
+    assert usage["sessions"] == usage["kv_bytes_reserved"] == usage["kv_bytes_cached"] == 0
+    assert not whole.core.busy
+
+
+def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
+    session = whole.open(b"s")
+    whole.run(prompt(session, steps=30))
+    names = b"".join(bytes([number]) * 16 for number in range(200))
+    assert whole.request("close", session, payload=names)[0] == "ok"
+    usage = whole.request("usage")[1]
+    assert usage["kv_bytes_cached"] == 2 * whole.core._block_bytes
+    assert usage["kv_bytes_reserved"] == 0
+
+
+def test_background_sessions_are_computed_last(whole: Any) -> None:
+    whole.core._scheduler = Scheduler(StepCosts(1.0, 3.0, 0.0))
+    name = b"background".ljust(16, b".")
+    assert whole.request("open", name, 64, "gateway", True)[:2] == ("ok", 0)
+    whole.submit(prompt(name, steps=8))
+    whole.step()
+    others = [whole.open(b"%d" % number) for number in range(6)]
+    for other in others:
+        whole.submit(prompt(other, steps=8))
+    events = whole.events()
+    last = [event.session for event in events if event.final]
+    assert last[-1] == name and len(last) == 7
 
 
 # State.
@@ -349,6 +421,22 @@ def test_exported_state_is_exact_and_continues_alike(
     expected = worker.hidden(span)
     assert other.hidden(replace(span, session=target)) == expected
     assert worker.hidden(replace(span, session=twin)) == expected
+
+
+def test_a_refused_copy_leaves_a_session_that_can_begin_anew(whole: Any, checkpoint: Any) -> None:
+    source, session = whole.open(b"source"), whole.open(b"s")
+    whole.run(prompt(source, steps=20))
+    state = bytearray(whole.request("export", source)[-1])
+    whole.run(prompt(session, steps=3))
+    before = bytes(whole.request("export", session)[-1])
+    for bad in (b"", bytes(state[:-4]), bytes(state) + b"1234"):
+        assert whole.request("import", session, payload=bad)[:2] == ("refused", "bad-state")
+        assert bytes(whole.request("export", session)[-1]) == before
+    state[-4:] = np.array([np.nan], np.float32).tobytes()
+    assert whole.request("import", session, payload=state)[:2] == ("refused", "bad-state")
+    assert bytes(whole.request("export", session)[-1]) == before
+    again = whole.tokens(prompt(session, epoch=1, steps=5))
+    assert again == checkpoint("Llama").greedy(TOKENS, 5)
 
 
 def test_state_of_a_busy_session_is_refused(whole: Any) -> None:

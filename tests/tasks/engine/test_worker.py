@@ -31,12 +31,24 @@ def test_frames_that_may_wait_leave_in_order_with_the_next(
     now = 100.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     sender = FrameSender(ours)
-    sender.send_soon(("first",), b"")
+    sender.queue(("first",), b"")
+    assert arrived(theirs) == [], "the step has not ended"
+    sender.settle()
     assert arrived(theirs) == [("first",)], "nothing had left for long"
-    sender.send_soon(("second",), b"")
+    sender.queue(("second",), b"")
+    sender.settle()
     assert arrived(theirs) == []
     sender.send(("third",), b"")
     assert arrived(theirs) == [("second",), ("third",)]
     now += PIECE_SECONDS
-    sender.send_soon(("fourth",), b"")
-    assert arrived(theirs) == [("fourth",)]
+    sender.settle()
+    assert arrived(theirs) == []
+    sender.queue(("fourth",), b"")
+    sender.queue(("fifth",), b"")
+    sender.settle()
+    assert arrived(theirs) == [("fourth",), ("fifth",)]
+    sender.queue(("sixth",), b"")
+    sender.settle()
+    now += PIECE_SECONDS
+    sender.settle()
+    assert arrived(theirs) == [("sixth",)]

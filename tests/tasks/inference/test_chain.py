@@ -356,7 +356,7 @@ async def test_a_stage_that_becomes_quiet_while_opening_is_not_waited_for(
 @pytest.mark.trio
 async def test_a_replica_that_refuses_is_not_the_last(autojump_clock: object) -> None:
     still = Still(20)
-    full = [Node(still.swarm, number, still.second.parts) for number in (70, 73)]
+    full = [Node(still.swarm, number, still.second.parts) for number in (71, 74)]
     for node in full:
         node.engine.kv_tokens = 0
 
