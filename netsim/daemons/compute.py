@@ -140,6 +140,9 @@ class NumberCompute:
         )
         return b"".join(row.ljust(size, b"\0") for row in rows)
 
+    def imported(self, length: int, data: memoryview) -> memoryview:
+        return data
+
     def install(self, table: BlockTable, length: int, data: memoryview) -> None:
         size = len(data) // max(len(self._layers), 1)
         for layer in range(len(self._layers)):
@@ -265,7 +268,7 @@ class Timed:
 
         self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
         self.allocate, self.copy = inner.allocate, inner.copy
-        self.export, self.install = inner.export, inner.install
+        self.export, self.imported, self.install = inner.export, inner.imported, inner.install
 
     def costs(self) -> StepCosts:
         """Return the costs of a step on the machine, computed from its profile."""

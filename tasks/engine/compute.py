@@ -100,8 +100,11 @@ class TorchCompute(ShardModel):
     def export(self, table: BlockTable) -> Buffer:
         return self._memory.export(table)
 
-    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
-        self._memory.install(table, length, data)
+    def imported(self, length: int, data: memoryview) -> torch.Tensor:
+        return self._memory.imported(length, data)
+
+    def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
+        self._memory.install(table, length, values)
 
 
 def _check_finite(values: torch.Tensor, position: int) -> None:

@@ -115,11 +115,15 @@ class Compute(Protocol):
         """Return the keys and values of a session."""
         ...
 
-    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
-        """Write exported keys and values into the first positions of a session.
+    def imported(self, length: int, data: memoryview) -> Any:
+        """Return the exported keys and values of `length` positions, as `install` takes them.
 
         Raises EngineError `bad-state` if a value is not finite.
         """
+        ...
+
+    def install(self, table: BlockTable, length: int, values: Any) -> None:
+        """Write imported keys and values into the first positions of a session."""
         ...
 
 
@@ -298,8 +302,9 @@ class Core:
         table = session.table
         assert self._copies is not None  # a session is open, so a shard is loaded
         length, data = self._copies.parse(payload, table.tokens)
+        values = self._loaded().imported(length, data)
         table.prepare(0, length)
-        self._loaded().install(table, length, data)
+        self._loaded().install(table, length, values)
         table.fill(length)
         session.forget()
         return length, b""

@@ -45,18 +45,22 @@ class KvMemory:
         ]
         return raw_bytes(torch.cat(pairs, 3)) if pairs else memoryview(b"")
 
-    def install(self, table: BlockTable, length: int, data: memoryview) -> None:
-        """Write exported KV into the first `length` positions of a session.
+    def imported(self, length: int, data: memoryview) -> torch.Tensor:
+        """Return exported KV of `length` positions: layers x 2 x kv_heads x length x head_dim.
 
         Raises EngineError `bad-state` if a value is not finite.
         """
         layers, heads, _, width = self.keys.shape
-        if not length or not layers:
-            return
         shape = (layers, 2, heads, length, width)
+        if not length or not layers:
+            return self.keys.new_empty(shape)
         values = torch.frombuffer(bytearray(data), dtype=self.keys.dtype).view(shape)
         if not bool(torch.isfinite(values).all()):
             raise EngineError("bad-state", "the KV copy has values that are not finite")
+        return values
+
+    def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
+        """Write imported KV into the first `length` positions of a session."""
         at = 0
         for first, end in table.spans(0, length):
             size = end - first

@@ -1,0 +1,342 @@
+"""Choice of rows: everybody is served soon, gateways fairly, and prompts beside running texts."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.tasks.engine.blocks import BLOCK
+from shoal.tasks.engine.defaults import (
+    ACCOUNTS,
+    DECODE_FACTOR,
+    PREFILL_FACTOR,
+    PREFILL_STEP_S,
+    STEP_ROWS,
+    STEP_S,
+)
+from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
+
+NARROW = StepCosts(0.04, 0.01, 0.0)  # about 16 running texts fit into a step
+Plan = list[tuple[Share, int]]
+
+
+class Load:
+    """Sessions that the scheduler serves. Each has a prompt, and then a text without end."""
+
+    def __init__(self, costs: StepCosts = NARROW) -> None:
+        self.scheduler = Scheduler(costs)
+        self.names: dict[Share, str] = {}
+        self.served: Counter[str] = Counter()  # rows by session
+
+    def add(
+        self, owner: str, name: str, *, prompt: int = 0, background: bool = False, at: int = 0
+    ) -> Share:
+        share = self.scheduler.join(owner, background=background)
+        self.names[share] = name
+        self.scheduler.want(share, prompt or 1, at, decode=not prompt)
+        return share
+
+    def step(self) -> dict[str, int]:
+        """Plan one step, and report its rows by session."""
+        plan = self.scheduler.plan()
+        for share, rows in plan:
+            assert 0 < rows <= share.rows
+            left, end = share.rows - rows, share.position + rows
+            if left:
+                assert end % BLOCK == 0, "parts end with a block"
+            self.scheduler.want(share, left or 1, end, decode=not left)
+        found = {self.names[share]: rows for share, rows in plan}
+        assert len(found) == len(plan), "a session is once in a step"
+        assert sum(found.values()) <= STEP_ROWS
+        self.served.update(found)
+        return found
+
+
+costs_of = st.builds(
+    StepCosts,
+    st.sampled_from([0.0, 0.001, 0.04, 0.5]),
+    st.sampled_from([0.0, 1e-4, 0.004, 0.3]),
+    st.sampled_from([0.0, 1e-6, 1e-3]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(costs_of, st.randoms(use_true_random=False), st.integers(1, 40))
+def test_every_session_is_served_within_a_bounded_number_of_steps(
+    costs: StepCosts, random: Random, count: int
+) -> None:
+    load = Load(costs)
+    prompts = {}
+    for number in range(count):
+        prompt = random.choice([0, 0, 0, 2, 40, 600])
+        prompts[f"s{number}"] = prompt
+        load.add(f"g{number % 5}", f"s{number}", prompt=prompt)
+    waits: Counter[str] = Counter()
+    for _ in range(4 * count):
+        assert load.scheduler.busy
+        found = load.step()
+        assert found
+        for name in prompts:
+            waits[name] = 0 if name in found else waits[name] + 1
+            assert waits[name] <= 3 * count + 12, (name, prompts[name])
+
+
+@settings(max_examples=50, deadline=None)
+@given(costs_of, st.integers(0, 2**32))
+def test_the_same_sessions_give_the_same_plans(costs: StepCosts, seed: int) -> None:
+    def plans() -> list[dict[str, int]]:
+        load, random = Load(costs), Random(seed)
+        found = []
+        for number in range(30):
+            if random.random() < 0.6:
+                prompt = random.choice([0, 0, 20, 300])
+                load.add(f"g{random.randrange(4)}", f"s{number}", prompt=prompt)
+            if load.scheduler.busy:
+                found.append(load.step())
+        return found
+
+    assert plans() == plans()
+
+
+def test_all_running_texts_have_a_row_in_each_step_while_they_fit() -> None:
+    load = Load(StepCosts(0.04, 0.001, 0.0))
+    for number in range(60):
+        load.add(f"g{number % 3}", f"s{number}")
+    for _ in range(10):
+        assert load.step() == {f"s{number}": 1 for number in range(60)}
+
+
+def test_a_gateway_with_fifty_sessions_does_not_slow_down_one_with_one() -> None:
+    load = Load()
+    for number in range(50):
+        load.add("many", f"m{number}")
+    load.add("one", "one")
+    for _ in range(200):
+        found = load.step()
+        assert "one" in found
+        assert len(found) > 10, "the rest of the step is not wasted"
+    shares = [load.served[f"m{number}"] for number in range(50)]
+    assert max(shares) - min(shares) <= 2
+
+
+def test_a_prompt_of_a_gateway_with_few_does_not_wait_for_many_prompts() -> None:
+    load = Load(StepCosts(0.01, 0.005, 0.0))
+    for number in range(50):
+        load.add("many", f"m{number}", prompt=1000)
+    for _ in range(20):
+        load.step()
+    load.add("one", "one", prompt=200)
+    steps = 0
+    while load.served["one"] < 200:
+        load.step()
+        steps += 1
+    assert steps <= 6
+
+
+def test_gateways_share_a_full_step_equally_whatever_their_number_of_sessions() -> None:
+    load = Load()
+    for owner, count in (("a", 20), ("b", 40), ("c", 80)):
+        for number in range(count):
+            load.add(owner, f"{owner}{number}")
+    for _ in range(300):
+        load.step()
+    by_owner: Counter[str] = Counter()
+    for name, rows in load.served.items():
+        by_owner[name[0]] += rows
+    assert max(by_owner.values()) < 1.05 * min(by_owner.values())
+
+
+def test_background_comes_last() -> None:
+    load = Load()
+    for number in range(10):
+        load.add("jobs", f"b{number}", background=True)
+    assert len(load.step()) == 10
+    for number in range(40):
+        load.add("people", f"p{number}")
+    for _ in range(20):
+        assert not [name for name in load.step() if name.startswith("b")]
+    few = Load()
+    few.add("jobs", "b", background=True)
+    few.add("people", "p")
+    assert list(few.step()) == ["p", "b"]
+
+
+def test_a_job_prompt_beside_people_takes_at_most_as_much_as_theirs_would() -> None:
+    load = Load(StepCosts(0.04, 0.001, 0.0))
+    for number in range(4):
+        load.add("people", f"p{number}")
+    load.add("jobs", "b", prompt=5000, background=True)
+    for _ in range(20):
+        found = load.step()
+        assert all(found[f"p{number}"] == 1 for number in range(4))
+        assert found["b"] <= PREFILL_FACTOR * 0.044 / 0.001
+
+
+# Prompts beside running texts.
+
+
+def test_a_prompt_at_most_doubles_the_time_of_a_step_and_always_advances() -> None:
+    for texts in (1, 8, 15):
+        load = Load(StepCosts(0.04, 0.001, 0.0))
+        for number in range(texts):
+            load.add("g", f"s{number}")
+        before = 0.04 + 0.001 * texts
+        load.add("h", "prompt", prompt=2000)
+        for _ in range(30):
+            found = load.step()
+            assert all(found[f"s{number}"] == 1 for number in range(texts))
+            assert BLOCK <= found["prompt"]
+            assert 0.04 + 0.001 * sum(found.values()) <= PREFILL_FACTOR * before + 1e-9
+
+
+def test_a_prompt_advances_when_texts_would_fill_the_step() -> None:
+    load = Load()
+    for number in range(200):
+        load.add("g", f"s{number}")
+    load.add("h", "prompt", prompt=320)
+    steps = 0
+    while load.served["prompt"] < 320:
+        found = load.step()
+        assert len(found) > 5, "texts go on beside the prompt"
+        steps += 1
+    assert steps <= 320 / BLOCK
+
+
+def test_texts_go_on_beside_many_prompts() -> None:
+    load = Load()
+    load.add("g", "text")
+    for number in range(100):
+        load.add(f"h{number}", f"p{number}", prompt=1000)
+    for _ in range(50):
+        assert load.step()["text"] == 1
+
+
+def test_a_lone_prompt_is_computed_in_long_steps() -> None:
+    load = Load(StepCosts(0.04, 0.001, 0.0))
+    load.add("g", "prompt", prompt=2000)
+    rows = load.step()["prompt"]
+    assert 0.9 * (PREFILL_STEP_S - 0.04) / 0.001 - BLOCK < rows <= PREFILL_STEP_S / 0.001
+    assert rows % BLOCK == 0
+
+
+@pytest.mark.parametrize("at", [0, 5, 15, 16, 100])
+def test_parts_end_with_a_block_wherever_the_prompt_begins(at: int) -> None:
+    load = Load(StepCosts(0.0, 0.011, 0.0))
+    share = load.add("g", "prompt", prompt=333, at=at)
+    while not share.decode:
+        load.step()  # asserts it
+    assert load.served["prompt"] == 333
+
+
+def test_the_least_part_is_one_block_even_if_it_takes_long() -> None:
+    load = Load(StepCosts(5.0, 100.0, 1.0))
+    load.add("g", "prompt", prompt=50, at=3)
+    assert [load.step()["prompt"] for _ in range(4)] == [13, 16, 16, 5]
+
+
+def test_a_slow_machine_still_serves_one_text_at_least() -> None:
+    load = Load(StepCosts(0.0, 100.0, 0.0))
+    for number in range(9):
+        load.add("g", f"s{number}")
+    fits = int(max(STEP_S, DECODE_FACTOR * 100.0) / 100.0)
+    for _ in range(9):
+        assert len(load.step()) == fits
+    assert len(load.served) == 9
+
+
+# Idleness.
+
+
+def test_nobody_saves_up_time_while_idle() -> None:
+    load = Load()
+    first = [load.add("a", f"a{number}") for number in range(40)]
+    second = [load.add("b", f"b{number}") for number in range(40)]
+    for share in second:
+        load.scheduler.rest(share)
+    for _ in range(200):
+        load.step()
+    for share in second:
+        load.scheduler.want(share, 1, share.position, decode=True)
+    load.served.clear()
+    for _ in range(20):
+        load.step()
+    assert sum(load.served[load.names[share]] for share in first) > 100
+
+
+def test_nobody_saves_up_time_by_asking_for_little() -> None:
+    """A gateway with one text uses less than its share. It may not take it all later."""
+    load = Load(StepCosts(0.04, 0.002, 0.0))
+    for number in range(40):  # all of them fit
+        load.add("a", f"a{number}")
+    load.add("b", "b")
+    for _ in range(500):
+        assert len(load.step()) == 41
+    for number in range(200):
+        load.add("b", f"b{number}")
+    load.served.clear()
+    for _ in range(20):
+        load.step()
+    mine = sum(rows for name, rows in load.served.items() if name.startswith("a"))
+    assert mine > 0.4 * sum(load.served.values())
+
+
+def test_a_session_does_not_save_up_time_within_its_gateway() -> None:
+    load = Load(StepCosts(0.01, 0.001, 0.0))
+    small = load.add("a", "small", prompt=2)
+    big = load.add("a", "big", prompt=10**6)
+    for _ in range(200):  # short prompts, one after another
+        load.step()
+        load.scheduler.want(small, 2, 0, decode=False)
+    load.scheduler.want(small, 10**6, 0, decode=False)
+    load.served.clear()
+    for _ in range(20):
+        load.step()
+    assert load.served["big"] > 0.3 * sum(load.served.values())
+    assert big.rows
+
+
+def test_a_session_that_left_is_not_served() -> None:
+    load = Load()
+    shares = [load.add("a", f"a{number}") for number in range(5)]
+    load.scheduler.leave(shares[2])
+    load.scheduler.rest(shares[3])
+    assert sorted(load.step()) == ["a0", "a1", "a4"]
+    for number in (0, 1, 3, 4):
+        load.scheduler.leave(shares[number])
+    assert not load.scheduler.busy and load.scheduler.plan() == []
+
+
+def test_accounts_of_gateways_are_bounded() -> None:
+    scheduler = Scheduler(NARROW)
+    stays = scheduler.join("stays")
+    scheduler.want(stays, 1, 0, decode=True)
+    for number in range(3 * ACCOUNTS):
+        scheduler.leave(scheduler.join(f"g{number}"))
+    assert len(scheduler._accounts) <= ACCOUNTS
+    assert scheduler.join("stays").account is stays.account
+
+
+# Cost.
+
+
+@pytest.mark.parametrize("costs", [StepCosts(0.04, 1e-6, 0.0), StepCosts(0.04, 0.001, 1e-6)])
+def test_256_sessions_are_planned_cheaply(costs: StepCosts) -> None:
+    def seconds(count: int) -> float:
+        load = Load(costs)
+        for number in range(count):
+            load.add(f"g{number % 16}", f"s{number}", prompt=0 if number % 16 else 4000)
+        plan: Callable[[], Plan] = load.scheduler.plan
+        load.step()
+        times = []
+        for _ in range(30):
+            began = time.thread_time()
+            plan()
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    assert seconds(256) < 0.01
+    assert seconds(2048) < 40 * seconds(256) + 0.005
