@@ -78,8 +78,8 @@ class WorkTerms:
 
 
 class IdleTime:
-    """`Turn` of jobs: the time in which `waited_for` returns 0, the number of interactive
-    requests."""
+    """`Turn` that lets jobs compute while there are no interactive requests. `waited_for` returns
+    the number of interactive requests."""
 
     def __init__(self, waited_for: Callable[[], int]) -> None:
         self._waited_for = waited_for
