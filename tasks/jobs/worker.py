@@ -121,7 +121,8 @@ class Crew:
         self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:
-        """Return the peers to pass to `changed` if any member record may have changed."""
+        """Return the peers that this object knows, sorted. The caller passes them to `changed` if
+        any member record may have changed."""
         return sorted({*self._members, *self._answered})
 
     def changed(self, peer: PeerId) -> None:
