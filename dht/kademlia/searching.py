@@ -7,18 +7,16 @@ from functools import partial
 
 import trio
 
-from ...transport.host.seam import Host
-from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadRecord
 from ..records.key import Key
 from ..records.record import open_record
-from .asking import Asking, NoAnswer
+from .asking import NoAnswer
+from .client import Client
 from .diallimiter import DialLimiter
 from .lookup import Lookup
 from .messages import Aged
-from .query import LookupSettings, Query
-from .table import Table
+from .query import LookupGoal, Query
 from .walk import cell_radius
 
 
@@ -29,22 +27,12 @@ class Searching:
     still updates the routing table.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        own: PeerId,
-        asking: Asking,
-        table: Table,
-        settings: LookupSettings,
-        limiter: DialLimiter | None = None,
-    ) -> None:
+    def __init__(self, client: Client) -> None:
         self.nursery: trio.Nursery | None = None
-        self._host = host
-        self._own = own
-        self._asking = asking
-        self._table = table
-        self._settings = settings
-        self._limiter = limiter
+        self._client = client
+        self._host = client.host
+        self._asking = client.asking
+        self._table = client.table
 
     def lookup(
         self,
@@ -60,19 +48,13 @@ class Searching:
         If `enough` is 0, the look-up searches for nodes, the nearest first. Otherwise, it searches
         for records of `enough` authors per key.
         """
-        radius = self._table.radius()
+        region, settings = self._table.radius(), self._client.lookups
+        radius = region if len(keys) == 1 else cell_radius(region)
         return Lookup(
-            keys,
+            LookupGoal(keys, radius, enough, most, kinds),
             self._table.nearest(keys[0], defaults.START),
-            radius if len(keys) == 1 else cell_radius(radius),
-            self._host.entropy,
-            settings=self._settings if enough else replace(self._settings, random_order=False),
-            own=self._own,
-            serves=self._asking.serves(),
-            linked=self._asking.linked,
-            enough=enough,
-            most=most,
-            kinds=kinds,
+            self._client.querier(),
+            settings=settings if enough else replace(settings, random_order=False),
             limiter=limiter,
         )
 
@@ -98,7 +80,7 @@ class Searching:
 
         This is background work.
         """
-        lookup = self.lookup([key], limiter=self._limiter)
+        lookup = self.lookup([key], limiter=self._client.limiter)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
