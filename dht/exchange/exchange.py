@@ -84,8 +84,8 @@ class ChunkExchange:
     def use_quota(self, quota: Quota) -> None:
         """Register the quota that evicts content to make space for fetches.
 
-        It is registered later, because it asks peers for proofs through this exchange. Without a
-        quota, nothing is evicted.
+        A quota asks peers for proofs through this exchange, and is therefore created after it.
+        Without a quota, nothing is evicted.
         """
         self._quota = quota
 

@@ -58,7 +58,7 @@ class FetchReport:
 
 @dataclass(frozen=True, slots=True)
 class FetchGoal:
-    """What a fetch must bring, from which peers, and when it gives up."""
+    """Goal of a fetch: the chunks, the peers that may have them, and the limits."""
 
     content: Content
     wanted: Mapping[str, int]

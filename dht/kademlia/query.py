@@ -1,4 +1,4 @@
-"""What a look-up works with: its goal, its settings, and the queries that it sends."""
+"""Goal and settings of a look-up, its sender, and the queries that it sends."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,11 +44,11 @@ class LookupSettings:
 
 @dataclass(frozen=True, slots=True)
 class LookupGoal:
-    """What a look-up searches for: records, or the nodes of a region of the key space."""
+    """Goal of a look-up: records, or the nodes of a region of the key space."""
 
     keys: Sequence[Key]
     radius: float
-    """Radius of the region around the first key. All keys lie in it."""
+    """Radius of the region around the first key. The region contains all keys."""
     enough: int = 0
     """Number of authors wanted for each key. 0: the look-up searches for the region's nodes."""
     most: int = defaults.K
