@@ -9,6 +9,7 @@ from ...state.errors import StateError, StoreRefused
 from ...state.listing import Listing
 from ...state.membership.membership import Membership
 from ...state.service import State
+from ...state.settings import StateSettings
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.stage import Stage
 from ...transport.address import Address
@@ -79,10 +80,12 @@ class NetworkParts:
             base.host,
             self.endpoint,
             base.identity,
-            base.config.folder.state,
+            StateSettings(
+                base.config.folder.state,
+                keeps=None if keeps_all(base.host, base.config) else (),
+                hold=0.0 if base.new else WRITE_HOLD,
+            ),
             trouble=self._state_trouble,
-            keeps=None if keeps_all(base.host, base.config) else (),
-            hold=0.0 if base.new else WRITE_HOLD,
         )
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
