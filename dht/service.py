@@ -248,8 +248,7 @@ class Dht:
         if self._persistence is not None:
             self._joining.remembered = await self._persistence.load()
         async with trio.open_nursery() as nursery:
-            self._searching.nursery = nursery
-            try:
+            with self._searching.tasks.run_in(nursery):
                 nursery.start_soon(self._links.run)
                 nursery.start_soon(self._joining.run)
                 nursery.start_soon(self._publishing.run, nursery)
@@ -258,8 +257,6 @@ class Dht:
                     nursery.start_soon(self._persistence.run)
                 task_status.started()
                 await trio.sleep_forever()
-            finally:
-                self._searching.nursery = None
 
     async def joined(self) -> None:
         """Wait until this node knows its neighbours in the key space."""

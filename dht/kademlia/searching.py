@@ -7,6 +7,7 @@ from functools import partial
 
 import trio
 
+from ...transport.peertasks import PeerTasks
 from .. import defaults
 from ..errors import BadRecord
 from ..records.key import Key
@@ -23,12 +24,13 @@ from .walk import cell_radius
 class Searching:
     """Runner of look-ups.
 
-    Queries run in `nursery`. A query may be answered after its look-up has ended, and the reply
-    still updates the routing table.
+    A query may be answered after its look-up has ended, and the reply still updates the routing
+    table.
     """
 
     def __init__(self, client: Client) -> None:
-        self.nursery: trio.Nursery | None = None
+        self.tasks = PeerTasks(client.asking.guard)
+        """Tasks of the queries. They can be started while the DHT runs."""
         self._client = client
         self._host = client.host
         self._asking = client.asking
@@ -61,7 +63,7 @@ class Searching:
     async def run(self, lookup: Lookup) -> None:
         """Run a look-up to its end. If the DHT of this node is not running, return at once."""
         search = _Search(lookup)
-        while self.nursery is not None:
+        while self.tasks.running:
             now = self._host.now()
             search.news = trio.Event()
             for query in lookup.next(now):
@@ -87,9 +89,8 @@ class Searching:
     async def _begin(self, search: "_Search", query: Query) -> None:
         """Send a query, and wait until it is sent, before the next one is prepared."""
         # The checkpoint sends the query before the next one is prepared.
-        if self.nursery is not None:
-            guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
-            guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
+        end = partial(self._failed, search, query, "mishap")
+        if self.tasks.start(query.contact.peer, self._ask, search, query, end=end):
             await trio.lowlevel.checkpoint()
 
     async def _ask(self, search: "_Search", query: Query) -> None:

@@ -39,8 +39,10 @@ class NetworkParts:
         self._base = base
         self.shaper = Shaper(caps_of(config), host.now())
         admission = base.credentials.admission(config.invitation)
-        self.endpoint = Endpoint(host, identity, admission=admission, shaper=self.shaper)
-        self.endpoint.guard.report = Mishaps(base.health).add
+        report = Mishaps(base.health).add
+        self.endpoint = Endpoint(
+            host, identity, admission=admission, shaper=self.shaper, report=report
+        )
         self.membership = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect
         )
