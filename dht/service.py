@@ -245,12 +245,11 @@ class Dht:
 
         Calls `task_status.started` once the saved state is loaded.
         """
-        if self._persistence is not None:
-            self._joining.remembered = await self._persistence.load()
+        remembered = () if self._persistence is None else await self._persistence.load()
         async with trio.open_nursery() as nursery:
             with self._searching.tasks.run_in(nursery):
                 nursery.start_soon(self._links.run)
-                nursery.start_soon(self._joining.run)
+                nursery.start_soon(self._joining.run, remembered)
                 nursery.start_soon(self._publishing.run, nursery)
                 nursery.start_soon(self._watch)
                 if self._persistence is not None:

@@ -26,8 +26,8 @@ _CONTESTED_HINT = "a data folder must run once: stop the copy, or give it anothe
 class OwnFeeds:
     """The feeds of the node with `identity`.
 
-    Facts may be stated at any time, and are written once `begin` was called. `trouble` is told of
-    facts that do not fit, and of another node with the same key.
+    Facts may be set by `say` at any time, and are written after `begin`. `trouble` is called if
+    facts do not fit, or if another node has the same key.
     """
 
     def __init__(

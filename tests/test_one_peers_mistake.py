@@ -53,7 +53,7 @@ PLACES = [
     "dht.kademlia.answering Answering.on_find",
     "state.membership.membership Membership._link_up",
     "state.membership.membership Membership._link_lost",
-    "state.membership.membership Membership._dial",
+    "state.membership.memberdialer MemberDialer._dial",
     "state.membership.membership Membership._take",
     "state.membership.probing Probing._check",
     "state.replication.replication Replication._link_up",

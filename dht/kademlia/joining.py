@@ -41,7 +41,7 @@ class Joining:
         links: Callable[[], list[Link]],
         addresses: Callable[[PeerId], Sequence[Address]],
     ) -> None:
-        self.remembered: Sequence[Contact] = ()
+        self._remembered: Sequence[Contact] = ()  # contacts of the last run
         self.joined = trio.Event()
         """Set once this node knows serving peers, and the neighbours of its own key if
         its background dials are not limited."""
@@ -108,8 +108,12 @@ class Joining:
 
     # Running.
 
-    async def run(self) -> None:
-        """Probe peers and refresh the table until cancelled."""
+    async def run(self, remembered: Sequence[Contact] = ()) -> None:
+        """Probe peers and refresh the table until cancelled.
+
+        `remembered` are the contacts of the last run.
+        """
+        self._remembered = remembered
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_queued)
             nursery.start_soon(self._keep_fresh)
@@ -193,7 +197,7 @@ class Joining:
         """Probe linked peers, then remembered contacts, until one answers."""
         self._first_reply = trio.Event()
         linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
-        found = {contact.peer: contact for contact in (*linked, *self.remembered)}
+        found = {contact.peer: contact for contact in (*linked, *self._remembered)}
         waiting = list(found.values())[: defaults.REMEMBERED]
 
         async def ask() -> None:

@@ -78,7 +78,7 @@ class OwnMemberRecord:
         return max(self._addresses_pace.due, self._gathered_at)
 
     def may_reclaim(self, now: float) -> bool:
-        """Return whether the pause since the last reclaimed record is over.
+        """Return whether the pause since the last reclaimed record has ended.
 
         Without a pause, two nodes with the same key, which is an error, would outbid each other all
         the time.

@@ -154,10 +154,10 @@ async def test_a_restarted_daemon_does_not_dial_all_contacts_of_its_last_run(
     limiter = DialLimiter(20.0, 0.0)
     for limit, most in ((limiter, defaults.BOOTSTRAP_AT_ONCE), (None, defaults.BRIEF_DIALS)):
         joining, asking = make(limit)
-        joining.remembered = contacts(100, first=10)
-        asking.silent = {one.peer for one in joining.remembered}
+        remembered = contacts(100, first=10)
+        asking.silent = {one.peer for one in remembered}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(joining.run)
+            nursery.start_soon(joining.run, remembered)
             await trio.sleep(defaults.FIND_S / 2)
             assert len(asking.asked) == most
             nursery.cancel_scope.cancel()
