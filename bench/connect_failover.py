@@ -1,7 +1,8 @@
 """Calls and streams while a path fails: how many are lost or executed twice, and how late they are.
 
 Each seed is a small world: two homes behind NATs of random kinds with lossy links, two to four
-relays whose owners lend 1 MB/s each, calls of mixed sizes and a stream in both directions, and one fault at a random moment. A
+relays whose owners lend 1 MB/s each, calls of mixed sizes and a stream in both directions, and
+one fault at a random moment. A
 call is lost if it ends with an error or takes 15 s longer than the interruption. A call executed
 twice counts as lost too. `delay` is measured for the calls that were in progress at the failure or
 began within 5 s after it: from the failure (or the end of a longer one, such as a sleep) or from

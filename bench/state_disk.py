@@ -26,9 +26,8 @@ from random import Random
 
 import psutil
 
-from shoal.state.feeds.changes import Drop, Put, Work
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Drop, Put, Store, Work
 from shoal.transport.host.real import RealFiles
 from shoal.transport.identity import PeerId, peer_id_of
 

@@ -36,9 +36,8 @@ from typing import Any, Final
 
 from yardstick import Yardstick
 
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, FeedName, client_of, open_entry, seal_entry
-from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
+from shoal.state.feeds.feed import Document, EntryOutcome, EntryVerdict, Feed, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.views.views import Views
 from shoal.transport.identity import Identity

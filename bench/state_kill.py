@@ -32,10 +32,9 @@ from shoal.netsim.clock import Events
 from shoal.netsim.daemons.files import DiskFiles
 from shoal.netsim.disk.disk import Disk
 from shoal.netsim.disk.mount import Mount, Operation, replay
-from shoal.state.feeds.changes import Drop, Put
 from shoal.state.feeds.committer import Keeper
 from shoal.state.feeds.entry import FeedName, Head
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Drop, Put, Store
 from shoal.state.feeds.stored import StoredFeed, verify
 from shoal.transport.errors import DatabaseDamaged
 from shoal.transport.host.real import RealFiles, RealHost

@@ -36,7 +36,6 @@ from state_views import OWN, Swarm
 from worlds.replicanode import at_once
 
 from shoal.state.feeds.archive import ArchivedFeed
-from shoal.state.feeds.changes import Drop, Forget, Put, Work
 from shoal.state.feeds.entry import (
     NO_PARENT,
     Entry,
@@ -48,7 +47,7 @@ from shoal.state.feeds.entry import (
 )
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.scan import DocumentFacts, write_update
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Drop, Forget, Put, Store, Work
 from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
 from shoal.transport.host.allocator import give_back, keep_freed_memory

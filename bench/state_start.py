@@ -32,12 +32,11 @@ from state_views import Swarm
 from yardstick import Yardstick
 
 from shoal.state import defaults
-from shoal.state.feeds.changes import Put
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.document import snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
+from shoal.state.feeds.feed import snapshot
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Put, Store
 from shoal.state.replication.gossip import Told
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.replication.wanted import Wanted

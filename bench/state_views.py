@@ -31,14 +31,13 @@ import trio
 import trio.testing
 from yardstick import Yardstick
 
-from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import Feed
 from shoal.state.feeds.kinds import KINDS, part_of_root
 from shoal.state.feeds.scan import HEADER_BYTES, fact_bytes
 from shoal.state.feeds.writer import FeedWriter
 from shoal.state.membership.record import Capacity, ModelName, ShardRecord
-from shoal.state.views.jobs import Job, job_fact, job_id
+from shoal.state.views.jobs import Job, claim_fact, job_fact, job_id, new_claim
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key

@@ -12,13 +12,13 @@ from ..transport.identity import peer_id_of, public_key_of
 from . import defaults
 from .errors import BadUpdate, StateError
 from .feeds.committer import Keeper, Lost
-from .feeds.document import Document
 from .feeds.entry import FORKED, Entry, FeedName, Head, client_of
+from .feeds.feed import Document
 from .feeds.kinds import KINDS, all_parts
-from .feeds.steps import StepCounter
 from .feeds.stored import StoredFeed, verify
 from .replication.replica import Replica
 from .replication.replication import Replication
+from .views.view import StepCounter
 
 
 @dataclass(frozen=True, slots=True)

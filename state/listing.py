@@ -24,7 +24,7 @@ from .directory import Directory
 from .errors import BadRecord
 from .feeds.entry import FeedName
 from .feeds.kinds import part_of_root
-from .feeds.ownfacts import Place, Value, WrittenFacts
+from .feeds.writer import Place, Value, WrittenFacts
 from .membership.membership import Membership
 from .membership.record import MemberRecord, ShardRecord
 from .service import State

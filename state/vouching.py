@@ -10,7 +10,7 @@ from ..transport.identity import PeerId, public_key_of
 from ..transport.rates import Bucket, Rate
 from . import defaults
 from .errors import FeedFull
-from .feeds.ownfacts import Value
+from .feeds.writer import Value
 from .replication.replication import Replication
 from .replication.vouches import VOUCHES, write_vouches
 

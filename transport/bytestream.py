@@ -4,10 +4,10 @@ A TCP connection, a QUIC stream through a punched hole, a circuit through a rela
 data channel all implement `ByteStream`. The layers above it (TLS, hello, frames) do not distinguish
 between them.
 
-A read or write either completes at once or raises BlockingIOError, and a separate call waits until
-it can succeed. trio's own methods instead try the system call and then pass through the scheduler
-for each piece, which would cost too much here: a lane reads once per wake-up, and any task that has
-a frame writes it.
+A read or write never waits: it completes at once or raises BlockingIOError. The caller waits in a
+separate method, `wait_readable` or `wait_writable`. trio's own socket methods pass through trio's
+scheduler at every call. That would cost too much here, because frames are written by whichever task
+has one.
 """
 
 import os
@@ -81,9 +81,13 @@ class ByteStream(Protocol):
         ...
 
     async def wait_writable(self) -> None:
-        """Wait until few bytes are unsent, not merely until a write could succeed: later, more
-        urgent frames cannot overtake bytes that were accepted early. Raises
-        trio.ClosedResourceError if this end was closed, and OSError if the connection is lost."""
+        """Wait until the stream has few unsent bytes. This can take longer than until the next
+        write would succeed, and is necessary because an urgent frame cannot overtake bytes that the
+        stream has already accepted.
+
+        Raises trio.ClosedResourceError if this end was closed, and OSError if the connection is
+        lost.
+        """
         ...
 
     def end(self) -> None:
@@ -123,8 +127,11 @@ class _Descriptor:
 
 
 class TcpByteStream:
-    """A connected TCP socket. A real socket is used through its file descriptor. A simulated socket
-    has no descriptor (`fileno` returns a negative number), and implements the four methods itself.
+    """A connected TCP socket.
+
+    A real socket is read and written through its file descriptor. A simulated socket has no
+    descriptor (its `fileno` returns a negative number), and implements the methods of `_Ready`
+    itself.
     """
 
     medium = "tcp"

@@ -1,18 +1,20 @@
-"""Bounded decoding of msgpack from peers, the disk and child processes. Only this module decodes
-it.
+"""Bounded decoding of msgpack from peers, the disk and child processes. No other module decodes
+msgpack.
 
-msgpack allocates the list that a header announces before it looks for its items: 3.5 kB of nested
-headers allocate 28 MB. An empty map takes 1 byte on the wire and 64 bytes in memory. This module
-therefore checks the depth and the number of elements before it builds anything. A value of n bytes
-has at most n elements, and its depth is at most the number of its bytes that can begin a container.
-To count those bytes takes 0.1 microseconds and is sufficient for nearly all values. For the others,
-the module walks through the elements.
+A msgpack header announces the number of items of a list or map, and the msgpack library allocates
+memory for that number before it has seen any item: 3.5 kB of nested headers allocate 28 MB. An
+empty map takes 1 byte on the wire and 64 bytes in memory. This module therefore checks the depth
+and the number of elements before it creates any object.
+
+The check has a fast path. A value of n bytes has at most n elements, and its depth is at most the
+number of its bytes that can begin a container. Counting those bytes takes 0.1 microseconds, and for
+nearly all values it shows that the limits are kept. For other values, the module walks through the
+elements.
 
 `read` decodes a declared message (message.py) directly from its bytes: msgspec skips unknown fields
 without creating objects for them. `typed` checks a value that is already decoded, such as a header.
-Use `decode` and then `typed` for signed values that nodes forward. The depth at which `read`
-refuses an unknown field depends on the interpreter's stack, and all nodes must refuse the same
-values.
+Use `decode` and then `typed` for signed values that nodes forward: all nodes must refuse the same
+values, and the depth at which `read` refuses an unknown field depends on the interpreter's stack.
 """
 
 from collections.abc import Callable
@@ -141,7 +143,7 @@ def _checked(message: T) -> T:
 
 
 def _plain(error: Exception) -> str:
-    """Return the text of an error with a small first letter.
+    """Return the text of an error, with a lower-case first letter.
 
     msgspec quotes wrong values and unknown field names whole, so a long text, or one that is not
     safe for terminals, is replaced.

@@ -43,17 +43,20 @@ NETWORKS_SIX: Final = ((64, 1), (56, 2), (48, 4), (32, 8))
 bits, multiple of the smallest network's bound). The prefix lengths are whole bytes."""
 TARGETS_FOUR: Final = ((32, 1), (24, 16))
 TARGETS_SIX: Final = ((64, 1), (56, 2), (48, 4))
-"""Sizes of the networks that count as one target (`networks.targets`), in the same form."""
+"""Sizes of the networks that count as one target (`networks.targets`), in the form of
+`NETWORKS_FOUR`."""
 LARGEST_SHARE: Final = 1 / 2
 """Largest part of the bound on all sources that one of the larger networks may use."""
 KEPT_SHARE: Final = 1 / 4
 """Part of the bound on connections that is reserved for networks not seen lately."""
 KEPT_S: Final = 1.0
-"""Number of arrivals reserved for networks not seen lately, as the seconds in which the total rate
-would allow that many. At most the part `KEPT_SHARE` of the burst is reserved."""
+"""Number of arrivals that are reserved for networks not seen lately, given as a time in seconds: as
+many as the total rate allows in this time. At most the part `KEPT_SHARE` of the burst is reserved.
+"""
 LATELY_S: Final = 30.0
-"""Time, in seconds, after which one of the smallest networks counts as not seen lately again. For a
-larger network the time is divided by its multiple."""
+"""Seconds after its last connection until a network counts as not seen lately again. This is the
+value for the smallest networks; for a larger network it is divided by the network's multiple.
+"""
 HANDSHAKE_S: Final = 10.0
 IDLE_S: Final = 2.5
 SILENT_S: Final = 3.5
@@ -63,7 +66,8 @@ HOLD_S: Final = 120.0
 
 # The timing of the lane's protocol code, which does no I/O.
 REORDERED_IDS: Final = 16 * KIB
-"""How far above the lowest id that has not arrived a receiver accepts other ids, a count."""
+"""Largest distance of a received id from the lowest id that has not arrived yet, a count. A
+receiver treats a larger distance as a protocol error."""
 ACK_FRAMES: Final = 64
 ACK_BYTES: Final = 1 * MIB
 """After this many frames or bytes, an acknowledgement is sent in a frame of its own."""
@@ -71,11 +75,12 @@ PATIENCE: Final = 1.1
 """The side that was dialled pings after `IDLE_S` times this factor, so that the other side pings
 first. TCP repeats a lost ping after 0.2 s and 0.7 s, which is before `SILENT_S` ends."""
 PROBED_BYTES: Final = 4 * KIB
-"""The queueing delay is not measured while less bulk than this is in flight, in bytes: so little
-does not fill a buffer."""
+"""The queueing delay is not measured while less bulk than this is in flight, in bytes, because so
+few bytes do not fill a buffer."""
 LATER_S: Final = 1.0
-"""How long a post that may be delayed waits for another frame, in order to leave together with it,
-in seconds."""
+"""Longest time, in seconds, that a post marked as not urgent waits for another frame, in order to
+leave together with it.
+"""
 PING_S: Final = 30.0
 """The longest time between measurements of a busy link's round trip, in seconds."""
 DOUBT_S: Final = 0.5
@@ -83,9 +88,10 @@ DOUBT_RTTS: Final = 3
 """A connection with frames in flight is pinged after a silence of `DOUBT_S` seconds plus
 `DOUBT_RTTS` round trips. If no pong arrives for as long again, the link uses another connection."""
 HINTED_S: Final = 0.1
-"""Time, in seconds, that replaces the one above, plus one round trip. It is used if there is other
-evidence that the connection is dead: the peer has switched from it to a worse one, or has meanwhile
-replied on another one."""
+"""Shorter time, in seconds, that replaces `DOUBT_S` (plus one round trip) if there is other
+evidence that the connection is dead: the peer has switched to a worse connection, or has replied on
+another connection in the meantime.
+"""
 SUSPECT_S: Final = 1.5
 """Silence, in seconds, after which a second path is searched for if the present one is relayed and
 has an overdue pong."""
@@ -103,13 +109,14 @@ SPARE_S: Final = 60.0
 """How long a better connection must have existed, in seconds, before a relayed connection of the
 same link is closed."""
 LONG_S: Final = 0.1
-"""Round trip, in seconds, from which on a link prefers UDP over TCP (longpaths.py)."""
+"""A link whose round trip is at least this long, in seconds, prefers UDP over TCP
+(longpaths.py)."""
 LONG_LOOK_S: Final = 1.0
 LONG_RATE: Final = 1e6
-"""Rate in bytes per second, measured over `LONG_LOOK_S` seconds, from which on a link over a long
-TCP path also gets a UDP path."""
+"""If a link over a long TCP path carries at least this many bytes per second, measured over
+`LONG_LOOK_S` seconds, it also gets a UDP path."""
 LONG_AGAIN_S: Final = 300.0
-"""Time between two attempts to add such a UDP path, in seconds."""
+"""Time between two attempts to add a UDP path to a link with a long TCP path, in seconds."""
 STANDBY_S: Final = 10.0
 """Silence, in seconds, after which a connection that the link does not use is pinged."""
 FRAME_OVERHEAD_BYTES: Final = 64
@@ -140,7 +147,7 @@ GIVE_BACK_BYTES: Final = 1 * MIB
 TICK_S: Final = 0.25
 """Time between two checks of a link's timers, in seconds. It must be well below `STALL_S`."""
 HURRY_S: Final = 0.05
-"""Time between two such checks of a link that has frames in flight, in seconds."""
+"""Time between two checks of the timers of a link that has frames in flight, in seconds."""
 ALARM_S: Final = 0.005
 """How much later than requested a call may time out, in seconds, if another call timed out just
 before."""
@@ -209,12 +216,14 @@ OPENINGS_PER_RELAY: Final = 3
 CLIMB_OWN: Final = 3
 """Number of this node's own relays that are tried even though the peer does not name them."""
 OWN_RELAYS_S: Final = 1.5
-"""Delay before these relays are tried, in seconds, so that the addresses that the peer names come
-first."""
+"""Delay before this node's own relays are tried, in seconds, so that the addresses that the peer
+names come first.
+"""
 FOREIGN_S: Final = 15.0
 """Time between two checks whether the reservation at a libp2p relay is still valid, in seconds."""
 FETCH_LOOK_S: Final = 0.1
-"""Time between two checks, in seconds, whether a peer that a relay dials for others is linked."""
+"""Time between two checks whether a peer that this node, as a relay, dials for another peer is
+linked, in seconds."""
 BOTH_S: Final = 0.3
 """Once a relay has replied over one IP version: how long to wait for its reply over the other one,
 in seconds."""
@@ -226,15 +235,17 @@ PUNCH_PAUSES_S: Final = (4.0, 10.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 """Pauses between two attempts at hole punching for a relayed link, in seconds. The last one
 repeats. A change of the network ends a pause."""
 FUTILE_S: Final = 120.0
-"""The shortest such pause, in seconds, if the NATs of the two routers are of kinds between which
-ordinary checks cannot succeed."""
+"""Shortest pause between two attempts at hole punching, in seconds, if the two NATs are of kinds
+between which ordinary checks cannot succeed.
+"""
 WHERE: Final = (16, 0.5)
-"""Limit on the questions of one peer, about the address of another peer, that are answered: (burst,
-rate per second)."""
+"""Limit on the questions "at which address do you see that peer?" from one peer that are answered:
+(burst, rate per second).
+"""
 WHERE_S: Final = 2.0
-"""How long the reply to such a question may take, in seconds."""
+"""How long the reply to a question about a peer's address may take, in seconds."""
 VOUCHERS: Final = 6
-"""Number of linked peers that are asked such a question."""
+"""Number of linked peers that are asked for the address of another peer."""
 NETWORK_S: Final = 2.0
 """Time between two checks of this machine's own addresses, in seconds."""
 SLEPT_S: Final = 5.0
@@ -249,10 +260,11 @@ AIM_STRANGE: Final = 6
 """Failed TCP dials in ten minutes that are allowed to a target where no peer has answered, a
 count."""
 AIM_STRANGE_UDP: Final = (1, 120.0)
-"""Failed QUIC dials that are allowed to such a target: (count, time window in seconds). The number
-is small because one dial sends up to 9 kB."""
+"""Failed QUIC dials that are allowed to a target where no peer has answered: (count, time window in
+seconds). The count is small because one dial sends up to 9 kB.
+"""
 AIM_NEAR: Final = 16
-"""Number of private addresses where no peer has answered that may be dialled in ten minutes."""
+"""Number of private addresses where no peer has answered that this node may dial in ten minutes."""
 AIM_TARGETS: Final = 16 * KIB
 """Number of targets with recent failures that are remembered. Above this number, no new target is
 dialled."""
@@ -265,7 +277,7 @@ DATABASE_PAGE: Final = 4 * KIB
 DATABASE_CACHE: Final = MIB
 """The most bytes of a database that are cached in memory."""
 DATABASE_LOG: Final = MIB
-"""Size of a database's write-ahead log, in bytes, from which on the log is copied into the database
+"""Once a database's write-ahead log has this size, in bytes, it is copied into the database
 file."""
 DATABASE_BUSY_MS: Final = 2000
 """How long to wait for another process that has locked the database, in milliseconds."""

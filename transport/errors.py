@@ -82,10 +82,12 @@ class DialFailed(TransportError):
         return cls("unreachable", f"`{name}` cannot be reached: {reason}")
 
     def copy(self) -> "DialFailed":
-        """Return this error without its traceback and causes, to keep it or to raise it again.
+        """Return a copy of this error without traceback and causes, which can be stored or raised
+        again.
 
-        They hold the frames of the attempt, with its buffers and TLS state. Where such a frame
-        holds the error as well, only a full garbage collection frees them.
+        A traceback refers to the stack frames of the dial, and so keeps the dial's buffers and TLS
+        state in memory. If one of those frames also refers to the error, only a full garbage
+        collection frees them.
         """
         return DialFailed(self.code, self.message, hint=self.hint)
 

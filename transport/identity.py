@@ -149,8 +149,8 @@ def verify(peer: PeerId, domain: str, data: bytes, signature: bytes) -> bool:
 
 
 def verify_raw(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Return whether `signature` is the signature of `data` alone by this Ed25519 key (32
-    bytes)."""
+    """Return whether `signature` is the signature of `data` alone by the Ed25519 key `public_key`
+    (32 bytes)."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):

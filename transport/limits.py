@@ -127,7 +127,9 @@ class CrowdEntry(NamedTuple):
 
     ip: str
     new: bool
-    """Whether no other connection has come from its networks lately. True for this machine."""
+    """Whether no other connection has come from the address's networks lately. Always True for a
+    connection from this machine.
+    """
 
 
 class Crowd:

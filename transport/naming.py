@@ -3,10 +3,12 @@ peers.
 
 The rules follow the level "highly restrictive" of Unicode's UTS 39. A name consists of letters,
 marks and digits of one script, or of Latin together with Chinese, Japanese or Korean, and of `.`,
-`_` and `-`. This node does not create a non-ASCII name that looks like an ASCII one, and marks such
-names of peers. The table below lists the letters of common scripts that fonts draw like Latin ones.
-Unicode's complete list would need a dependency that follows its changes, and only adds letters that
-do not occur in names. Specification: docs/spec/model.md, section 4.2.
+`_` and `-`. This node does not create a non-ASCII name that looks like an ASCII name, and it shows
+such a name of a peer with a warning.
+
+The table below lists the letters of common scripts that fonts draw like Latin letters. It is
+shorter than Unicode's complete list: that list would need a dependency that follows its changes,
+and the letters that it adds do not occur in names. Specification: docs/spec/model.md, section 4.2.
 """
 
 import unicodedata
@@ -87,8 +89,8 @@ def doubt(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a peer's name as it is shown, followed by the warning about it, if any, in
-    parentheses."""
+    """Return a peer's name for display: escaped (`spelled`), and followed by the warning about it
+    in parentheses, if there is one."""
     found = doubt(name)
     return f"{spelled(name)} ({found})" if found else spelled(name)
 

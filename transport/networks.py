@@ -221,6 +221,6 @@ def owner(ip: str) -> str:
 
 
 def region(ip: str) -> str:
-    """Return the /16 (IPv4) or /32 (IPv6) of an address. Addresses in the same one probably have
+    """Return the /16 (IPv4) or /32 (IPv6) of an address. Addresses in the same region probably have
     the same provider."""
     return network(ip, 16, 32)

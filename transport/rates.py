@@ -123,9 +123,11 @@ class SourceRates:
         kept: float = 0.0,
         keys: int = defaults.RATE_KEYS,
     ) -> None:
-        """`each` is the rate of the smallest networks.
+        """`each` is the rate of each smallest network, and `total` the rate of all sources
+        together.
 
-        The last `kept` tokens of `total` are reserved for sources that are `new`.
+        The last `kept` tokens of `total` are reserved for calls of `take` with `new=True`. `keys`
+        is the largest number of networks that have a bucket.
         """
         self._each = each
         self._most = total or Rate(inf, inf)
@@ -138,7 +140,7 @@ class SourceRates:
     def take(self, ip: str, now: float, *, new: bool = False) -> bool:
         """Take a token from all buckets of a source, if each has one. Return whether they had.
 
-        `new` sources may also take the reserved tokens of the total.
+        If `new` is True, the reserved tokens of the total may be taken as well.
         """
         buckets = [self._bucket(each, now) for each in networks(ip)]
         while len(self._buckets) > self._keys:
@@ -164,7 +166,7 @@ class SourceRates:
         return bucket
 
     def _rate(self, share: int) -> Rate:
-        """Return the rate of a network that is as large as `share` of the smallest ones."""
+        """Return the rate of a network whose limit is `share` times that of a smallest network."""
         rate = self._rates.get(share)
         if rate is None:
             each, most = self._each, self._most
@@ -178,7 +180,8 @@ class SourceRates:
 
 
 def bound_of(each: float, share: int, most: float) -> float:
-    """Return the limit of a network that is as large as `share` of the smallest ones.
+    """Return the limit of a network: `share` times `each`, but at most half of `most` and at least
+    `each`.
 
     `each` is the limit of a smallest network, and `most` the limit of all sources together.
     """
@@ -186,7 +189,8 @@ def bound_of(each: float, share: int, most: float) -> float:
 
 
 class Holder(Protocol):
-    """A connection that holds bytes in memory. Part of its interface that `MemoryBudget` uses."""
+    """Connection that holds bytes in memory. This is the part of its interface that `MemoryBudget`
+    uses."""
 
     def close(self, code: str) -> None:
         """Close the connection with an error code."""
@@ -206,8 +210,8 @@ class MemoryBudget:
         self._used = 0
 
     def set(self, holder: Holder, held: int) -> None:
-        """Set the number of bytes that a connection holds now, and close one if the limit is
-        exceeded."""
+        """Record the number of bytes that a connection holds now. If the total then exceeds the
+        limit, close the connection that holds most."""
         self._used += held - self._by_holder.get(holder, 0)
         self._by_holder[holder] = held
         if self._used > self._limit:

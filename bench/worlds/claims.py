@@ -10,14 +10,21 @@ from typing import Any, Final
 from shoal.netsim.faults import Rule
 from shoal.netsim.seeds import Figures
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, patience
-from shoal.state.claims.rule import Claim, claim_fact
-from shoal.state.claims.shares import WorkerRing
+from shoal.state.claims.claimant import Claimant, WorkerRing, patience
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
 from shoal.state.replication.replica import Replica
-from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState, job_fact, job_id
+from shoal.state.views.jobs import (
+    Claim,
+    Job,
+    Jobs,
+    JobStanding,
+    JobState,
+    claim_fact,
+    job_fact,
+    job_id,
+)
 from shoal.state.views.views import Views
 from shoal.transport.identity import PeerId, public_key_of
 

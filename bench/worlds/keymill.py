@@ -12,11 +12,21 @@ import msgpack
 
 from shoal.state import defaults
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.document import snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, client_of, seal_entry
+from shoal.state.feeds.feed import snapshot
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.replication.gossip import Compared, Heads, Pulled, Told, decode_heads, encode_heads
-from shoal.state.replication.network import DIGEST, HEADS, NEWS, PULL
+from shoal.state.replication.gossip import (
+    DIGEST,
+    HEADS,
+    NEWS,
+    PULL,
+    Compared,
+    Heads,
+    Pulled,
+    Told,
+    decode_heads,
+    encode_heads,
+)
 from shoal.state.replication.vouches import VOUCHES
 from shoal.transport.identity import Identity, PeerId
 

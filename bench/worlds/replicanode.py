@@ -22,8 +22,8 @@ from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.entry import Entry, open_entry
 from shoal.state.membership.roster import Roster
 from shoal.state.replication.exchange import FeedExchange
+from shoal.state.replication.gossip import Unanswered
 from shoal.state.replication.interest import Interest
-from shoal.state.replication.network import Unanswered
 from shoal.state.replication.replica import Replica
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.networks import Nearness

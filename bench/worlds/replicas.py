@@ -16,8 +16,8 @@ from shoal.netsim.population.mix import draw, load
 from shoal.netsim.world import World
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS, all_parts
 from shoal.state.membership.record import MemberRecord, seal_record
 from shoal.state.replication.replica import Replica

@@ -14,7 +14,6 @@ from typing import Final
 from shoal.netsim.network.packet import Addr
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import (
     MAX_EPOCH,
     NO_PARENT,
@@ -24,9 +23,15 @@ from shoal.state.feeds.entry import (
     client_of,
     seal_entry,
 )
+from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS, all_parts
 from shoal.state.replication.exchange import FeedExchange
 from shoal.state.replication.gossip import (
+    DIGEST,
+    HAVE,
+    HEADS,
+    NEWS,
+    PULL,
     Compared,
     Heads,
     Item,
@@ -36,7 +41,6 @@ from shoal.state.replication.gossip import (
     encode_heads,
     told,
 )
-from shoal.state.replication.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.replication.replica import Replica, Taken
 from shoal.transport.identity import Identity, PeerId
 

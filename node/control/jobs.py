@@ -1,4 +1,7 @@
-"""Control socket operations on jobs and usage. Specified in docs/spec/control.md."""
+"""Control socket operations on jobs and usage, and the views of jobs in their replies.
+
+Specified in docs/spec/control.md.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -10,12 +13,16 @@ import trio
 from ...dht.names import Names
 from ...state.directory import Directory
 from ...state.service import State
-from ...state.views.jobs import KNOWN
+from ...state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ...state.views.usage import UsageCount
+from ...tasks.engine.interface import Sampling
 from ...tasks.jobs import defaults as jobs_defaults
 from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.prompt import PromptSpec
+from ...tasks.jobs.errors import BadOutcome, BadSpec
+from ...tasks.jobs.prompt import KIND, PromptSpec, read_spec
+from ...tasks.jobs.results import StoredResult, read_outcome
 from ...tasks.usage.accounting import NO_ROOT
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import BadId, meant
 from .. import defaults
@@ -23,24 +30,14 @@ from ..daemon.base import Base
 from ..daemon.jobs import Working
 from ..errors import ControlError
 from . import views
-from .jobviews import (
-    FAILED,
-    claim_view,
-    lacking_record,
-    record_of,
-    result_state,
-    result_view,
-    spec_view,
-    standing_view,
-    state_of,
-)
 from .messages import jobs as messages
 from .messages.encoding import extended
-from .sampling import sampling_of
+from .messages.generation import AskForText
 from .server import Emit, Operation, operation
 
 _Row = tuple[UsageCount, PeerId, PeerId, str]
 """One row of usage: (counts, client, provider, root of the model)."""
+FAILED = "failed"  # shown as the state of a job whose result is an error
 _STATES = (*(state.value for state in KNOWN), FAILED)
 
 
@@ -299,3 +296,142 @@ def _rank(row: _Row) -> tuple[int, PeerId, PeerId, str]:
 
 def _no_view() -> messages.JobView:
     raise AssertionError("a job that has gone has no view")
+
+
+def state_of(standing: JobStanding) -> tuple[str, str | None]:
+    """Return (state of a job, error code). The error code is None unless the job failed."""
+    error = None
+    if standing.state is JobState.DONE and standing.claim is not None:
+        try:
+            error = read_outcome(standing.claim.result).error or None
+        except BadOutcome as bad:
+            error = bad.code
+    return FAILED if error else standing.state.value, error
+
+
+def standing_view(standing: JobStanding, job: Job, made: int = 0) -> messages.JobView:
+    """Describe a job from the entries in its author's feed.
+
+    `made` is the time of submission in microseconds since 1970, or 0 if this node did not submit
+    the job.
+    """
+    claim, (state, error) = standing.claim, state_of(standing)
+    spec = spec_view(job)
+    return messages.JobView(
+        job=standing.id,
+        author=job.author,
+        kind=job.kind,
+        state=state,
+        error=error,
+        message=None,
+        model=None if spec is None else spec.model or spec.root,
+        abstract="" if spec is None else spec.abstract,
+        claimant=None if claim is None else claim.claimant,
+        attempt=standing.attempt,
+        step=0 if claim is None else claim.step,
+        came=None,
+        read=False,
+        made=made / 1e6 or None,
+    )
+
+
+def spec_view(job: Job) -> messages.SpecView | None:
+    """Describe the request of a prompt job. Returns None if the job is of another kind or its
+    specification is invalid."""
+    if job.kind != KIND:
+        return None
+    try:
+        spec = read_spec(job.spec)
+    except BadSpec:
+        return None
+    chat = None
+    if spec.messages is not None:
+        chat = tuple(messages.ChatMessage(said.role, said.content) for said in spec.messages)
+    how = spec.sampling
+    return messages.SpecView(
+        root=spec.root,
+        model=spec.name,
+        abstract=spec.abstract,
+        prompt=spec.prompt,
+        messages=chat,
+        raw=spec.raw,
+        max_tokens=spec.max_tokens,
+        temperature=how.temperature,
+        top_k=how.top_k,
+        top_p=how.top_p,
+        seed=how.seed,
+        stop=spec.stop,
+    )
+
+
+def claim_view(claim: Claim, job: Job) -> messages.ClaimView:
+    """Describe a claim on a job."""
+    return messages.ClaimView(
+        claimant=claim.claimant,
+        attempt=claim.attempt,
+        done=claim.done,
+        step=claim.step,
+        refused=claim.claimant in job.refused,
+    )
+
+
+def result_state(result: StoredResult) -> str:
+    """Return `done` or `failed`."""
+    return FAILED if result.outcome.error else JobState.DONE.value
+
+
+def result_view(result: StoredResult, author: str) -> messages.JobView:
+    """Describe a result that is stored on this node, without its text."""
+    came = result.outcome
+    return messages.JobView(
+        job=result.job,
+        author=author,
+        kind=result.kind,
+        state=result_state(result),
+        error=came.error or None,
+        message=came.message or None,
+        model=result.model,
+        abstract=result.abstract,
+        claimant=result.claimant,
+        attempt=result.attempt,
+        step=0,
+        came=result.came,
+        read=result.read > 0,
+        made=result.made / 1e6 or None,
+        tokens=came.tokens,
+        reason=came.reason,
+    )
+
+
+def record_of(result: StoredResult, author: str) -> messages.JobRecord:
+    """Describe a result that is stored on this node, with its text and its prompt (or the beginning
+    of the prompt, if only that is stored)."""
+    return extended(
+        messages.JobRecord,
+        result_view(result, author),
+        prompt=result.prompt or result.abstract,
+        text=result.outcome.text,
+        node=result.claimant,
+    )
+
+
+def lacking_record(
+    job: str, standing: JobStanding | None, error: str, why: str
+) -> messages.LackingRecord:
+    """Describe a job that has no result. `error` is the code of the reason, and `why` the reason as
+    a sentence."""
+    spec = None if standing is None or standing.job is None else spec_view(standing.job)
+    prompt = None
+    if spec is not None:
+        prompt = spec.messages[-1].content if spec.messages else spec.prompt
+    return messages.LackingRecord(
+        job=job, prompt=prompt, text="", node=None, error=error, message=why
+    )
+
+
+def sampling_of(ask: AskForText[object, object], host: Host) -> Sampling:
+    """Return the sampling options of a request. If it has no seed, a random one is chosen."""
+    seed = int.from_bytes(host.entropy(8), "big") if ask.seed is None else ask.seed
+    return Sampling(
+        temperature=float(ask.temperature), top_k=ask.top_k, top_p=float(ask.top_p), seed=seed
+    )

@@ -24,8 +24,8 @@ from . import links as linkviews
 from . import views
 from .diagnosis import finding_view
 from .group import group_place, invited_role, may_invite
+from .jobs import sampling_of
 from .messages import generation, node
-from .sampling import sampling_of
 from .server import Emit, Operation, operation
 
 

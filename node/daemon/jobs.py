@@ -6,17 +6,16 @@ from functools import partial
 
 import trio
 
-from ...state.claims.rule import KIND
 from ...state.errors import FeedFull
 from ...state.group.facts import Role
+from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
 from ...tasks.inference.gateway import Gateway
-from ...tasks.jobs.desk import Desk
-from ...tasks.jobs.local import IdleTime, JobNode, WorkTerms
+from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.shelf import Shelf, Storage
-from ...tasks.jobs.worker import Worker
+from ...tasks.jobs.worker import IdleTime, Worker, WorkTerms
 from ...tasks.serving.serving import Serving
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
@@ -132,7 +131,7 @@ class Working:
             if self._state.get("member", JOBS) is not None:
                 self._state.set("member", JOBS, None)
             for job in begun:
-                self._state.set(KIND, job, None)
+                self._state.set(CLAIMS, job, None)
 
 
 def _shelf(base: Base, content: ContentParts) -> Shelf:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import trio
 
-from ...state.group.admission import REVOKED
+from ...state.group.group import REVOKED
 from ...transport.address import Address
 from ...transport.defaults import HTTPS_PORT
 from ...transport.dial.endpoint import Endpoint

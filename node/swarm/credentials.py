@@ -6,10 +6,8 @@ from pathlib import Path
 
 import trio
 
-from ...state.group.admission import GroupAdmission
 from ...state.group.facts import Charter, Role
-from ...state.group.group import Group
-from ...state.group.secrets import Secrets
+from ...state.group.group import Group, GroupAdmission, Secrets
 from ...transport.handshake.hello import Admission, Invited, OpenSwarm
 from ...transport.host.seam import Host
 from ...transport.identity import Identity

@@ -5,8 +5,8 @@ The rules of the group itself are in `state/group/`.
 """
 
 from ...state.errors import StateError
-from ...state.group.admission import REVOKED
 from ...state.group.facts import BOX_BYTES, Role
+from ...state.group.group import REVOKED
 from ...state.group.rule import Order
 from ...state.group.upkeep import Upkeep
 from ...state.membership.membership import Membership

@@ -1,5 +1,5 @@
-"""The rule of claims: which node holds a job, and whose result counts (docs/spec/jobs.md). No I/O.
+"""The decisions of one node about jobs of others (docs/spec/jobs.md). No I/O.
 
-Public: `Claim` (a node's statement about its work on a job), `Claimant` (the decisions of one
-node), `Shares` (the preferred worker of each job). Imports `feeds/` and `views/`.
+Public: `Claimant` (the decisions), `WorkerRing` (the preferred worker of each job). Claims and the
+rule that ranks them are in `views/jobs.py`. Imports `feeds/` and `views/`.
 """

@@ -15,6 +15,8 @@ takes one of the author whose jobs it has begun least often. If no node works fo
 of its jobs has waited for long, that job comes before all others.
 """
 
+import hashlib
+from bisect import bisect, bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,9 +25,7 @@ from itertools import islice
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import FeedFull
-from ..views.jobs import Job, Jobs, JobStanding, JobState
-from .rule import Claim, claim_hash, new_claim
-from .shares import WorkerRing
+from ..views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 
 Urgency = tuple[int, int, bytes]
 """Sort key of a job: its place (one of the constants below), its author's turn, and a hash. The
@@ -34,6 +34,8 @@ lowest comes first."""
 # waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
 # node or another one inherits; held by a claimant that shows no progress.
 _RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
+_POINT_DOMAIN = b"shoal/share/1 "
+_POINT_BYTES = 8
 
 
 @dataclass(slots=True)
@@ -91,6 +93,56 @@ def patience(silent: int, workers: int) -> float:
     """
     few = max(1, int(workers * defaults.CLAIM_FEW))
     return defaults.CLAIM_PATIENCE[silent > few]
+
+
+class WorkerRing:
+    """Consistent-hash ring that assigns each job a preferred worker.
+
+    All nodes know about the same workers, even on different sides of a partition. If each worker
+    begins with the jobs that the ring assigns to it, both sides rarely do the same job. The ring is
+    only a preference: a worker that has none of its own jobs left does jobs of others, and the next
+    worker on the ring inherits the jobs of a dead one. Each worker has SHARE_POINTS points on the
+    ring.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, PeerId]] = []
+        self._workers: set[PeerId] = set()
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def add(self, peer: PeerId) -> None:
+        """Add a worker to the ring, unless it is there."""
+        if peer not in self._workers:
+            self._workers.add(peer)
+            for point in _points_of(peer):
+                insort(self._points, (point, peer))
+
+    def remove(self, peer: PeerId) -> None:
+        """Remove a worker from the ring, if it is there."""
+        if peer in self._workers:
+            self._workers.remove(peer)
+            for point in _points_of(peer):
+                del self._points[bisect_left(self._points, (point, peer))]
+
+    def heirs(self, job: str) -> Iterator[PeerId]:
+        """Yield the preferred worker of a job, and then its successors on the ring.
+
+        A worker may be yielded several times. `job` is the job's id, a hash in hex.
+        """
+        begin = bisect(self._points, (int(job[: 2 * _POINT_BYTES], 16), PeerId("")))
+        for at in range(len(self._points)):
+            yield self._points[(begin + at) % len(self._points)][1]
+
+
+def _points_of(peer: PeerId) -> Iterator[int]:
+    for number in range(defaults.SHARE_POINTS):
+        told = _POINT_DOMAIN + f"{number} {peer}".encode()
+        yield int.from_bytes(hashlib.sha256(told).digest()[:_POINT_BYTES])
 
 
 class Claimant:

@@ -11,9 +11,9 @@ from typing import Final
 
 from ...transport.identity import PeerId
 from .. import defaults
-from .changes import Drop, FeedCut, Forget, Put, Work, size_of
 from .entry import Entry, FeedName, Head, Proof
 from .feed import NOWHERE
+from .store import Drop, FeedCut, Forget, Put, Work, size_of
 
 _Entries = dict[tuple[int, int], tuple[int, Entry]]
 """Entries of one feed and epoch, by epoch and seq, each with the number of its change."""

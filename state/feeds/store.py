@@ -18,14 +18,14 @@ finds raises DatabaseDamaged. The format is specified in docs/spec/store.md.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...transport.errors import DatabaseDamaged, HostError
 from ...transport.host.database import Database, Row
-from ...transport.identity import peer_id_of, public_key_of
+from ...transport.identity import PeerId, peer_id_of, public_key_of
 from .. import defaults
 from ..errors import BadEntry, BadOrder, FeedDamaged, StateError
-from .changes import Drop, FeedCut, Put, Work
 from .entry import FORKED, Entry, FeedName, Head, Proof, open_proof, read_stored
 from .kinds import KINDS
 from .stored import StoredFeed, checked, entry_sum, feed_sum
@@ -50,6 +50,47 @@ _SCHEMA = (
 )
 
 _TABLES: Final = {"authors", "kinds", "feeds", "entries", "proofs", "meta"}
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Store entries. Each one follows the stored entries of its feed, or begins a later epoch."""
+
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Delete all feeds of these authors."""
+
+    authors: Sequence[PeerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete these feeds."""
+
+    names: Sequence[FeedName]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCut:
+    """Delete the entries of a feed that come after this head."""
+
+    name: FeedName
+    head: Head
+
+
+Work = Put | Proof | Drop | Forget | FeedCut
+
+
+def size_of(work: Work) -> int:
+    """Return the size in bytes of the entries that a change adds."""
+    if isinstance(work, Put):
+        return sum(entry.size for entry in work.entries)
+    if isinstance(work, Proof):
+        return work.first.size + work.second.size
+    return 0
 
 
 class Batch(NamedTuple):

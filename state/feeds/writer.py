@@ -7,9 +7,13 @@ this key that another process began, the writer begins a later one.
 
 No I/O. The caller stores the entries that `flush` returns, calls `stored`, and only then sends
 peers news of them.
+
+A feed may contain facts of earlier runs, some of which arrive from peers only after the start. It
+may also be full for a while. Therefore `OwnFacts` stores the facts that the node should have, and
+`settle` passes them to the writer repeatedly.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -19,9 +23,8 @@ from ...transport.identity import Identity, PeerId
 from ...transport.signed import ENVELOPE_OVERHEAD
 from .. import defaults
 from ..errors import FeedFull
-from .document import Document, snapshot
 from .entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
-from .feed import EntryOutcome, EntryVerdict, Feed
+from .feed import Document, EntryOutcome, EntryVerdict, Feed, snapshot
 from .kinds import KINDS, FeedKind, all_parts
 from .scan import HEADER_BYTES, Changes, fact_bytes
 
@@ -339,3 +342,54 @@ def _packed(key: str, value: Mapping[str, object]) -> bytes:
         limits = f"{defaults.FACT_BYTES} bytes or its key is not 1 to {defaults.FACT_KEY_BYTES}"
         raise FeedFull("fact-too-large", f"a fact exceeds {limits} bytes")
     return packed
+
+
+Value = Mapping[str, object]
+Place = tuple[int, str]
+"""Part and key of a fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFacts:
+    """The facts of one kind that this node should have, by (part, key).
+
+    `mine` returns whether a key is one of those that `facts` covers. Facts with such keys that are
+    not in `facts` are deleted from the feeds.
+    """
+
+    kind: str
+    facts: Mapping[Place, Value]
+    mine: Callable[[str], bool] = lambda key: True
+
+
+class OwnFacts:
+    """The facts that this node publishes about itself, grouped by kind."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, WrittenFacts] = {}
+
+    def say(self, said: WrittenFacts) -> None:
+        """Replace all facts of a kind."""
+        self._said[said.kind] = said
+
+    def settle(self, writer: FeedWriter) -> FeedFull | None:
+        """Pass the facts to the writer, and delete those that are in the feeds but not in `said`.
+
+        If a feed refuses a fact, the others are written all the same. Returns the last such error,
+        or None if there was none.
+        """
+        failed: FeedFull | None = None
+        for said in self._said.values():
+            for (part, key), value in (*_stale(said, writer), *said.facts.items()):
+                try:
+                    writer.set(said.kind, part, key, value)
+                except FeedFull as error:
+                    failed = error
+        return failed
+
+
+def _stale(said: WrittenFacts, writer: FeedWriter) -> Iterator[tuple[Place, None]]:
+    for part in KINDS[said.kind].parts:
+        for key in writer.keys(said.kind, part):
+            if said.mine(key) and (part, key) not in said.facts:
+                yield (part, key), None

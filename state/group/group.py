@@ -1,27 +1,131 @@
-"""One node's view of a private group: its members, which of their facts count, and its secrets.
+"""One node's view of a private group: its members, which of their facts count, its secrets, and
+which peers it admits.
 
 The `Group` watches the `group` feeds of owners and operators, and applies the rule again when one
 of them has changed. No I/O; `upkeep.py` acts on the decisions.
+
+A peer that proves a group secret must also be a member by this node's own list of members. Only a
+new node, which is not in its own list yet, accepts a peer because of the secret alone: it gets the
+list from the first peers that it meets. The newest secret is in use. Older ones are still accepted
+from peers that do not know it yet. Spec: docs/spec/group.md, Doors.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from ...transport.handshake.hello import INVITATION, SWARM, Invitations, Secret, invited
 from ...transport.identity import Identity, PeerId
+from .. import defaults
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryVerdict
 from ..replication.holding import Watcher
 from .facts import GROUP, Charter, Grant, GroupFacts, Role, Sealed
 from .rule import Order, decide
-from .sealing import open_secret
-from .secrets import Mark, Secrets
+from .sealing import mark_of, open_secret
 
+NOT_A_MEMBER, REVOKED, NOT_READY = "not-a-member", "revoked", "not-ready"
+"""Codes with which peers are refused."""
 _OF_MEMBERS = ("member", "models", "shards")
 """Kinds of feeds that are hidden once their author is revoked. For other kinds, its earlier facts
 stay."""
 _OF_PROVIDERS = ("shards", "claims", "usage")
 """Kinds of feeds that only providers write. They do not count if a client writes them, because a
 client could otherwise publish results of any member's jobs."""
+
+
+class Mark(NamedTuple):
+    """Identifier of a secret: the number of its rotation, and a hash.
+
+    The hash distinguishes secrets of rotations with the same number.
+    """
+
+    number: int
+    mark: bytes
+
+
+class Secrets:
+    """The secrets that this node knows, at most KEYS_KEPT: those learnt last, and the oldest.
+
+    The oldest is the one with the lowest number, and of equal numbers the one learnt first. Apart
+    from that, numbers do not decide which secrets are kept. Otherwise an owner that uses high
+    numbers could make nodes forget the secrets made after its revocation. Nor do marks decide,
+    because an owner could find a lower mark by trial, reuse number 1 with it, and so make nodes
+    forget the founding secret, which all of them have in common.
+    """
+
+    def __init__(
+        self,
+        known: Iterable[tuple[int, bytes]] = (),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the collection from `known`: (number, secret) pairs, the one learnt last first.
+
+        `on_change` is called for each secret that is added later.
+        """
+        self._on_change = on_change
+        self._by_mark: dict[Mark, bytes] = {}
+        for number, secret in reversed(list(known)):
+            self._add(number, secret)
+
+    def __len__(self) -> int:
+        return len(self._by_mark)
+
+    def __contains__(self, mark: object) -> bool:
+        return mark in self._by_mark
+
+    def __getitem__(self, mark: Mark) -> bytes:
+        return self._by_mark[mark]
+
+    def marks(self) -> list[Mark]:
+        """Return the marks of all secrets, the highest number first."""
+        return sorted(self._by_mark, reverse=True)
+
+    def known(self) -> list[tuple[int, bytes]]:
+        """Return (number, secret) of each, the one learnt last first, for a file or for a new
+        member."""
+        return [(mark.number, self._by_mark[mark]) for mark in reversed(self._by_mark)]
+
+    def add(self, number: int, secret: bytes) -> None:
+        """Add a secret, and call `on_change` if it was not known.
+
+        If there are too many, one is forgotten.
+        """
+        if self._add(number, secret):
+            self._on_change()
+
+    def find(self, ident: bytes) -> bytes | None:
+        """Return the secret whose mark has this hash, with any number, or None if it is not
+        known."""
+        return next((self._by_mark[mark] for mark in self._by_mark if mark.mark == ident), None)
+
+    def shown(self, newest: Mark | None) -> list[Mark]:
+        """Return the marks of the secrets that this node proves to a peer, best first.
+
+        The list has `newest`, other secrets at growing distances from it, and the oldest secret.
+        Two nodes that missed each other's rotations can therefore find a secret that both know.
+        """
+        marks = self.marks()
+        if newest in self._by_mark:
+            marks.remove(newest)
+            marks.insert(0, newest)
+        chosen = {place for place in defaults.KEYS_SHOWN if place < len(marks)}
+        if marks:
+            chosen.add(marks.index(self._oldest()))
+        return [marks[place] for place in sorted(chosen)]
+
+    def _oldest(self) -> Mark:
+        return min(self._by_mark, key=lambda mark: mark.number)
+
+    def _add(self, number: int, secret: bytes) -> bool:
+        mark = Mark(number, mark_of(secret))
+        if mark in self._by_mark:
+            return False
+        self._by_mark[mark] = secret
+        if len(self._by_mark) > defaults.KEYS_KEPT:
+            oldest = self._oldest()
+            del self._by_mark[next(each for each in self._by_mark if each != oldest)]
+        return True
 
 
 class Group(Watcher):
@@ -211,3 +315,54 @@ class Group(Watcher):
                     continue
             vain[peer] = mark  # do not try this rotation again before the owner's feed changes
         self._vain = vain
+
+
+class GroupAdmission:
+    """The admission rules of a node in a group (`Admission` of the handshake)."""
+
+    open = False
+
+    def __init__(self, group: Group, invitations: Invitations | None = None) -> None:
+        self.swarm = group.charter.ident
+        self._group = group
+        self._invitations = invitations
+
+    @property
+    def secret(self) -> Secret | None:
+        """The first secret to prove to a peer: the newest that this node knows, or None if it knows
+        none."""
+        return next(iter(self._shown()), None)
+
+    @property
+    def further(self) -> Sequence[Secret]:
+        """Older secrets, to prove to peers that do not know the newest one yet."""
+        return self._shown()[1:]
+
+    def find(self, kind: str, ident: bytes) -> Secret | None:
+        if kind == SWARM:
+            key = self._group.secrets.find(ident)
+            return None if key is None else Secret(SWARM, ident, key)
+        return invited(self._invitations, kind, ident)
+
+    def used(self, secret: Secret) -> None:
+        if secret.kind == INVITATION and self._invitations is not None:
+            self._invitations.used(secret.ident)
+
+    def refusal(self, peer: PeerId, kind: str) -> str | None:
+        group = self._group
+        if not group.decided:
+            return NOT_READY
+        if group.revoked_by(peer) is not None:
+            return REVOKED
+        if kind == INVITATION or group.young or group.order.role(peer) is not None:
+            return None
+        return NOT_A_MEMBER
+
+    def words(self, peer: PeerId, code: str) -> str:
+        by = self._group.revoked_by(peer) if code == REVOKED else None
+        return "" if by is None else f"revoked by {by}"
+
+    def _shown(self) -> list[Secret]:
+        secrets = self._group.secrets
+        shown = secrets.shown(self._group.newest)
+        return [Secret(SWARM, mark.mark, secrets[mark]) for mark in shown]

@@ -14,10 +14,9 @@ from ..feeds.kinds import all_parts
 from ..replication.replica import Replica
 from . import facts
 from .facts import GROUP, Grant, GroupFacts, Role
-from .group import Group
+from .group import Group, Mark
 from .ownfeed import OwnFeed, say
 from .rotation import Rotation
-from .secrets import Mark
 
 
 class Management:

@@ -8,10 +8,9 @@ from .. import defaults
 from ..errors import GroupRefused
 from . import facts
 from .facts import Role, Sealed
-from .group import Group
+from .group import Group, Mark
 from .ownfeed import Changes, OwnFeed, say
 from .sealing import SECRET_BYTES, boxed, mark_of, seal_secret
-from .secrets import Mark
 
 
 class Rotation:

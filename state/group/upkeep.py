@@ -19,9 +19,8 @@ from .. import defaults
 from ..errors import FeedFull, GroupRefused, StateError, StoreRefused
 from ..replication.replication import Replication
 from . import facts
-from .admission import NOT_A_MEMBER, REVOKED
 from .facts import GROUP
-from .group import Group
+from .group import NOT_A_MEMBER, REVOKED, Group
 from .management import Management
 from .ownfeed import OwnFeed
 from .rotation import Rotation

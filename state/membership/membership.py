@@ -29,7 +29,7 @@ from ...transport.networks import Nearness, nearness_at
 from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
-from ..feeds.steps import StepCounter
+from ..views.view import StepCounter
 from .memberdialer import Connect, MemberDialer
 from .messages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
 from .ownrecord import OwnMemberRecord

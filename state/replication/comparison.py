@@ -11,10 +11,22 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadMessage
 from ..feeds.digest import Plot, bucket_of
-from .gossip import Compare, Compared, Heads, HeadsQuestion, Told, decode_heads, encode_heads, told
-from .interest import both
-from .neighbours import BucketAt, Neighbour, Neighbours, Pair
-from .network import DIGEST, HAVE, HEADS, ReplicationPeers, Unanswered
+from .gossip import (
+    DIGEST,
+    HAVE,
+    HEADS,
+    Compare,
+    Compared,
+    Heads,
+    HeadsQuestion,
+    ReplicationPeers,
+    Told,
+    Unanswered,
+    decode_heads,
+    encode_heads,
+    told,
+)
+from .interest import BucketAt, Neighbour, Neighbours, Pair, both
 from .replica import Replica
 from .wanted import Place, Wanted, is_patient
 

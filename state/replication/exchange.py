@@ -19,20 +19,25 @@ from ..feeds.entry import Entry, Head
 from ..feeds.kinds import all_parts
 from .comparison import Comparison
 from .gossip import (
+    DIGEST,
+    HAVE,
+    HEADS,
+    NEWS,
+    PULL,
     Compare,
     Compared,
     Heads,
     HeadsQuestion,
     Item,
     Pulled,
+    ReplicationPeers,
     Told,
+    Unanswered,
     decode_heads,
     encode_heads,
     told,
 )
-from .interest import both
-from .neighbours import Neighbours
-from .network import DIGEST, HAVE, HEADS, NEWS, PULL, ReplicationPeers, Unanswered
+from .interest import Neighbours, both
 from .replica import Admit, Replica, by_feed
 from .wanted import Place, Pull, Wanted, is_patient
 

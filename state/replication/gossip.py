@@ -1,25 +1,34 @@
-"""Messages about feeds between nodes, encoded as msgpack. Wire format: docs/spec/state.md.
+"""Messages about feeds between nodes, encoded as msgpack, and the interface that sends them.
+
+Wire format: docs/spec/state.md.
 
 Kinds and parts that this version does not know are skipped. Entries are sent as their sealed bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta
 
 from ...transport.decoding import read, read_rows
 from ...transport.errors import Undecodable
-from ...transport.identity import KEY_BYTES
+from ...transport.identity import KEY_BYTES, PeerId
 from ...transport.lane.frame import Bytes
 from ...transport.message import PublicKey, Row, pack
 from .. import defaults
-from ..errors import BadMessage
+from ..errors import BadMessage, StateError
 from ..feeds.digest import HASH_BYTES, Plot
 from ..feeds.entry import FORKED, MAX_EPOCH, SEALED_BYTES, Head
 from ..feeds.kinds import KINDS
 from .interest import Keeps
+
+NEWS: Final = "state.news"
+DIGEST: Final = "state.digest"
+HEADS: Final = "state.heads"
+PULL: Final = "state.pull"
+HAVE: Final = "state.have"
 
 R = TypeVar("R", bound=Row)
 
@@ -287,3 +296,39 @@ def _keeps_rows(keeps: Keeps) -> _Keeps | None:
     for kind, part in sorted(keeps):
         parts.setdefault(kind, []).append(part)
     return tuple((kind, bytes(numbers)) for kind, numbers in parts.items())
+
+
+class Unanswered(Exception):
+    """A peer refused a call, went away, or took too long to reply."""
+
+
+class ReplicationPeers(Protocol):
+    """The linked peers, and the time, as the feed exchange sees them."""
+
+    def now(self) -> float: ...
+
+    def post(self, peer: PeerId, method: str, payload: bytes, *, later: bool = False) -> None:
+        """Send a message that gets no reply.
+
+        If `later`, it may wait until other messages are sent.
+        """
+        ...
+
+    async def call(self, peer: PeerId, method: str, payload: bytes) -> bytes:
+        """Call a method of a peer, and return the reply. Raises Unanswered if there is none."""
+        ...
+
+    def blame(self, peer: PeerId, error: StateError) -> None:
+        """Close the link to a peer that broke the protocol."""
+        ...
+
+    async def pause(self) -> None:
+        """Let other tasks run."""
+        ...
+
+    def turn(self) -> AbstractAsyncContextManager[object]:
+        """Return a context manager that only one task at a time can enter.
+
+        Hold it while changing feeds.
+        """
+        ...

@@ -19,9 +19,8 @@ from ..feeds.feed import OTHER_BRANCH, EntryOutcome, EntryVerdict, Feed, beyond
 from ..feeds.kinds import all_parts
 from .authors import Authors
 from .ends import leads_on
-from .feeds import plot_of
 from .gossip import Item, Pulled, Told, told
-from .holding import Holding, Pause, at_once
+from .holding import Holding, Pause, at_once, plot_of
 from .interest import Interest
 from .vouches import VOUCHES, read_vouches
 from .wanted import Place

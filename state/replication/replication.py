@@ -22,7 +22,7 @@ from .. import defaults
 from ..errors import StateError
 from ..feeds.entry import Entry
 from .exchange import FeedExchange
-from .network import DIGEST, HAVE, HEADS, NEWS, PULL, Unanswered
+from .gossip import DIGEST, HAVE, HEADS, NEWS, PULL, Unanswered
 from .replica import Admit, Replica
 from .wanted import Pull
 

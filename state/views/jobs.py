@@ -2,6 +2,12 @@
 
 A job's id is the hash of its author's key and a nonce, so that no other author can write the job. A
 claim may arrive before its job; it counts once the job arrives.
+
+Each claim is a fact in its claimant's feed. Claims are no locks: several nodes may claim one job.
+Nodes that see the same claims agree on the winner, whatever the order of arrival and whatever their
+clocks say. Among completed claims, the one with the lowest attempt wins. While none is completed,
+the claim with the highest attempt wins. Of claims with equal attempts, the one with the lowest hash
+of job and claimant wins. Spec: docs/spec/state.md, Claims.
 """
 
 import hashlib
@@ -14,11 +20,10 @@ from heapq import heapify, heappop, heappush
 
 from ...transport.identity import PeerId, public_key_of
 from .. import defaults
-from ..claims import rule as claims
-from ..claims.rule import Claim
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from .fact import (
+from .view import (
+    View,
     read_bytes,
     read_each,
     read_peer,
@@ -27,9 +32,11 @@ from .fact import (
     read_text,
     read_whole,
 )
-from .view import View
 
-_DOMAIN = b"shoal/job/1 "
+CLAIMS = "claims"
+"""The kind of feeds with claims."""
+_JOB_DOMAIN = b"shoal/job/1 "
+_CLAIM_DOMAIN = b"shoal/claim/1 "
 _COMPACT = 4  # a heap is rebuilt once more than about one in COMPACT of its claims is stale
 
 
@@ -44,6 +51,74 @@ class JobState(Enum):
 
 KNOWN = (JobState.OPEN, JobState.CLAIMED, JobState.DONE)
 """The states of a job whose own fact has arrived, and not only claims on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A node's statement about its work on a job.
+
+    Claims on one job are ordered by the rule above: the winner is the smallest.
+    """
+
+    claimant: PeerId
+    job: str  # 64 hex digits
+    attempt: int  # 1 .. MAX_ATTEMPT
+    done: bool = False
+    step: int = 0  # progress; only grows
+    result: bytes = b""  # if done: a small result, or a reference to a large one
+    hash: bytes = field(repr=False, default=b"")
+
+    @property
+    def feed(self) -> FeedName:
+        """The name of the claimant's feed that contains this claim."""
+        return FeedName(self.claimant, CLAIMS, 0)
+
+    @property
+    def rank(self) -> tuple[bool, int, bytes, PeerId]:
+        """The sort key of the claim. Of two claims on one job, the one with the lower rank wins."""
+        return not self.done, self.attempt if self.done else -self.attempt, self.hash, self.claimant
+
+    def __lt__(self, other: "Claim") -> bool:
+        return self.rank < other.rank
+
+
+def claim_hash(job: str, claimant: PeerId) -> bytes:
+    """Return the 32 bytes that decide between claims with equal attempts; the lowest wins.
+
+    The bytes are a hash of job and claimant, so no claimant has an advantage in all jobs.
+    """
+    return hashlib.sha256(_CLAIM_DOMAIN + job.encode() + claimant.encode()).digest()
+
+
+def new_claim(
+    claimant: PeerId,
+    job: str,
+    attempt: int,
+    *,
+    done: bool = False,
+    step: int = 0,
+    result: bytes = b"",
+) -> Claim:
+    """Return a claim with its hash. `attempt` and `step` are clamped to their limits."""
+    return Claim(
+        claimant=claimant,
+        job=job,
+        attempt=min(max(attempt, 1), defaults.MAX_ATTEMPT),
+        done=done,
+        step=min(max(step, 0), defaults.MAX_STEP),
+        result=result if done else b"",
+        hash=claim_hash(job, claimant),
+    )
+
+
+def claim_fact(claim: Claim) -> Mapping[str, object]:
+    """Return the value of the fact that states this claim. The fact's key is the job's id."""
+    fact: dict[str, object] = {"attempt": claim.attempt}
+    if claim.step:
+        fact["step"] = claim.step
+    if claim.done:
+        fact |= {"done": True, "result": claim.result}
+    return fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +180,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
     A change takes time logarithmic in the number of claims on the job.
     """
 
-    kinds = ("jobs", claims.KIND)
+    kinds = ("jobs", CLAIMS)
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,12 +223,12 @@ class Jobs(View[str, Job | Claim, JobStanding]):
 
     def claim_by(self, claimant: PeerId, job: str) -> Claim | None:
         """Return a node's claim on a job, or None if it has none."""
-        found = self._said(FeedName(claimant, claims.KIND, 0)).get(job)
+        found = self._said(FeedName(claimant, CLAIMS, 0)).get(job)
         return found if isinstance(found, Claim) else None
 
     def claims_by(self, claimant: PeerId) -> Iterator[Claim]:
         """Yield all claims of a node, on any job."""
-        for fact in self._said(FeedName(claimant, claims.KIND, 0)).values():
+        for fact in self._said(FeedName(claimant, CLAIMS, 0)).values():
             if isinstance(fact, Claim):
                 yield fact
 
@@ -163,7 +238,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
 
     def _read(self, name: FeedName, key: str, value: Mapping[str, object]) -> Job | Claim:
         job = read_root(key)
-        return self._claim(name, job, value) if name.kind == claims.KIND else _job(name, job, value)
+        return self._claim(name, job, value) if name.kind == CLAIMS else _job(name, job, value)
 
     def _claim(self, name: FeedName, job: str, value: Mapping[str, object]) -> Claim:
         done = value.get("done") is True
@@ -174,7 +249,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             done=done,
             step=read_whole(value.get("step", 0), defaults.MAX_STEP),
             result=read_bytes(value.get("result", b""), defaults.JOB_RESULT_BYTES) if done else b"",
-            hash=claims.claim_hash(job, name.author),
+            hash=claim_hash(job, name.author),
         )
 
     def _replace(
@@ -184,7 +259,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
         if entry is None:
             entry = self._entries[key] = _Entry(JobStanding(key, None, None))
         job = entry.standing.job
-        if name.kind == claims.KIND:
+        if name.kind == CLAIMS:
             entry.live += (new is not None) - (old is not None)
             if isinstance(new, Claim):
                 heappush(entry.heap, new)
@@ -254,7 +329,7 @@ class Jobs(View[str, Job | Claim, JobStanding]):
 
 def job_id(author: PeerId, nonce: bytes) -> str:
     """Return the id of the job that this author has created with this nonce."""
-    return hashlib.sha256(_DOMAIN + public_key_of(author) + nonce).hexdigest()
+    return hashlib.sha256(_JOB_DOMAIN + public_key_of(author) + nonce).hexdigest()
 
 
 def job_fact(job: Job, nonce: bytes) -> dict[str, object]:

@@ -8,8 +8,7 @@ from ..errors import BadFact
 from ..feeds.entry import FeedName
 from ..feeds.kinds import KINDS, part_of_root
 from ..membership.record import ShardRecord
-from .fact import read_root, read_text, read_whole
-from .view import View
+from .view import View, read_root, read_text, read_whole
 
 Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
 

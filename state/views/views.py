@@ -9,16 +9,14 @@ from ..errors import BadFact
 from ..feeds.entry import FeedName
 from ..feeds.feed import EntryOutcome, EntryVerdict
 from ..feeds.kinds import KINDS, all_parts
-from ..feeds.steps import StepCounter
 from ..membership.record import MemberRecord
 from ..replication.holding import Watcher
-from .fact import read_fields
 from .jobs import Jobs
 from .members import Member, Members
 from .models import ModelNames
 from .placements import Placements
 from .usage import Usage
-from .view import View
+from .view import StepCounter, View, read_fields
 
 DESCRIBING = frozenset((*Members.kinds, *ModelNames.kinds, *Placements.kinds))
 """Kinds of feeds from which `Views.record` is assembled."""

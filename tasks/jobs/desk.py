@@ -8,7 +8,7 @@ docs/spec/jobs.md.
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -16,18 +16,18 @@ import trio
 
 from ...dht.errors import ModelError
 from ...state import defaults as state_defaults
-from ...state.claims.rule import Claim
 from ...state.errors import FeedFull
-from ...state.views.jobs import Job, JobStanding, job_fact, job_id
+from ...state.service import State
+from ...state.views.jobs import Claim, Job, JobStanding, job_fact, job_id
 from ...state.views.jobs import JobState as Stand
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
-from .local import JobNode
-from .outcome import JobOutcome, failed, read_outcome
 from .prompt import KIND, PromptSpec, pack_spec, read_spec
-from .results import Results, StoredResult
+from .results import JobOutcome, Results, StoredResult, failed, read_outcome
 from .shelf import Shelves
 
 _NONCE_BYTES = 8
@@ -43,6 +43,19 @@ Jobs of earlier versions have a random nonce, which looks like a time in the far
 """
 _OWN_DISK = ("disk-full", "quota-full", "unwritable", "unreadable")
 """Error codes for which the claimant is not responsible, however often they prevent a fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobNode:
+    """The node that submits these jobs and does jobs of other nodes. `State.run` must be running.
+
+    `guard` surrounds all code that an entry of another node can trigger.
+    """
+
+    host: Host
+    state: State
+    peer: PeerId
+    guard: Guard = field(default_factory=Guard)
 
 
 class Desk:

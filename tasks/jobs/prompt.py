@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from ...state.errors import BadFact
 from ...state.membership.record import ShardRecord
-from ...state.views.fact import read_fields
 from ...state.views.jobs import Job
+from ...state.views.view import read_fields
 from ...transport.decoding import typed
 from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
@@ -33,7 +33,7 @@ from ..inference.routing import Members
 from ..text.process import ChatTurn, TextDelta
 from . import defaults
 from .errors import BadSpec
-from .outcome import JobOutcome, failed
+from .results import JobOutcome, failed
 
 KIND = "prompt"
 _NAME_BYTES = 128

@@ -10,11 +10,11 @@ import msgpack
 from shoal.state.errors import StateError
 from shoal.state.feeds.archive import MemoryArchive
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Head, client_of, seal_entry
+from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.replication.exchange import FeedExchange
-from shoal.state.replication.network import NEWS, Unanswered
+from shoal.state.replication.gossip import NEWS, Unanswered
 from shoal.state.replication.replica import Replica
 from shoal.transport.identity import Identity, PeerId
 

@@ -8,9 +8,8 @@ import pytest
 from shoal.state import defaults
 from shoal.state.feeds.entry import Entry
 from shoal.state.replication.exchange import FeedExchange
-from shoal.state.replication.gossip import Item, Pulled, Told, encode_heads
+from shoal.state.replication.gossip import HAVE, PULL, Item, Pulled, Told, encode_heads
 from shoal.state.replication.interest import Interest
-from shoal.state.replication.network import HAVE, PULL
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
 

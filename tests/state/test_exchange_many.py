@@ -5,8 +5,7 @@ from typing import Any
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import Entry
-from shoal.state.replication.gossip import Pulled, encode_heads
-from shoal.state.replication.network import DIGEST, HEADS, NEWS, PULL
+from shoal.state.replication.gossip import DIGEST, HEADS, NEWS, PULL, Pulled, encode_heads
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, link
 

@@ -13,7 +13,7 @@ from shoal.state import defaults
 from shoal.state.errors import BadRecord
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryOutcome, EntryVerdict
-from shoal.state.feeds.ownfacts import WrittenFacts
+from shoal.state.feeds.writer import WrittenFacts
 from shoal.state.listing import Listing
 from shoal.state.membership.membership import Membership
 from shoal.state.membership.record import NOTHING, Capacity, MemberRecord, ModelName, ShardRecord

@@ -19,13 +19,11 @@ from shoal.state.errors import StateError
 from shoal.state.feeds.committer import DISK
 from shoal.state.feeds.digest import Plot
 from shoal.state.feeds.entry import Proof
-from shoal.state.feeds.ownfacts import WrittenFacts
 from shoal.state.feeds.store import Store
+from shoal.state.feeds.writer import WrittenFacts
 from shoal.state.membership.record import ModelName
-from shoal.state.ownfeeds import OWN_FEEDS
-from shoal.state.replication.gossip import encode_heads, told
-from shoal.state.replication.network import PULL
-from shoal.state.service import State
+from shoal.state.replication.gossip import PULL, encode_heads, told
+from shoal.state.service import OWN_FEEDS, State
 from shoal.state.settings import StateSettings
 from shoal.state.views.models import model_fact
 from shoal.transport.dial.endpoint import Endpoint

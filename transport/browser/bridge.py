@@ -300,7 +300,7 @@ class _Wire:
 
 
 class Receives(Protocol):
-    """aiortc's SCTP, as its transport needs it."""
+    """Part of the interface of aiortc's SCTP: the method that processes a received packet."""
 
     async def _handle_data(self, data: bytes) -> None: ...
 

@@ -2,7 +2,7 @@
 buffers.
 
 The bridge (bridge.py) passes in the messages that arrive, and fetches the messages to send. This
-module therefore needs neither aiortc nor asyncio. Both run in the same thread.
+module therefore needs neither aiortc nor asyncio. The bridge calls it in the same thread.
 """
 
 from collections import deque

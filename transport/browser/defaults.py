@@ -31,7 +31,7 @@ TSN_WINDOW: Final = 384
 """Number of chunks that are accepted beyond the first missing one. aiortc lists the gaps between
 received chunks in one datagram, which must have room for 4 bytes for every second chunk."""
 WINDOW_BYTES: Final = TSN_WINDOW * 1168
-"""Number of unread bytes that a browser may send: those of `TSN_WINDOW` full chunks."""
+"""Number of unread bytes that a browser may send. It is the size of `TSN_WINDOW` full chunks."""
 CHUNKS: Final = 96
 """Largest number of chunks in one SCTP packet."""
 SACK_SPAN: Final = 8192
@@ -48,7 +48,8 @@ QUEUED_DATAGRAMS: Final = 512
 HANDSHAKE_DATAGRAMS: Final = 64
 """Number of datagrams that are accepted in one DTLS handshake, including retransmissions."""
 STRANGERS_RATE: Final = 500
-"""Datagrams per second that are processed from all sources without a session together."""
+"""Datagrams per second that are processed from sources without a session, from all of them
+together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,10 +68,10 @@ class HttpExchange:
         self._body = b""
 
     def receive(self, data: bytes) -> HttpRequest | None:
-        """Process received bytes (b"" at their end), and return the request once it is complete;
-        return None before that.
+        """Process received bytes (b"" at their end). Return the request once it is complete, and
+        None before that.
 
-        Raises Refusal if the request is malformed, too large or incomplete at the end.
+        Raises HttpRefusal if the request is malformed, too large, or incomplete at the end.
         """
         try:
             self._http.receive_data(data)

@@ -54,7 +54,8 @@ class GateStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """How browsers reach a gate, beyond its own address."""
+    """Host names, origins, proxies and addresses through which browsers may reach a gate, besides
+    its own address."""
 
     hosts: Collection[str] = ()
     """Further values of the Host header to accept (`shoal.example.org`)."""
@@ -261,7 +262,7 @@ class _Front:
 
 
 async def _read(stream: trio.SocketStream, exchange: HttpExchange) -> HttpRequest:
-    """Read a complete request. Raises Refusal if it is not acceptable, and trio's errors if the
+    """Read a complete request. Raises HttpRefusal if it is not acceptable, and trio's errors if the
     browser disconnects."""
     while True:
         request = exchange.receive(await stream.receive_some(defaults.REQUEST_HEAD_BYTES))

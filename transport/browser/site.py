@@ -51,7 +51,7 @@ class GateSite:
 
     def check(self, request: HttpRequest) -> None:
         """Check that a request names an accepted host and comes from an allowed origin. Raises
-        Refusal if not."""
+        HttpRefusal if not."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
             raise HttpRefusal(421, "this name is not served here")
@@ -63,8 +63,8 @@ class GateSite:
         return origin in self._origins or origin.lower() in (f"http://{host}", f"https://{host}")
 
     def answer(self, request: HttpRequest) -> HttpResponse | None:
-        """Return the response to a request, or None if it is a request to join. Raises Refusal if
-        there is no such page or the method is not allowed."""
+        """Return the response to a request, or None if it is a request to join. Raises HttpRefusal
+        if there is no such page or the method is not allowed."""
         path = request.target.partition("?")[0]
         if path == JOIN:
             return self._before_join(request)

@@ -52,7 +52,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What carries the channels of all browsers: DTLS and SCTP, and the UDP port."""
+    """The parts that carry the data channels of all browsers: DTLS and SCTP (`bridge`), and the UDP
+    port."""
 
     bridge: Bridge
     datagrams: Datagrams
@@ -114,7 +115,7 @@ class Visits:
         connect.
 
         `source` is the browser's IP address. `places` are the addresses of the UDP port to offer to
-        it. Raises Refusal if the offer is not valid or a limit is reached.
+        it. Raises HttpRefusal if the offer is not valid or a limit is reached.
         """
         now = self._host.now()
         if not self._joins.take(source, now):

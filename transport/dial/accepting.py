@@ -37,7 +37,7 @@ class Acceptor:
     name: str
     """Name of the protocol."""
     serve: Callable[[trio.SocketStream, bytes], Awaitable[None]]
-    """Serves an accepted connection. The second argument are the bytes already read from it."""
+    """Serves an accepted connection. The second argument is the bytes already read from it."""
     serve_circuit: Callable[[ByteStream, bytes], Awaitable[object]] | None = None
     """Serves a circuit in the same way. None if the protocol is not used on circuits."""
     lasting: bool = False

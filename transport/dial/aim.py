@@ -49,7 +49,7 @@ class FailedDialLimiter:
         self._given: set[tuple[str, int]] = set()
 
     def give(self, address: Address) -> None:
-        """Allow dials to any port at an address, because the owner named it."""
+        """Allow dials to an address whatever its port is, because the owner named the address."""
         self._given.add((address.host, address.port))
 
     def answered(self, ip: str) -> None:
@@ -96,7 +96,8 @@ class FailedDialLimiter:
     def _count(self, budget: TargetBudget, ip: str, cost: int, address: Address) -> Iterator[None]:
         """Yield once, and count `cost` failed dials if the caller raises.
 
-        Raises DialFailed with code `too-often` if the limit is reached, counting dials under way.
+        Raises DialFailed with code `too-often` if the limit is reached. Dials under way count
+        towards the limit.
         """
         key = budget, targets(ip)[0].name
         if budget.left(ip, self._now()) - self._under_way[key] < cost:

@@ -1,8 +1,8 @@
 """One connection attempt: dials several addresses of a peer, the likelier ones slightly earlier.
 
 The order is that of Happy Eyeballs (RFC 8305): addresses in the local network and IPv6 come first,
-IP versions alternate, and dials begin 250 ms apart. Relays follow soon after. If none of the
-addresses works, a relayed path brings the first reply.
+IP versions alternate, and dials begin 250 ms apart. Relays follow soon after, so that a relayed
+path can carry the link if no direct address works.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence

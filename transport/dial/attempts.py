@@ -1,4 +1,5 @@
-"""All connection attempts of a node, and all searches for a new path of a link that has lost all.
+"""All connection attempts of a node, and all searches for a new path of a link that has no path
+left.
 
 Each peer has at most one attempt at a time, which all tasks that need the link share.
 """
@@ -20,7 +21,7 @@ from .rescue import pace, times
 from .rounds import Rounds
 
 AddressBook = Callable[[PeerId], Sequence[Address]]
-"""Returns those addresses of a peer that are trusted, from among those that the peer has stated."""
+"""Returns the addresses of a peer that the peer has stated and that this node trusts."""
 
 
 class AttemptPlan(Protocol):
@@ -84,11 +85,11 @@ class ConnectionAttempts:
                 del self._climbs[climb.peer]
 
     async def fetch(self, peer: PeerId) -> None:
-        """Try to make a direct link to a peer that another node wants to reach through this relay.
+        """Dial a peer, as a relay, because another node wants to reach the peer through this node.
 
-        A relayed path may be the first to work, but not one through a relay that would search for
-        the peer in turn. Returns once there is a direct path, or when no attempt is left and there
-        is no link.
+        Circuits through this node's own relays are left out, because those relays would dial the
+        peer in turn. Returns once there is a direct path to the peer, or when all dials have failed
+        and there is no link.
         """
         attempts = self._plan.attempts(peer, self._plan.book(peer), False)
         async with trio.open_nursery() as nursery:
@@ -124,7 +125,8 @@ class ConnectionAttempts:
             await ConnectionAttempt(peer, self._endpoint).run(attempts, self._plan.attempt)
 
     def found(self, peer: PeerId) -> None:
-        """Repeat all searches at once if the link to `peer` was being searched for.
+        """Report that a path to `peer` was found. If one of the searches was for this peer, repeat
+        all searches at once.
 
         The network is most likely back then. A path to any other peer does not show that: a node
         that is cut off from half of the swarm makes new links to the other half all the time.

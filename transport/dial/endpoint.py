@@ -118,8 +118,8 @@ class Endpoint:
         return found[0] if found is not None else None
 
     def accept(self, byte: int, acceptor: Acceptor) -> None:
-        """Register the acceptor of incoming connections that begin with `byte`, which are no
-        lanes."""
+        """Register the acceptor of incoming connections that begin with `byte`. They carry no
+        lane."""
         self._accepting.acceptors[byte] = acceptor
 
     def register_punched(self, punched: Callable[[PeerId, str], bool]) -> None:
@@ -144,10 +144,8 @@ class Endpoint:
         self._door.refused.append(lambda peer, refused: callback(peer, refused.code, refused.words))
 
     def on_link_kept(self, callback: Callable[[Link], None]) -> None:
-        """Register `callback(link)`, called once for each link that a component wants to keep.
-
-        That is, for longer than a few questions, whichever side dialled.
-        """
+        """Register `callback(link)`, called once for each link that a component wants to keep for
+        longer than a few questions (`Link.keep`), whichever side dialled."""
         self._links.listeners.kept.append(callback)
 
     @contextmanager
@@ -192,8 +190,8 @@ class Endpoint:
         self._links.listeners.holders.append(holder)
 
     def watch_links(self, watcher: Callable[[PeerId], bool]) -> None:
-        """Register `watcher(peer)`. While it returns True, the link to that peer does not
-        `Link.rest`.
+        """Register `watcher(peer)`. While it returns True, the link to that peer is pinged at the
+        usual rate in spite of `Link.rest`.
 
         This is for components that wait for a peer without an open call, and must notice its
         silence without delay.

@@ -65,8 +65,8 @@ class Introducing:
         return link
 
     async def _say_hello(self, secured: SecureStream, name: str) -> Connected:
-        """Exchange hellos. The time limit is shorter than that of other dials to the peer, which
-        wait."""
+        """Exchange hellos within `HELLO_S` seconds. The limit is short because other dials to the
+        peer wait for this exchange to end."""
         with trio.move_on_after(defaults.HELLO_S):
             return await self._door.introduce(secured, None)
         raise DialFailed("timeout", f"`{name}` did not answer our hello")
@@ -74,7 +74,8 @@ class Introducing:
     async def _carry_on(self, link: Link, secured: SecureStream, path_kind: PathKind) -> Link:
         """Add a further connection to a link as a path.
 
-        These dials do not wait for each other: one that hangs would delay those that work.
+        Several dials may do this at the same time. If they waited for each other, one that hangs
+        would delay those that work.
         """
         connected = await self._door.introduce(secured, link.identities.peer_incarnation)
         if not self._links.add(connected, path_kind, link):

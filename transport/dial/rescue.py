@@ -44,8 +44,8 @@ class Rescue:
             rounds.wake()
 
     async def __call__(self, link: Link) -> str | None:
-        """Dial the peer of a link until cancelled. Return the code with which the link must end at
-        once."""
+        """Dial the peer of a link again and again, until cancelled or until a dial shows that the
+        peer has ended. In the latter case, return the code with which the link must end at once."""
         rounds: Rounds[str] = Rounds(
             self._host,
             pause=defaults.REDIAL_S,

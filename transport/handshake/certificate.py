@@ -114,8 +114,8 @@ def peer_of_certificate(der: bytes) -> PeerId:
 
 
 def _load(der: bytes) -> x509.Certificate:
-    """Parse a certificate. Raises also where the parser only warns, as for a negative serial
-    number."""
+    """Parse a certificate. Raises an error also for faults about which the parser only warns, such
+    as a negative serial number."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", CryptographyDeprecationWarning)
         return x509.load_der_x509_certificate(der)

@@ -120,7 +120,7 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
 
 
 def _unpack(data: bytes | memoryview) -> dict[str, object]:
-    """Decode a msgpack map. Raises Fault if it is none."""
+    """Decode a msgpack map. Raises Fault if `data` is anything else."""
     try:
         fields = decode(data, limit=defaults.HELLO_BYTES)
     except Undecodable:
@@ -131,8 +131,8 @@ def _unpack(data: bytes | memoryview) -> dict[str, object]:
 
 
 def _numbers(fields: Mapping[str, object], key: str, count: int, limit: int) -> list[int]:
-    """Return the field `key`, a list of `count` integers from 0 to `limit`. Raises Fault if it is
-    none."""
+    """Return the field `key`, a list of `count` integers from 0 to `limit`. Raises Fault if its
+    value is anything else."""
     values = fields.get(key)
     if not isinstance(values, list) or len(values) != count:
         raise Fault("bad-hello")
@@ -161,7 +161,8 @@ def _word(value: object) -> str:
 
 
 def _place(value: object) -> tuple[str, int] | None:
-    """Return (IP address, port), or None if the value is malformed, which is harmless here."""
+    """Return (IP address, port). Return None if the value is malformed, because the address is only
+    a hint."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     address, port = value
@@ -183,7 +184,7 @@ def _token(value: object) -> HelloToken | None:
 
 
 def _row(token: HelloToken) -> tuple[str, bytes, bytes]:
-    """Return a token as it is encoded."""
+    """Return a token as the tuple that is encoded: (kind, name, HMAC)."""
     return token.kind, token.ident, token.mac
 
 
@@ -255,7 +256,7 @@ class Invitations(Protocol):
     """The invitations of a node. `ident` is the `invitation_ident` of an invitation's key."""
 
     def find(self, ident: bytes) -> bytes | None:
-        """Return the key of an invitation that is still valid, or None."""
+        """Return the key of an invitation, or None if it is unknown or no longer valid."""
         ...
 
     def used(self, ident: bytes) -> None:
@@ -266,7 +267,7 @@ class Invitations(Protocol):
 class Admission(Protocol):
     """The rule that decides which peers are let in. A node may switch to another rule.
 
-    The classes below check secrets only. The rule of a private group (`state/group/admission.py`)
+    The classes below check secrets only. The rule of a private group (`state/group/group.py`)
     checks members as well.
     """
 
@@ -318,7 +319,8 @@ def invitation_ident(key: bytes) -> bytes:
 
 
 def invited(invitations: Invitations | None, kind: str, ident: bytes) -> Secret | None:
-    """Return the secret of an invitation that is still valid, or None."""
+    """Return the secret of the invitation `ident`. Return None if `kind` is another kind of secret,
+    or if the invitation is unknown or no longer valid."""
     if kind != INVITATION or invitations is None:
         return None
     key = invitations.find(ident)

@@ -37,8 +37,8 @@ from .secured import PathLost, SecureStream
 class HelloRefused(Exception):
     """The exchange of hellos has failed.
 
-    `code` is the reason: this node's, or the one that the peer sent, with the peer's message in
-    `words`.
+    `code` is the reason, found by this node or sent by the peer. `words` is the message that the
+    peer sent with its code; if there is none, it equals `code`.
     """
 
     def __init__(self, code: str, words: str = "") -> None:
@@ -49,7 +49,7 @@ class HelloRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """The identities at both ends of a link, and the way in which it was made.
+    """The identities at both ends of a link, and how the link was made.
 
     `incarnation` is this node's. `dialled` says whether this side dialled. `admitted` is the rule
     by which the dialler was let in.
@@ -96,9 +96,9 @@ class Connected:
 
 
 class Door:
-    """Sender and judge of hellos for one node.
+    """Exchange of hellos for one node: sends this node's hello and checks the peer's.
 
-    `port` and `udp_port` are the listening ports that its hellos name; 0 for none.
+    `port` and `udp_port` are the listening ports that this node's hellos name; 0 for none.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Door:
         """Run the listener's side of the exchange.
 
         `decide` is called last, with a peer that passes admission. It may return a code that
-        refuses that peer. Raises Refused if the peer is refused, and PathLost if the connection
-        breaks.
+        refuses that peer. Raises HelloRefused if the peer is refused, and PathLost if the
+        connection breaks.
         """
         hello, early = await _read_hello(secured)
         peer = secured.tls.peer
@@ -157,10 +157,10 @@ class Door:
         self._guard.tell(peer, self.refused, peer, refused)
 
     def _judge(self, hello: Hello, secured: SecureStream) -> tuple[Admitted, Secret | None]:
-        """Check the dialler's hello. Return how the peer is let in and the secret that it has
-        proven.
+        """Check the dialler's hello. Return (rule by which the peer is let in, secret that it has
+        proven).
 
-        The secret is None if none was needed. Raises Refused if the peer is not let in.
+        The secret is None if none was needed. Raises HelloRefused if the peer is not let in.
         """
         if common_version(defaults.PROTOCOL_VERSIONS, hello.versions) is None:
             raise HelloRefused("no-common-version")
@@ -176,7 +176,7 @@ class Door:
         """Run the dialler's side of the exchange.
 
         To add a path to a link, pass the peer's incarnation as `resume`; None makes a new link.
-        Raises Refused if either side refuses the other, and PathLost if the connection breaks.
+        Raises HelloRefused if either side refuses the other, and PathLost if the connection breaks.
         """
         peer = secured.tls.peer
         binding = _binding(secured, dialler=self._peer, listener=peer)
@@ -236,7 +236,7 @@ class Door:
 async def _read_hello(secured: SecureStream) -> tuple[Hello, bytes]:
     """Receive the peer's hello. Return (hello, bytes that have arrived after it).
 
-    Raises Refused if the first frame is a refusal, is malformed, or exceeds HELLO_BYTES.
+    Raises HelloRefused if the first frame is a refusal, is malformed, or exceeds HELLO_BYTES.
     """
     data = bytes(secured.early())
     try:

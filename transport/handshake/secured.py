@@ -18,7 +18,8 @@ from .tls import Tls
 def _tie(hello: bytes) -> tuple[bytes, bytes]:
     """Return the sort key that decides between two client hellos: (tie, all bytes).
 
-    The bytes count only if the ties are equal, that is, if both hellos come from the same identity.
+    The tie is the text of hex digits after the prefix `TIE`. The bytes count only if the ties are
+    equal, that is, if both hellos come from the same identity.
     """
     at = hello.find(defaults.TIE)
     end = at + len(defaults.TIE)
@@ -78,9 +79,9 @@ class SecureStream:
     """The byte stream `pipe` under `tls`.
 
     At most one task may read at a time, and one may write. `first` are bytes that were already read
-    from the byte stream. `turn` returns a TLS server. It is needed if the other end began as a
-    client as well: two nodes that dial each other at the same moment get one TCP connection (RFC
-    9293, section 3.5).
+    from the byte stream. `turn` creates a TLS server. It is called if both ends have begun as
+    clients and this end must become the server: two nodes that dial each other at the same moment
+    get one TCP connection (RFC 9293, section 3.5).
     """
 
     def __init__(
@@ -151,10 +152,10 @@ class SecureStream:
                 raise
 
     async def _meet(self) -> None:
-        """Send the client hello, and settle which end is the client if the other end has sent one
-        too.
+        """Send the client hello. If the other end has sent one too, decide which end is the client.
 
-        The end whose record has the smaller tie stays the client. Both ends know both ties.
+        The end whose record has the smaller tie (`_tie`) stays the client. Both ends know both
+        ties.
         """
         self._queue_outgoing()
         ours = bytes(self._rest or b"")
@@ -308,14 +309,15 @@ class SecureStream:
             raise PathLost from None
 
     def _adapt(self, size: int) -> None:
-        """Adapt the size of the next read to that of the last one."""
+        """Set the size of the next read after one that returned `size` bytes: larger if that read
+        was full, smaller if it returned few bytes."""
         if size == self._read_bytes:
             self._read_bytes = min(size * 4, defaults.READ_BYTES)
         elif size < self._read_bytes // 8 and self._read_bytes > defaults.SMALL_READ_BYTES:
             self._read_bytes = max(self._read_bytes // 4, defaults.SMALL_READ_BYTES)
 
     async def _wait(self, ready: Callable[[], Awaitable[None]]) -> None:
-        """Wait for `ready`. Raises PathLost if the connection is broken."""
+        """Await `ready()`. Raises PathLost if the connection is broken."""
         if self._closed:
             raise PathLost
         try:

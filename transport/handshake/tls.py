@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from OpenSSL import SSL, crypto
 
 # The OpenSSL functions that pyOpenSSL's own read and write call. Calling them directly saves a copy
-# of each record and a query of OpenSSL's status. As measured, these are a fifth of the cost of bulk
-# data, and a third of the cost of a small message.
+# of each record and a query of OpenSSL's status. As measured, this saves a fifth of the cost of
+# bulk data, and a third of the cost of a small message.
 from OpenSSL._util import ffi, lib
 from OpenSSL._util import no_zero_allocator as allocate
 
@@ -39,7 +39,8 @@ _ALL_OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSIO
 
 @dataclass(slots=True)
 class _Verdict:
-    """Result of the certificate check. OpenSSL passes this object to the callback that makes it."""
+    """Result of the certificate check. OpenSSL passes this object to `_check_certificate`, which
+    fills it in."""
 
     expect: PeerId | None
     peer: PeerId | None = None
@@ -243,8 +244,8 @@ class Tls:
             self._head = bytes(data[at:])
 
     def _stop_reading(self, result: int) -> None:
-        """Handle a read that returned no data: the record has none, the peer has ended, or an
-        error."""
+        """Handle a read that returned no data: the records contain none, the peer has ended its
+        direction, or TLS failed."""
         self._records = 0
         try:
             self._ssl._raise_ssl_error(self._ssl._ssl, result)
@@ -282,7 +283,8 @@ class Tls:
 
 
 def _pointer(data: Bytes) -> object:
-    """Return the argument for OpenSSL. Bytes are passed directly, at half the cost of a view."""
+    """Return `data` in a form that OpenSSL's functions accept. Bytes are passed unchanged, which
+    costs half as much as a view."""
     return data if isinstance(data, bytes) else ffi.from_buffer(data)
 
 
@@ -332,8 +334,8 @@ def _check_certificate(
 ) -> bool:
     """Check the peer's certificate, and store the result in the connection's `_Verdict`.
 
-    OpenSSL calls this once for each of its own objections (self-signed, dates, …). These are
-    ignored.
+    OpenSSL calls this once for each of its own objections (self-signed, dates, …). The objections
+    are ignored.
     """
     verdict: _Verdict = connection.get_app_data()
     if verdict.peer is None and verdict.error is None:

@@ -14,7 +14,8 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 MMAP_BYTES: Final = 4 * 1024 * 1024
-"""Size in bytes from which on each block is mapped separately, and unmapped when it is freed."""
+"""Blocks of at least this size, in bytes, are mapped separately, and unmapped when they are
+freed."""
 TRIM_BYTES: Final = 16 * 1024 * 1024
 """Most free memory at the end of the heap that the process keeps, in bytes."""
 

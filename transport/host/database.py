@@ -65,7 +65,7 @@ class Database:
         log: int = defaults.DATABASE_LOG,
     ) -> None:
         """`closed` is called when the database is closed. `log` is the size of the write-ahead log,
-        in bytes, from which on `tidy` copies the log into the file."""
+        in bytes, at which `tidy` copies the log into the file."""
         self._path = path
         self._most = log
         self._connection = connection
@@ -160,10 +160,11 @@ def connect(
     closed: Callable[[], None] | None = None,
     log: int = defaults.DATABASE_LOG,
 ) -> Database:
-    """Open a database with the settings of this project. `vfs` names the implementation of the
-    system calls that SQLite uses ("": the operating system's). `closed` is called when the database
-    is closed. `log` is the size of its write-ahead log, in bytes, from which on `tidy` copies the
-    log.
+    """Open a database with the settings of this project.
+
+    `vfs` names the implementation of the system calls that SQLite uses ("": the operating
+    system's). `closed` is called when the database is closed. `log` is the size of the write-ahead
+    log, in bytes, at which `tidy` copies the log into the file.
 
     Raises OSError if the disk fails, DatabaseDamaged if the file is not a valid database, and
     AlreadyLocked if another process uses it.

@@ -144,8 +144,9 @@ class Files(Protocol):
         ...
 
     def make_folder(self, path: Path, *, mode: int = 0o700) -> None:
-        """Create a folder, and its parents, if it does not exist. The folder is durable on return.
-        `mode` is that of the folder itself."""
+        """Create a folder and its missing parents, if the folder does not exist. It is durable on
+        return. `mode` applies to the folder itself; created parents get the default mode.
+        """
         ...
 
     def free_space(self, path: Path) -> int:
@@ -272,9 +273,9 @@ class Host(Protocol):
         ...
 
     def watch_loop(self, instrument: trio.abc.Instrument) -> AbstractContextManager[None]:
-        """Return a context manager, during which `instrument` is informed of every step of every
-        task in this trio run. In the simulator it does nothing, because steps take no simulated
-        time."""
+        """Return a context manager. While it is open, `instrument` is informed of every step of
+        every task in this trio run. In the simulator it does nothing, because steps take no
+        simulated time."""
         ...
 
     async def give_back_memory(self) -> None:

@@ -12,8 +12,8 @@ names)."""
 LONGEST_TTL_S: Final = 4500
 """Longest time for which this node caches the records of other hosts, in seconds."""
 GOODBYE_S: Final = 10.0
-"""Time for which a peer is remembered after its goodbye, in seconds (1 in RFC 6762, section 10.1).
-A peer that joins and leaves repeatedly is reported at most once in this time."""
+"""Time for which a peer is remembered after its goodbye, in seconds (RFC 6762, section 10.1,
+prescribes 1). A peer that joins and leaves repeatedly is reported at most once in this time."""
 FIRST_WAIT_S: Final = (0.02, 0.12)
 """Shortest and longest random delay before the first query and before a reply, in seconds (RFC
 6762, sections 5.2 and 6)."""
@@ -23,8 +23,8 @@ query (RFC 6762, section 5.2)."""
 REFRESH: Final = (0.80, 0.85, 0.90, 0.95)
 """Parts of a record's lifetime after which the record is queried again (RFC 6762, section 5.2)."""
 REFRESH_SPREAD: Final = 0.02
-"""Largest random addition to these parts, so that not all hosts query at once (RFC 6762, section
-5.2)."""
+"""Largest random addition to the parts in `REFRESH`, so that not all hosts query at once (RFC 6762,
+section 5.2)."""
 ANSWER_S: Final = 1.0
 """Shortest time between two equal replies on an interface, in seconds (RFC 6762, section 6)."""
 ANNOUNCEMENTS: Final = (0.0, 1.0)

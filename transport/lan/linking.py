@@ -18,8 +18,8 @@ from .mdns import LanDiscovery
 
 
 class Neighbourhood:
-    """Finder of members of the same swarm on the local network, which it links directly.
-    `found(peer, ip)` is called for each. `lan` is the running discovery, or None."""
+    """Finder of members of the same swarm on the local network. It makes a direct link to each
+    member, and calls `found(peer, ip)`. `lan` is the running discovery, or None."""
 
     def __init__(
         self, host: Host, endpoint: Endpoint, found: Callable[[PeerId, str], None]

@@ -3,7 +3,7 @@ pings. No I/O.
 
 See docs/spec/lane.md, section 5. A link may have several connections at once. This side sends its
 counted frames on only one of them, the outbox's `carrier`. Frames of the peer may arrive on any of
-them, and each connection counts and acknowledges its own.
+them. A frame is counted and acknowledged on the connection on which it arrived.
 """
 
 from collections import deque
@@ -108,8 +108,8 @@ class LaneConnection:
 
     @property
     def ack_due(self) -> bool:
-        """Whether an acknowledgement is due, which is sent in a frame of its own if there is no
-        other frame."""
+        """Whether enough received frames are unacknowledged to send an acknowledgement now, in a
+        frame of its own if necessary."""
         return self.unreported >= ACK_FRAMES or self.unreported_bytes >= ACK_BYTES
 
     @property
@@ -258,9 +258,9 @@ class LaneConnection:
         self._hinted = False
 
     def forgive(self, now: float) -> bool:
-        """Exclude the time for which this node's event loop was blocked from the peer's silence,
-        because bytes of the peer may be waiting unread. A late tick reveals such a time. Return
-        whether it was so long that the machine may have slept."""
+        """Check whether this tick is late, that is, whether this node's event loop was blocked.
+        Such a time does not count as silence of the peer, because the peer's bytes may be waiting
+        unread. Return whether the tick is so late that the machine may have slept."""
         late = now - self._ticked
         if late > STALL_S:
             self.heard = min(now, self.heard + late)
@@ -309,8 +309,8 @@ class LaneConnection:
         return now >= sent + max(self._silent_s - self._least_idle_s, self._look())
 
     def is_outrun(self, other: "LaneConnection") -> bool:
-        """Return whether a ping on this connection is unanswered, while the other connection has
-        received something since."""
+        """Return whether a ping on this connection is unanswered, although something has arrived on
+        `other` since the ping was sent."""
         sent = self._ping_sent
         return sent is not None and other.heard > max(sent, self.heard)
 

@@ -66,7 +66,7 @@ BULK: Final = int(Priority.BULK)
 
 
 class Fault(Exception):
-    """A protocol error of a peer, inside protocol code. `Lane` and libp2p's `Session` catch it and
+    """A protocol error of a peer, inside protocol code. `Lane` and `Libp2pConnection` catch it and
     end the connection with its code, so their callers never see it. `code` is a fixed word from
     docs/spec/lane.md or libp2p.md."""
 
@@ -124,7 +124,8 @@ class Cutter:
         """Return how many bytes of `data` complete the incomplete frame, or -1 if it stays
         incomplete.
 
-        Only these bytes are joined to it, so that the rest of a large read is split without a copy.
+        Only these bytes are copied to the incomplete frame, so that the rest of a large read is
+        split without a copy.
         """
         begun = len(self._rest)
         prefix = self._rest[:PREFIX_BYTES] + data[: max(0, PREFIX_BYTES - begun)]

@@ -76,8 +76,8 @@ class Allowance:
             self._left[priority] = max(0, left - size)
 
     def lend(self, priority: int, size: int) -> None:
-        """Exclude bytes of the last frame from the count. They are data that a relay forwards, and
-        are charged by the relay."""
+        """Exclude bytes of the last frame from the count, because the relay service charges the
+        data that it forwards."""
         self._sent[priority] -= size
         self._lent += size
 

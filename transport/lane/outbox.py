@@ -3,8 +3,8 @@
 See docs/spec/lane.md, sections 4 and 5. Frames of the most urgent of the three priorities are
 always sent first. Within one priority, messages are sent in the order in which they were queued,
 and fragments of messages alternate with those of streams. All are sent on one connection, the
-`carrier`. If another connection takes its place, the unacknowledged frames are sent again on that
-one, in their old order.
+`carrier`. When another connection becomes the carrier, the frames that are still unacknowledged are
+sent again on it, in their old order.
 """
 
 from collections import deque
@@ -30,8 +30,8 @@ def _is_awaited(item: "OutgoingMessage | QueuedFrame") -> bool:
 
 
 class OutCall:
-    """A call of this node, from its start to its reply. `context` and `deadline` belong to the code
-    that does the I/O."""
+    """A call of this node, from its start to its reply. `deadline` belongs to the code that does
+    the I/O."""
 
     __slots__ = ("answered", "deadline", "ident", "priority")
 
@@ -177,9 +177,9 @@ class Outbox:
         """Send counted frames on this connection from now on. None means that there is no
         connection.
 
-        Unacknowledged frames of the previous connection are sent again. The peer may receive them
-        on both. It recognizes duplicates by ids and offsets, and on each connection the order has
-        no gaps.
+        Unacknowledged frames of the previous connection are sent again, so that the peer may
+        receive a frame on both. The peer recognizes duplicates by ids and offsets, and on each
+        connection the order has no gaps.
         """
         if connection is self.carrier:
             return

@@ -67,8 +67,8 @@ again."""
 PACE: Final = 1.1
 """The sending rate, as a multiple of one window per round trip. It prevents bursts."""
 PACE_S: Final = 0.003
-"""How much may be sent at once, as the seconds in which that rate would allow as many bytes. It is
-small so that no bursts reach a modem's queue."""
+"""Largest burst, given as a time in seconds: as many bytes as the sending rate allows in this time.
+It is small so that no bursts reach a modem's queue."""
 PIECE_BYTES: Final = (4 * 1024, 64 * 1024)
 """Bounds on the size of a piece of bulk, in bytes: (smallest, largest)."""
 SAMPLES_PER_TRIP: Final = 4

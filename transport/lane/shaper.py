@@ -25,15 +25,17 @@ from ..rates import Bucket, Rate
 from .frame import Priority
 
 BURST_S: Final = 0.025
-"""Largest burst after a silence, as the seconds in which the cap would allow that many bytes. The
-shares allow as much again."""
+"""Largest burst after a silence, given as a time in seconds: as many bytes as the cap allows in
+this time. The shares allow as much again."""
 QUANTUM_S: Final = 0.005
-"""Smallest amount for which a writer is woken, and how much it may send at a time while others
-wait, as the seconds in which its rate would allow that many bytes."""
+"""Smallest amount of bytes for which a waiting writer is woken, and largest amount that it may send
+at a time while others wait. It is given as a time in seconds: as many bytes as the writer's rate
+allows in this time."""
 PACKET_BYTES: Final = 1500
-"""Lower bound of that amount, in bytes."""
+"""Lower bound of the amount that `QUANTUM_S` gives, in bytes, and of a cap, in bytes per second."""
 HUNGRY_S: Final = 0.05
-"""After a traffic class was refused, no less urgent one may borrow for this time, in seconds."""
+"""Time after the refusal of a traffic class during which no less urgent class may borrow, in
+seconds."""
 LATE_S: Final = 0.05
 """How late a waiting writer may retry before it loses its place in the queue, in seconds."""
 
@@ -92,7 +94,8 @@ class Caps:
 
 
 def _bucket(rate: float, now: float, least: float = PACKET_BYTES) -> Bucket:
-    """Return a full bucket of bytes. `rate` is in bytes per second, `least` its smallest size."""
+    """Return a full bucket of bytes. `rate` is in bytes per second, and `least` is the smallest
+    capacity of the bucket in bytes."""
     return Bucket(Rate(max(rate * BURST_S, least), rate), now)
 
 

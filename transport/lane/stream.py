@@ -25,7 +25,7 @@ class QueuedFrame(NamedTuple):
 
 
 class Context(Protocol):
-    """The shell's part of a stream, with the tasks that wait for it."""
+    """The object that does the I/O of a stream. It wakes the tasks that wait for the stream."""
 
     def wake(self) -> None: ...
 

@@ -21,9 +21,9 @@ def answer_libp2p(
 ) -> Libp2pResponder:
     """Register a responder for libp2p programs at `endpoint`, and return it.
 
-    It relays between these programs within the limits of `relay`; None means that it does not
-    relay. They may call the methods in `published`. The handlers of these must be cheap, because
-    every libp2p program is a stranger.
+    The responder relays between libp2p programs within the limits of `relay`; None means that it
+    does not relay. The programs may call the methods in `published`. The handlers of these methods
+    must be cheap, because every libp2p program is a stranger.
     """
 
     def addresses() -> list[Address]:

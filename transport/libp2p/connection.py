@@ -30,7 +30,7 @@ class Libp2pConnection:
     It runs until the peer ends the connection, a limit is exceeded, or the connection is idle.
     `paces` are the rate limiters that received bytes are charged to. `relayed` says that `pipe` is
     itself a circuit. `code` is the reason of the end (docs/spec/libp2p.md); None while the
-    connection runs. `calls` and `circuits` count those that are open.
+    connection runs. `calls` and `circuits` are the numbers of open calls and circuits.
     """
 
     def __init__(

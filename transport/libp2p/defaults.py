@@ -52,7 +52,7 @@ UNSENT_BYTES: Final = 256 * KIB
 """Unsent bytes of a connection above which its streams wait. With twice as many, the connection
 stops reading."""
 UNSENT_S: Final = 30.0
-"""Seconds after which a connection is closed if the peer accepts no bytes that wait for it."""
+"""Seconds after which a connection is closed if bytes wait to be sent and the peer accepts none."""
 PING_S: Final = 15.0
 SILENT_S: Final = 40.0
 """A connection that stays open for a reservation is pinged after `PING_S` seconds of silence, and

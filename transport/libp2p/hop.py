@@ -106,7 +106,7 @@ class HopService:
         return CircuitLimit(int(self._book.limits.stranger_s), self._limits.circuit_bytes)
 
     async def _connect(self, connection: Libp2pConnection, stream: MuxStream, peer: str) -> None:
-        """Serve CONNECT: open a circuit in the book, and carry it."""
+        """Serve CONNECT: open a circuit in the book, and copy its bytes until it ends."""
         circuit = self._book.open_circuit(_asker(connection), _NAME + peer, self._host.now())
         if isinstance(circuit, str):
             await stream.send(wire.hop_status(_STATUS.get(circuit, wire.PERMISSION_DENIED)))

@@ -1,4 +1,4 @@
-"""The message of identify (libp2p specification, `identify/README.md`)."""
+"""Message of libp2p's identify protocol (libp2p specification, `identify/README.md`)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -21,7 +21,7 @@ def identify_answer(
 ) -> bytes:
     """Encode this node's identity, addresses and protocols, with a length prefix.
 
-    `observed` is the address at which this node sees the peer; None if it has none.
+    `observed` is the address at which this node sees the peer; None on a circuit.
     """
     message = package().Identify(
         public_key=encode_key(public_key),

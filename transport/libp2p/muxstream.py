@@ -167,7 +167,7 @@ class MuxStream:
             await self._changed.park()
 
     def put_back(self, data: bytes) -> None:
-        """Insert bytes that were read too early before the unread ones."""
+        """Put back bytes that were read too early. They are read again before all other bytes."""
         self._early = data + self._early
 
     def wake(self) -> None:

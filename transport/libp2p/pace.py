@@ -1,4 +1,5 @@
-"""Rate limiter for reading, so that processing a peer's bytes uses a limited part of this node."""
+"""Rate limiter for reading, so that processing a peer's bytes takes only a part of this node's
+time."""
 
 import math
 

@@ -73,8 +73,8 @@ def encode_peer(peer: str) -> bytes:
 
 
 def decode_peer(data: bytes) -> str:
-    """Return a peer id, given in its binary form, as text. Raises Fault (`bad-message`) if it is
-    none."""
+    """Return a peer id, given in its binary form, as text. Raises Fault (`bad-message`) if `data`
+    is not a peer id."""
     if not data or len(data) > defaults.PEER_ID_BYTES:
         raise Fault("bad-message")
     peer: str = package().ID(data).to_base58()

@@ -13,7 +13,10 @@ from ..lane.outbox import OutCall
 
 
 class Callers:
-    """Calls of one link that wait for a reply, which wakes the calling task directly."""
+    """Calls of one link that wait for a reply.
+
+    A reply wakes the task that made the call directly.
+    """
 
     def __init__(
         self,
@@ -26,9 +29,9 @@ class Callers:
     ) -> None:
         """`backlog` is the number of queued bytes above which new calls wait.
 
-        `alarm(at)` schedules a call of `expire`. A caller that gives up queues a message for the
-        peer, and `gave_up` is called then. `ended` returns the error with which the link has ended,
-        or None.
+        `alarm(at)` schedules a call of `expire`. `gave_up` is called when a caller has given up and
+        a message that tells this to the peer is queued. `ended` returns the error with which the
+        link has ended, or None.
         """
         self.waiting: dict[OutCall, trio.lowlevel.Task] = {}
         self._lane = lane

@@ -14,8 +14,8 @@ class Call:
     """A call or post of a peer. `header` is decoded and limited in size, but its values are
     untrusted.
 
-    `payload` may be a slice of the receive buffer. A handler must copy what it needs after it
-    returns.
+    `payload` may be a slice of the receive buffer. A handler must copy the parts that are still
+    needed after it returns.
     """
 
     peer: PeerId

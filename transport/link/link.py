@@ -41,10 +41,9 @@ class LinkOwner(Protocol):
     """Part of the registry of links (`Links`) that a link uses."""
 
     async def rescue(self, link: "Link") -> str | None:
-        """Search for a new path for a link that has lost all, until cancelled.
+        """Search for a new path for a link that has no path left, until cancelled.
 
-        A path is added by `Link.attach`, which may also be called from elsewhere. Returns a code if
-        the link must end at once.
+        The search adds a path by `Link.attach`. Returns a code if the link must end at once.
         """
         ...
 
@@ -54,8 +53,8 @@ class LinkOwner(Protocol):
         ...
 
     def is_watched(self, peer: PeerId) -> bool:
-        """Return whether a component waits for a sign of the peer, so that the link must not
-        `rest`."""
+        """Return whether a component waits to hear from the peer, so that the link must be pinged
+        at the usual rate (`Link.rest`)."""
         ...
 
     def expire_by(self, at: float) -> None:
@@ -386,11 +385,11 @@ class Link:
         self._paths.look()
 
     def rest(self, seconds: float) -> None:
-        """Set the seconds of silence until a ping. They apply while no component waits for the
+        """Set how many seconds of silence pass before a ping, while no component waits for the
         peer.
 
-        Use this for a peer that other nodes watch, and whose death they would report. 0 restores
-        the usual time.
+        Set a long time for a peer that other nodes watch, because they would report its death. 0
+        restores the usual time.
         """
         self._paths.rest(seconds)
 
@@ -421,13 +420,13 @@ class Link:
                 await self._changed.park()
 
     async def _doubt(self) -> None:
-        """Report that the link is in doubt.
+        """Report that the link is in doubt, at a time that depends on the reason.
 
-        If the link has no path, the report is made at once. If there is a path but the peer is
-        silent, it waits until the silence is as long as the one after which other paths are
-        dropped, because relays are slow at times. If a relay has ended the circuit because its
-        time was over, the peer is most likely alive and a new circuit opens within a second;
-        the report waits that long.
+        If a relay has ended the last path because the circuit had reached its time limit, the
+        report waits `LAPSED_S` seconds: the peer is most likely alive, and a new circuit opens
+        within a second. If the link has no path for another reason, it is reported at once. If a
+        path is left but the peer is silent, the report waits until the silence has lasted
+        `Limits.silent_s` seconds, because relays are slow at times.
         """
         if not self._paths.missing:
             silence = self._host.now() - self._lane.heard

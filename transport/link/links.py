@@ -51,7 +51,7 @@ class Links:
         shared: Shared,
         rescue: Callable[[Link], Awaitable[str | None]],
     ) -> None:
-        """`rescue(link)` searches for a path of a link that has lost all (see
+        """`rescue(link)` searches for a new path for a link that has no path left (see
         `LinkOwner.rescue`)."""
         self.handlers = shared.handlers
         self.listeners = Listeners()

@@ -58,13 +58,15 @@ class LinkPath:
 
 
 def best(paths: Sequence[LinkPath], now: float, used: LinkPath | None = None) -> LinkPath | None:
-    """Return the path to send on: the best kind among the paths whose peer replies.
+    """Return the path to send on, or None if there is no path.
 
-    None if there is no path. TCP precedes UDP, which costs ten times the CPU, except on a long path
-    (see dial/longpaths.py). Among equal paths the newest is returned, because a peer that dials
-    again has lost its old paths. On the side that follows the peer's choice, it is the one that the
-    peer chose last. If the path in `used` gets no replies, another path replaces it only if
-    something arrived there more recently.
+    This is a path of the best kind among those whose peer replies. Of the same kind, TCP precedes
+    UDP, which costs ten times the CPU, except on a long path (dial/longpaths.py). Among paths that
+    are still equal, the newest is returned, because a peer that dials again has lost its old paths.
+    The listening side counts a path as newest if the peer has switched to it last.
+
+    `used` is the path in use. If it gets no replies, another path replaces it only if bytes have
+    arrived there more recently.
     """
     if len(paths) < 2:
         return paths[0] if paths else None

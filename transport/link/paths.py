@@ -59,7 +59,7 @@ class LinkPaths:
         self.heard = shared.host.now()
         self.silent = False  # whether the last path was dropped because it was silent
         self.broken = False  # whether the last path was closed by the other end
-        self.lapsed = False  # whether the last path was a circuit that its relay ended in time
+        self.lapsed = False  # whether the last path was a circuit that reached its time limit
         self.places: dict[str, tuple[int, int]] = {}
         """The IP addresses at which the peer was last seen on a path without a relay, in order of
         time, each with the peer's TCP and UDP port there (0 if unknown)."""
@@ -108,7 +108,8 @@ class LinkPaths:
 
     @property
     def udp_place(self) -> Place | None:
-        """The probable address of the peer's UDP port: where this side dialled its TCP port.
+        """The probable address of the peer's UDP port: the IP address at which this side dialled
+        the peer's TCP port, with the UDP port that the peer's hello names.
 
         None if this side did not dial the peer, if the path in use is not a TCP connection of the
         kinds loopback, LAN or direct, or if there is a UDP path already.
@@ -152,11 +153,8 @@ class LinkPaths:
     # Adding and dropping paths.
 
     def attach(self, secured: SecureStream, path_kind: PathKind) -> LinkPath:
-        """Add an authenticated path, and return it. If there are too many paths then, drop the
-        worst.
-
-        That one may be the new path.
-        """
+        """Add an authenticated path, and return it. If the link then has too many paths, drop the
+        worst one, which may be the new path."""
         now = self._host.now()
         # A loopback path has no modem that buffers: delay means a busy processor, not a queue.
         yielding = None if path_kind is PathKind.LOOPBACK else Yielding(now)

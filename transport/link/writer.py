@@ -123,9 +123,9 @@ class LaneWriter:
             self._busy = True
 
     def set_pace(self, seconds: float) -> None:
-        """Adapt `batch` to the seconds that the last one took to leave.
+        """Adapt `batch` to the number of seconds that the last batch took to leave.
 
-        Whatever the path's speed, a token of a generation then waits only briefly behind a batch.
+        A generated token then waits only briefly behind a batch, whatever the speed of the path.
         """
         fast, slow = defaults.BATCH_S
         if seconds < fast:

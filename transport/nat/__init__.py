@@ -4,6 +4,6 @@ Rooms: `portmap/` asks the router to forward ports to this node. `reach/` has pe
 node can be reached. `punch/` opens direct paths through the NATs of both sides (hole punching).
 
 The modules of this folder combine the results of the three rooms. `Whereabouts` gives the addresses
-at which this node can be reached. `Knowledge` gives the addresses that hole punching may use.
+at which this node can be reached. `NodeKnowledge` gives the addresses that hole punching may use.
 `Vouching` asks linked peers where they see another peer.
 """

@@ -35,7 +35,7 @@ class NodeKnowledge:
         # The tables below map a peer to its IP addresses, the latest last.
         # Addresses at which a relay or a linked peer sees the peer.
         self._vouched: dict[PeerId, dict[str, None]] = {}
-        # Those addresses that relays report at which this node has a reservation.
+        # The subset that was reported by relays at which this node has a reservation.
         self._by_own: dict[PeerId, dict[str, None]] = {}
         # Addresses at which the peer answered on the local network.
         self._found: dict[PeerId, dict[str, None]] = {}
@@ -43,7 +43,8 @@ class NodeKnowledge:
         self._latest: Place | None = None
 
     def vouch(self, peer: PeerId, seen: Vouched | None, relay: PeerId | None) -> None:
-        """Record where the node `relay` (a relay or a linked peer) sees `peer`. None is ignored.
+        """Record the address `seen` at which the node `relay` (a relay or a linked peer) sees
+        `peer`. Do nothing if `seen` is None.
 
         If the peer is seen at this node's own public address, both are behind the same router, and
         the peer's private addresses are in this node's network. Only a relay at which this node has

@@ -34,7 +34,8 @@ class Whereabouts:
 
         These are the public addresses on which it listens, the port that the router forwards, the
         addresses at which dial-backs arrived, and the addresses through relays. The best come
-        first. The list omits the IPv4 addresses of its interfaces at its TCP port.
+        first. The IPv4 addresses of this machine's own interfaces are left out if they have the
+        node's TCP port.
         """
         found: dict[Address, None] = {}
         peer, own = self._endpoint.peer, self._public()

@@ -263,9 +263,9 @@ class RelayBook:
     ) -> Circuit | str:
         """Open a circuit from `asker` to `target`. Return it, or the code with which it is refused.
 
-        The target needs a reservation, except if both peers are members and the target is linked
-        here. `visited` says that the target is such a member. It is asked later whether it accepts
-        the circuit.
+        The target needs a reservation, unless both peers are members and the target is linked to
+        this relay. Set `visited` if the target is such a linked member. The relay asks the target
+        later whether it accepts the circuit.
         """
         if (code := self._unwilling(asker.relayed)) is not None:
             return self._refuse(code)
@@ -355,8 +355,8 @@ class RelayBook:
         self._per_pair[circuit.source, circuit.target] += 1
 
     def _unwilling(self, relayed: bool) -> str | None:
-        """Return the code that refuses every request now, or every request of a relayed peer, or
-        None."""
+        """Return the code of a refusal that does not depend on the limits, or None: `not-a-relay`
+        if this node does not relay now, `relayed` if the peer is linked through another relay."""
         if not self.lends:
             return "not-a-relay"
         return "relayed" if relayed else None
@@ -403,9 +403,11 @@ class RelayBook:
         return False
 
     def _cut(self, among: Iterable[Circuit], since: float) -> bool:
-        """Close a stranger's circuit, or else that of the newest member, if newer than `since`.
+        """Close one circuit in `among` in favour of a peer that became a member at `since`.
 
-        Returns False if there is no such circuit in `among`.
+        A stranger's circuit is closed first. If there is none, the circuit of the newest member is
+        closed, provided that this member is newer than `since`. Returns False if no circuit was
+        closed.
         """
         last = max(
             among,
@@ -440,7 +442,8 @@ class RelayBook:
         """End a reservation without a circuit in favour of a member. Return whether there was one.
 
         A stranger's reservation ends first, then that of the newest member, if newer than the
-        asker. If `ip` is given, only a reservation is ended that makes this address fit.
+        asker. `ip`, if given, is the asker's address: only a reservation is ended without which one
+        from that address fits.
         """
         if asker.since is None:
             return False

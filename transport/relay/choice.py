@@ -16,7 +16,7 @@ from .defaults import BACKOFF_S, CANDIDATES, RELAY_ADDRESSES, RELAY_PORT
 
 # Codes of failures after which a relay is retried after the longest pause.
 _FOR_LONG: Final = frozenset({"not-a-relay", "unknown-method", "wrong-peer", "self"})
-# Codes of failures after which a relay is retried after a sixth of that or later.
+# Codes of failures after which a relay is retried after at least a sixth of the longest pause.
 _FOR_A_WHILE: Final = frozenset({"full", "subnet-full", "not-admitted", "revoked", "wrong-swarm"})
 
 
@@ -189,8 +189,8 @@ class KnownRelays:
 
 
 def _spread(candidates: Iterable[RelayCandidate], taken: set[str]) -> list[RelayCandidate]:
-    """Move candidates of a network that occurred before behind the others, and keep the order
-    else."""
+    """Move a candidate behind the others if one of its networks is in `taken` or belongs to an
+    earlier candidate. Otherwise the order stays."""
     first: list[RelayCandidate] = []
     second: list[RelayCandidate] = []
     seen = set(taken)

@@ -203,8 +203,8 @@ class RelayClient:
         return Reply()
 
     def _seen_elsewhere(self, call: Call) -> Reply | Refusal:
-        """Handle `relay.seen`, which only the relay of a circuit may send, about the circuit's
-        other end."""
+        """Handle `relay.seen`: store another address at which the relay of a circuit sees the
+        circuit's other end. Refuse the call if the caller is not the relay of such a circuit."""
         peer, link = call.header.get("peer"), self._endpoint.link(call.peer)
         circuits = list(self._circuits.items())
         known = [other for pipe, other in circuits if (pipe.relay, other) == (call.peer, peer)]
@@ -249,10 +249,11 @@ class RelayClient:
     # Arriving circuits.
 
     async def _on_accept(self, incoming: IncomingStream) -> None:
-        """Accept a circuit from a relay with a reservation, or one of a few from any other relay.
+        """Accept a circuit from a relay.
 
-        The latter serve peers in networks that allow only web traffic. Such a peer reaches a public
-        node only through a relay that the peer has chosen.
+        A relay at which this node has a reservation may bring many circuits, any other relay only a
+        few. Circuits through other relays serve peers in networks that allow only web traffic. Such
+        a peer reaches a public node only through a relay that the peer has chosen.
         """
         relay, stream = incoming.peer, incoming.stream
         stream.narrow(WINDOW_BYTES)

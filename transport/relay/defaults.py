@@ -30,7 +30,7 @@ GRAIN_BYTES: Final = 16 * KIB
 LEAST_GRAIN_BYTES: Final = 1400
 """Smallest grain, in bytes: about one packet."""
 CRUMBS: Final = 8
-"""Less than this fraction of a grain (1/8) is not worth moving."""
+"""A grain divided by this number is the smallest number of bytes that is worth moving."""
 DEAL_S: Final = 0.001
 """Shortest interval between distributions of tokens, in seconds."""
 PAUSE_S: Final = (0.005, 0.5)
@@ -50,7 +50,8 @@ class RelayLimits:
     """Limits of relaying, which begins once this node knows that other nodes reach it."""
 
     volunteer: bool = False
-    """Whether the node relays even before it knows that, because its owner wants it to."""
+    """Whether the node relays even before it knows that other nodes reach it, because its owner
+    wants it to."""
     rate: int = RATE
     """Bytes per second in all circuits and both directions together. 0 means never to relay."""
     reservation_s: float = RESERVATION_S
@@ -71,7 +72,8 @@ class RelayLimits:
     stranger_circuits: int = STRANGER_CIRCUITS
     """Largest number of concurrent circuits with a stranger at either end."""
     stranger_circuits_per_subnet: int = STRANGER_CIRCUITS_PER_SUBNET
-    """Largest number of such circuits opened from one /24 (IPv4) or /64 (IPv6)."""
+    """Largest number of circuits with a stranger at either end that are opened from one /24 (IPv4)
+    or /64 (IPv6)."""
     circuits_per_peer: int = CIRCUITS_PER_PEER
     """Largest number of concurrent circuits with the same peer at either end."""
     circuits_per_pair: int = CIRCUITS_PER_PAIR
@@ -85,14 +87,16 @@ STANDING_S: Final = 600.0
 AWAY_S: Final = 600.0
 """Seconds for which a peer may be away before its time starts over."""
 MEMBERS: Final = 256
-"""Largest number of peers whose time is counted. Later peers are not."""
+"""Largest number of peers for which it is counted how long they have been linked. Later peers stay
+strangers."""
 MEMBERS_PER_NETWORK: Final = 4
-"""Largest number of peers of one network whose time is counted. Later peers are not."""
+"""Largest number of peers of one network for which it is counted how long they have been linked.
+Later peers stay strangers."""
 
 # Opening circuits (openings.py).
 OPENING_RATE: Final = 8000
 """The rate (bytes per second) divided by this is the number of circuits that may open at once. The
-handshake and first messages of one are about 12 kB, and should take 2 s."""
+handshake and the first messages of one circuit are about 12 kB, and should take 2 s."""
 OPENINGS_LEAST: Final = 4
 """Number of circuits that may open at once even if the rate is small."""
 OPENING_BYTES: Final = 12_000
@@ -121,9 +125,9 @@ more are read."""
 FETCH_S: Final = 6.0
 """Seconds for which a relay tries to link to a peer that a member wants to reach through it."""
 FETCHES: Final = 8
-"""Largest number of concurrent attempts to do so."""
+"""Largest number of concurrent attempts to link to peers that members want to reach."""
 FETCHES_BY_ASKER: Final = (8, 0.1)
-"""Attempts for one member: largest burst, and rate per second."""
+"""Attempts to link to peers that one member wants to reach: largest burst, and rate per second."""
 FETCHES_OF_TARGET: Final = (2, 0.1)
 """Attempts to link to one peer for all members together: largest burst, and rate per second.
 Without this limit, a dead peer would be dialled again and again."""
@@ -175,4 +179,4 @@ handshake."""
 UNASKED: Final = 16
 """Largest number of open incoming circuits from relays without a reservation of this node."""
 UNASKED_PER_RELAY: Final = 8
-"""Largest number of open incoming circuits from one such relay."""
+"""Largest number of open incoming circuits from one relay without a reservation of this node."""

@@ -23,8 +23,8 @@ from ..peertasks import PeerTasks
 
 
 class Families:
-    """Dialer of a node's relays over the missing IP version. `book` returns the addresses of a
-    relay."""
+    """Dialer of relays over the IP version (IPv4 or IPv6) that their links do not use yet. `book`
+    returns the addresses of a relay."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Queue of circuits that wait to be opened. Only a few open at a time, and members come first.
 
-Most of what a circuit for hole punching carries are handshakes. If all handshakes began at once,
-each would get so little of a small rate that all would time out and begin again.
+A circuit for hole punching carries mostly handshakes. If all handshakes began at once, each would
+get so little of a small rate that all would time out and begin again.
 """
 
 from collections import Counter

@@ -1,12 +1,13 @@
 """Fair division of one rate among circuits. No I/O.
 
 This is a token bucket that distributes its tokens; one token is one byte. Tokens that are earned
-while circuits wait go to those circuits, one grain to each in turn. Other tokens go to a pool for
-the next circuit. A part of the pool is reserved for light circuits, which move little, because a
-token of a generation must not wait behind a transfer of weights. A light circuit is therefore
-served at once, heavy ones get equal parts, and no capacity is left unused. While a member waits,
-all strangers together get at most a quarter, however many they are. In t seconds, at most `rate` x
-t plus the burst leaves.
+while circuits wait go to those circuits, one grain to each in turn. A grain is the smallest number
+of bytes that is worth forwarding at once. Other tokens go to a pool for the next circuit.
+
+A part of the pool is reserved for light circuits, which move little, because generated text must
+not wait behind a transfer of weights. A light circuit is therefore served at once, heavy ones get
+equal parts, and no capacity is left unused. While a member waits, all strangers together get at
+most a quarter, however many they are. In t seconds, at most `rate` x t plus the burst leaves.
 """
 
 from collections import deque
@@ -44,7 +45,7 @@ class Share:
         return self._pacer.room(self, now)
 
     def spend(self, size: int) -> None:
-        """Charge bytes that were moved to this share."""
+        """Charge this share for `size` bytes that were moved."""
         self._pacer.spend(self, size)
 
     def pause(self) -> float:
@@ -160,8 +161,8 @@ class RelayPacer:
         return max(MEMBERS_PART, members / (members + len(self._strangers)))
 
     def _deal(self, now: float) -> None:
-        """Distribute the tokens earned since the last call, as many as the bucket has capacity
-        for."""
+        """Distribute the tokens earned since the last call. Tokens beyond the capacity of the
+        bucket are lost."""
         elapsed = now - self._earned
         if elapsed < DEAL_S:
             return

@@ -1,9 +1,9 @@
 """Relay service for peers with a link to this node (docs/spec/relay.md).
 
-With the post `relay.lends`, this node tells its peers that it relays. A peer makes a reservation
-with the call `relay.reserve`. To reach that peer, another one opens the stream `relay.connect` to
-this node. This node then opens the stream `relay.accept` to the first peer, and copies bytes in
-both directions, within the limits of the book and no faster than the slower side reads.
+With the post `relay.lends`, this node tells its peers that it relays. Peer A makes a reservation
+with the call `relay.reserve`. To reach A, peer B opens the stream `relay.connect` to this node.
+This node then opens the stream `relay.accept` to A, and copies bytes in both directions, within the
+limits of the book and no faster than the slower side reads.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,9 +47,9 @@ class RelayService:
     """Relay between peers that have links to this node. It needs no task of its own.
 
     `member` returns the time at which a peer became a member. By default, every peer of a private
-    group is a member. In an open swarm, a peer is one after it has been linked here for a while
-    (standing.py). `fetch(peer)` tries to make a direct link to a peer that a member wants to reach
-    through this node.
+    group is a member. In an open swarm, a peer becomes a member when it has been linked here for a
+    while (standing.py). `fetch(peer)` tries to make a direct link to a peer that a member wants to
+    reach through this node.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class RelayService:
     # Circuits.
 
     async def _on_connect(self, incoming: IncomingStream) -> None:
-        """Serve a stream `relay.connect`: open a circuit from the peer to the target, and carry
-        it."""
+        """Serve a stream `relay.connect`: open a circuit from the peer to the target, and copy its
+        bytes until it ends."""
         near = incoming.stream
         near.narrow(WINDOW_BYTES)
         near.lend()

@@ -26,7 +26,8 @@ class Vouched(NamedTuple):
 
 
 def seen_at(link: Link) -> Vouched:
-    """Return where this node itself sees the peer of a link. `ip` is "" if the link is relayed.
+    """Return the address at which this node itself sees the peer of a link. Its `ip` is "" if the
+    link is relayed.
 
     The result includes the last address of the other IP version, even if that path has ended.
     """
@@ -64,7 +65,7 @@ def read_vouched(value: object, voucher: str) -> Vouched | None:
 
 
 def _believed(ip: str, voucher: str) -> str | None:
-    """Return an address in canonical form if it is no nearer to this node than the voucher, or
-    None."""
+    """Return `ip` in canonical form, or None if the voucher's statement about it is not trusted: if
+    the address must not be dialled, or is nearer to this node than the voucher's own address."""
     nearness = nearness_of(ip)
     return None if nearness is None or nearness > nearness_at(voucher) else plain_ip(ip)

@@ -27,8 +27,8 @@ from ..relay.vouch import Vouched
 class _Opening:
     """The opening of one circuit to a peer through one relay, shared by all tasks that dial it.
 
-    `waiting` counts these tasks. `begun` says whether the opening has had its turn at the relay.
-    `result` is None until it has ended.
+    `waiting` counts these tasks. `begun` is False while other openings at the same relay must end
+    first. `result` is None until the opening has ended.
     """
 
     done: trio.Event = field(default_factory=trio.Event)
@@ -54,9 +54,10 @@ class Circuits:
     """Dialer and acceptor of one node's circuits.
 
     `relays` dials through relays of this project, and `foreign` through relays of libp2p. Only a
-    few circuits may be opening at the same time through one relay. An opening that has begun is
-    completed even if the task that wanted it has given up, because a relay lends little and an
-    abandoned handshake wastes it. It is cancelled only if another path carries the link by then.
+    few circuits may be opening at the same time through one relay. An opening that has begun
+    continues even if all tasks that wanted it have given up, unless another path carries the link
+    by then. The reason is that relays have little capacity, and that an abandoned handshake wastes
+    it.
     """
 
     def __init__(
@@ -148,8 +149,8 @@ class Circuits:
         return link
 
     async def _dial_foreign(self, relay: Address, peer: PeerId) -> Link:
-        """Open a circuit through a relay that does not speak this project's protocol, but maybe
-        libp2p's."""
+        """Open a circuit through a relay that does not speak this project's protocol, because it
+        may be a libp2p relay."""
         with trio.move_on_after(defaults.CLIMB_S):
             with self._endpoint.aim.at(relay):
                 pipe = await self._foreign.dial(relay.through(peer))

@@ -200,9 +200,10 @@ class Dialer:
         """Return the link to a peer. Dials if there is none.
 
         The link is returned as soon as one address works; better paths are then found in the
-        background. If there are no `addresses`, those in the book are used. Links that serve only
-        the upkeep of the network are not `needed`: they may stay relayed if only a birthday search
-        would find a direct path. Raises DialFailed if no address works within `timeout` seconds.
+        background. If there are no `addresses`, those in the book are used. Pass `needed=False` for
+        a link that serves only the upkeep of the network. Such a link may stay relayed if only a
+        birthday search (many probes from and to random ports) would find a direct path. Raises
+        DialFailed if no address works within `timeout` seconds.
         """
         if not needed:
             link = await self._connect(peer, addresses, timeout)
@@ -378,8 +379,8 @@ class Dialer:
     async def link_relay(self, relay: Address, others: Sequence[Address]) -> None:
         """Make a direct link to a relay, by the given addresses or those in the book.
 
-        If both ends have IPv4 and IPv6, there is a path over each in the end. Raises DialFailed if
-        no address works.
+        If both ends have IPv4 and IPv6, the link gets a path over each of them. Raises DialFailed
+        if no address works.
         """
         if relay.peer is None or not self._tasks.running:
             return
@@ -497,8 +498,8 @@ class Dialer:
         return [ip for ip in (seen.ip, seen.other) if ip]
 
     def _relays_changed(self) -> None:
-        """Dial the relays with a reservation over their other IP version, and report new
-        addresses."""
+        """Dial each relay at which this node has a reservation over the IP version that is not in
+        use yet. Report new addresses."""
         for held in self.relays.relays:
             address = self.relays.address(held.relay)
             if address is not None:

@@ -20,7 +20,8 @@ neither. This implementation differs in four points:
 
 If more than `LOSS_SHARE` of a round trip's packets are lost, the rate is reduced (BBRv2).
 
-`Pacer` spaces packets at the rate of this control, in bursts worth a wake-up each.
+`Pacer` spaces packets at this rate. It sends them in bursts that are large enough to be worth a
+wake-up of the sender.
 """
 
 from collections import deque
@@ -109,8 +110,9 @@ class DelayControl(QuicCongestionControl):
         return rate * _GAIN[self.phase]
 
     def nothing_more(self) -> None:
-        """Record that the sender has no more data at present. Lower delivery rates that are
-        measured until then are ignored, because the sender is their cause."""
+        """Record that the sender has no more data at present. Until the bytes in flight are
+        delivered, measurements that are lower than the present rate are ignored, because the lack
+        of data causes them."""
         self._limited_until = max(self._delivered + self.bytes_in_flight, 1)
 
     # Callbacks of aioquic.
@@ -355,7 +357,8 @@ class Pacer:
         self._before = self._bucket
 
     def settle(self, sent: int) -> None:
-        """Charge the bytes that count. Packets with only acknowledgements do not count."""
+        """Charge the `sent` bytes of the packets that were just built, instead of the estimates of
+        `update_after_send`. Packets with only acknowledgements are not charged."""
         self._bucket = self._before - sent
 
     def next_send_time(self, now: float) -> float | None:

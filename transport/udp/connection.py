@@ -169,10 +169,10 @@ class UdpConnection(QuicConnection):
         self.connect(Via(place, socket), now)
 
     def release(self) -> None:
-        """Drop the state of a connection that has ended, except what it last measured.
+        """Drop the state of a connection that has ended, except its last measurements.
 
-        aioquic's bound methods hold the connection, so that some 240 objects would wait for a full
-        garbage collection.
+        aioquic stores bound methods that refer to the connection. Because of these cycles, some 240
+        objects would otherwise stay in memory until a full garbage collection.
         """
         vars(self)["_QuicConnection__frame_handlers"] = {}
         self._loss._send_probe = _nothing
@@ -251,7 +251,7 @@ class UdpConnection(QuicConnection):
         self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
     ) -> None:
         """Extend the stream's window by the bytes that have been read, once these are a quarter of
-        it."""
+        the window."""
         if self.window.owes(stream.max_stream_data_local):
             stream.max_stream_data_local = self.window.grant(self._now, self.rtt)
         if stream.max_stream_data_local_sent == stream.max_stream_data_local:

@@ -178,8 +178,8 @@ class Connections:
     def _repeat(self, entry: _Entry, place: Place, socket: Datagrams) -> None:
         """Send the last packet of an ended connection again, because the peer has missed it.
 
-        Replies get ever rarer, and never have more bytes than the peer sent (RFC 9000, section
-        10.2.1).
+        Replies become rarer and rarer, and never have more bytes than the peer sent (RFC 9000,
+        section 10.2.1).
         """
         entry.asked += 1
         if entry.last_words and entry.asked & entry.asked - 1 == 0 and entry.connection.began:

@@ -52,7 +52,7 @@ KEY_PACKETS: Final = 1 << 22
 UNSENT_S: Final = 0.02
 UNSENT_BYTES: Final = (8 * KIB, 128 * KIB)
 """Bytes that are accepted before they can be sent: as many as the path delivers in `UNSENT_S`
-seconds, but at least the first and at most the second of these."""
+seconds, but at least the first and at most the second value of `UNSENT_BYTES`."""
 ACK_S: Final = (0.001, 0.005)
 ACK_SHARE: Final = 1 / 8
 """Longest delay of an acknowledgement: this part of a round trip, but at least the first and at
@@ -78,12 +78,13 @@ GROWTH: Final = 1.25
 rate of the path, and the startup phase ends."""
 FULL_ROUNDS: Final = 3
 RATE_ROUNDS: Final = 10
-"""Number of the latest round trips of which the highest delivery rate counts."""
+"""Number of latest round trips whose highest delivery rate counts as the rate of the path."""
 CRUISE_ROUNDS: Final = 6
 CRUISE_S: Final = 0.06
-"""A probe for more bandwidth begins after at least this many round trips and seconds."""
+"""A probe for more bandwidth begins after at least `CRUISE_ROUNDS` round trips and `CRUISE_S`
+seconds."""
 QUEUE_S: Final = 0.025
-"""Longest queue that such a probe may build, in seconds of delay."""
+"""Longest queue that a probe for more bandwidth may build, in seconds of delay."""
 SLACK_S: Final = 0.01
 SLACK_BYTES: Final = 128 * KIB
 """Bytes in flight beyond those that the path holds: what it delivers in `SLACK_S` seconds, but at
@@ -94,7 +95,7 @@ flow is draining the queue."""
 BASE_AGE_S: Final = 10.0
 """Age of the shortest round trip, in seconds, at which it is measured again."""
 BASE_PROBE_S: Final = 0.2
-"""Shortest duration of such a measurement, in seconds."""
+"""Shortest duration of a measurement of the shortest round trip, in seconds."""
 BASE_NOISE_S: Final = 0.001
 """A round trip that is at most this much longer than the shortest one, in seconds, confirms it."""
 JOIN_S: Final = 0.005
@@ -122,8 +123,8 @@ class UdpLimits:
     above."""
 
     window_bytes: int = WINDOW_BYTES
-    """Window of an authenticated connection, in bytes. It bounds the unread bytes, in order or
-    not."""
+    """Window of an authenticated connection, in bytes. It bounds the unread bytes, including those
+    that arrived out of order."""
     stranger_window_bytes: int = STRANGER_WINDOW_BYTES
     """Window until the other end is authenticated, in bytes. It is small because a single received
     byte at the end of a window costs the memory of the whole window, and a handshake needs
@@ -143,7 +144,8 @@ class UdpLimits:
     idle_s: float = IDLE_S
     """Seconds without a packet after which a connection is lost."""
     retry_above: int = RETRY_ABOVE
-    """Number of half-open connections from which on a new client must prove its address."""
+    """If there are at least this many half-open connections, a new client must prove its
+    address."""
     unproven_per_s: float = UNPROVEN_PER_S
     """First packets per second above which further clients must prove their addresses. The bound on
     half-open connections does not suffice: a forged first packet costs 0.2 ms, but leaves no

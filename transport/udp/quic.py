@@ -61,7 +61,7 @@ class QuicByteStream:
 
     @property
     def kept(self) -> int:
-        """Number of unread bytes, in order or not."""
+        """Number of unread bytes, including those that arrived out of order."""
         return len(self._arrived) + self.connection.kept
 
     def trust(self) -> None:

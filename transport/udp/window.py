@@ -71,6 +71,6 @@ class Window:
         return self.limit
 
     def close(self) -> None:
-        """Give the memory by which the window has grown back to the common budget."""
+        """Return to the common budget the memory by which the window has grown."""
         self._extra.give_back(max(0, self.bytes - self._limits.window_bytes))
         self.bytes = min(self.bytes, self._limits.window_bytes)

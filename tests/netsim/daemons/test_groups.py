@@ -13,10 +13,9 @@ from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.node.invite import decode
-from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.group.facts import revocation_fact, revocation_key
 from shoal.state.membership.record import ShardRecord
-from shoal.state.views.jobs import Job, JobState, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.transport.identity import PeerId, public_key_of
 
 Body = Callable[[World], Awaitable[Any]]

@@ -14,14 +14,13 @@ from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
-from shoal.state.claims.rule import claim_fact, new_claim
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import ModelName, ShardRecord
-from shoal.state.views.jobs import Job, JobState, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.defaults import USAGE_PACE
 from shoal.tasks.jobs.defaults import INLINE_BYTES
-from shoal.tasks.jobs.outcome import JobOutcome, pack_outcome, read_outcome
 from shoal.tasks.jobs.prompt import PromptSpec, pack_spec
+from shoal.tasks.jobs.results import JobOutcome, pack_outcome, read_outcome
 from shoal.tasks.usage.metering import Use
 from shoal.transport.identity import Identity
 

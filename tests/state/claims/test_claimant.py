@@ -6,12 +6,20 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, patience
-from shoal.state.claims.rule import Claim, claim_fact, claim_hash, new_claim
-from shoal.state.claims.shares import WorkerRing
+from shoal.state.claims.claimant import Claimant, WorkerRing, patience
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import Job, Jobs, JobState, job_fact, job_id
+from shoal.state.views.jobs import (
+    Claim,
+    Job,
+    Jobs,
+    JobState,
+    claim_fact,
+    claim_hash,
+    job_fact,
+    job_id,
+    new_claim,
+)
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]

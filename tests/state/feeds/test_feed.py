@@ -8,9 +8,8 @@ import pytest
 from shoal.state import defaults
 from shoal.state.errors import BadEntry
 from shoal.state.feeds import feed as module
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import FORKED, NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
-from shoal.state.feeds.feed import EntryOutcome, EntryVerdict, Feed
+from shoal.state.feeds.feed import Document, EntryOutcome, EntryVerdict, Feed, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.transport.identity import Identity
 

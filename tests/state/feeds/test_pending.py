@@ -5,10 +5,9 @@ from random import Random
 import pytest
 
 from shoal.state import defaults
-from shoal.state.feeds.changes import Drop, FeedCut, Forget, Put, Work
 from shoal.state.feeds.entry import Proof
 from shoal.state.feeds.pending import PendingChanges
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
 
 from ..chains import chain, identity, name, sealed
 from .test_store import Place

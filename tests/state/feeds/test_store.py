@@ -15,10 +15,9 @@ from shoal.netsim.disk.mount import Mount, Operation, replay
 from shoal.state.errors import BadOrder, FeedDamaged
 from shoal.state.feeds import store as store_file
 from shoal.state.feeds import stored as stored_file
-from shoal.state.feeds.changes import Drop, FeedCut, Forget, Put, Work
 from shoal.state.feeds.entry import FORKED, Proof
 from shoal.state.feeds.kinds import KINDS
-from shoal.state.feeds.store import Store
+from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
 from shoal.state.feeds.stored import StoredFeed
 from shoal.transport.errors import DatabaseDamaged, HostError
 from shoal.transport.host.real import RealHost

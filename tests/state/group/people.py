@@ -21,9 +21,8 @@ from shoal.state.group.facts import (
     revocation_fact,
     revocation_key,
 )
-from shoal.state.group.group import Group
+from shoal.state.group.group import Group, Secrets
 from shoal.state.group.sealing import box_of
-from shoal.state.group.secrets import Secrets
 from shoal.state.group.upkeep import Upkeep
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import FakeNetwork, FakeNode, Writer

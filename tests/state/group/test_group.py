@@ -21,9 +21,9 @@ from shoal.state.group.facts import (
     revocation_fact,
     revocation_key,
 )
+from shoal.state.group.group import Mark
 from shoal.state.group.rule import Order
 from shoal.state.group.sealing import mark_of, seal_secret
-from shoal.state.group.secrets import Mark
 from shoal.state.replication.ends import Ends
 from shoal.state.replication.replica import Replica
 from shoal.transport.identity import peer_id_of

@@ -10,8 +10,8 @@ import trio
 
 from shoal.state import defaults
 from shoal.state.errors import FeedFull, GroupRefused
+from shoal.state.feeds.committer import KeptArchive
 from shoal.state.feeds.digest import Plot
-from shoal.state.feeds.diskarchive import KeptArchive
 from shoal.state.group.facts import (
     GROUP,
     KEY,
@@ -23,9 +23,8 @@ from shoal.state.group.facts import (
     key_fact,
     key_key,
 )
-from shoal.state.group.group import Group
+from shoal.state.group.group import Group, Secrets
 from shoal.state.group.sealing import box_of, seal_secret
-from shoal.state.group.secrets import Secrets
 from shoal.state.group.upkeep import Upkeep
 from shoal.transport.handshake.hello import INVITATION, Admitted
 from shoal.transport.identity import Identity

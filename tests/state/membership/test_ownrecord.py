@@ -12,7 +12,6 @@ from shoal.transport.address import Address
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity
 
-
 ME = Identity.from_seed(bytes(32))
 WHERE = (str(Address("1.2.3.4", 4001, ME.peer)),)
 

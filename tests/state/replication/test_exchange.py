@@ -12,9 +12,20 @@ from shoal.state.feeds.digest import HASH_BYTES, bucket_of
 from shoal.state.feeds.entry import FORKED, Entry, Head
 from shoal.state.feeds.kinds import all_parts
 from shoal.state.replication.exchange import FeedExchange
-from shoal.state.replication.gossip import Compare, Heads, HeadsQuestion, Pulled, Told, encode_heads
+from shoal.state.replication.gossip import (
+    DIGEST,
+    HAVE,
+    HEADS,
+    NEWS,
+    PULL,
+    Compare,
+    Heads,
+    HeadsQuestion,
+    Pulled,
+    Told,
+    encode_heads,
+)
 from shoal.state.replication.interest import Interest
-from shoal.state.replication.network import DIGEST, HAVE, HEADS, NEWS, PULL
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.transport.identity import PeerId
 from tests.state.fake_feeds import MEMBER, FakeNetwork, FakeNode, Writer, at_once, facts_of, link

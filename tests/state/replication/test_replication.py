@@ -16,8 +16,7 @@ from trio.testing import MockClock
 from shoal.state import defaults
 from shoal.state.errors import BadMessage
 from shoal.state.feeds.archive import MemoryArchive
-from shoal.state.replication.gossip import Pulled
-from shoal.state.replication.network import DIGEST, HAVE, HEADS, NEWS, PULL
+from shoal.state.replication.gossip import DIGEST, HAVE, HEADS, NEWS, PULL, Pulled
 from shoal.state.replication.replica import Replica
 from shoal.state.replication.replication import Replication
 from shoal.state.replication.vouches import VOUCHES, write_vouches

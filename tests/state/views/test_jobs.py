@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims.rule import Claim, claim_fact, claim_hash, new_claim
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.jobs import KNOWN, Job, Jobs, JobStanding, JobState, job_fact, job_id
+from shoal.state.views.jobs import (
+    KNOWN,
+    Claim,
+    Job,
+    Jobs,
+    JobStanding,
+    JobState,
+    claim_fact,
+    claim_hash,
+    job_fact,
+    job_id,
+    new_claim,
+)
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 9)]

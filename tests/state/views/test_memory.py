@@ -11,8 +11,8 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import FeedName
+from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.views.jobs import job_id
 from shoal.state.views.views import Views

@@ -10,8 +10,7 @@ import trio.testing
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.views.fact import read_whole
-from shoal.state.views.view import Change, View, Watch
+from shoal.state.views.view import Change, View, Watch, read_whole
 from shoal.transport.identity import PeerId
 
 

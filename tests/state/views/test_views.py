@@ -7,14 +7,12 @@ import msgpack
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.feeds.document import Document, snapshot
 from shoal.state.feeds.entry import NO_PARENT, Entry, FeedName, Proof, client_of, seal_entry
-from shoal.state.feeds.feed import EntryOutcome, Feed
+from shoal.state.feeds.feed import Document, EntryOutcome, Feed, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.writer import FeedWriter
 from shoal.state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
-from shoal.state.views.jobs import Job, JobState, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.state.views.members import ABOUT, CAPACITY, capacity_fact
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key

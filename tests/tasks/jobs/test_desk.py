@@ -12,15 +12,13 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.state import defaults as state_defaults
-from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.views.jobs import Job, JobState, job_fact, job_id
+from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
+from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.errors import BadSpec, JobError
-from shoal.tasks.jobs.local import JobNode
-from shoal.tasks.jobs.outcome import JobOutcome, failed, pack_outcome
 from shoal.tasks.jobs.prompt import PromptSpec
-from shoal.tasks.jobs.results import Results
+from shoal.tasks.jobs.results import JobOutcome, Results, failed, pack_outcome
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.shortid import BadId
 from tests.tasks.jobs.fake_state import ME, OTHER, FakeShelf, FakeState

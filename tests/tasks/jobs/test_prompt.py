@@ -11,8 +11,7 @@ import pytest
 import trio
 
 from shoal.state import defaults as state_defaults
-from shoal.state.claims.claimant import Claimant
-from shoal.state.claims.shares import WorkerRing
+from shoal.state.claims.claimant import Claimant, WorkerRing
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id
@@ -22,8 +21,8 @@ from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.inference.routing import find_route
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadSpec
-from shoal.tasks.jobs.local import IdleTime
 from shoal.tasks.jobs.prompt import KIND, Prompts, PromptSpec, pack_spec, read_spec, served
+from shoal.tasks.jobs.worker import IdleTime
 from shoal.tasks.text.process import ChatTurn, TextDelta
 from shoal.transport.identity import Identity, PeerId
 

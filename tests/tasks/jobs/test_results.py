@@ -11,8 +11,7 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.world import World
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.outcome import JobOutcome
-from shoal.tasks.jobs.results import Results, StoredResult
+from shoal.tasks.jobs.results import JobOutcome, Results, StoredResult
 from shoal.transport.identity import PeerId
 
 FOLDER = Path("/data/jobs")

@@ -9,14 +9,13 @@ import pytest
 import trio
 
 from shoal.state import defaults as state_defaults
-from shoal.state.claims.rule import claim_fact, new_claim
-from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState
+from shoal.state.views.jobs import Job, Jobs, JobStanding, JobState, claim_fact, new_claim
 from shoal.state.views.members import JOBS, jobs_fact
 from shoal.tasks.errors import SessionError
 from shoal.tasks.jobs import defaults
-from shoal.tasks.jobs.local import IdleTime, JobNode, WorkTerms
-from shoal.tasks.jobs.outcome import JobOutcome, read_outcome
-from shoal.tasks.jobs.worker import ROOM, Worker, does_jobs
+from shoal.tasks.jobs.desk import JobNode
+from shoal.tasks.jobs.results import JobOutcome, read_outcome
+from shoal.tasks.jobs.worker import ROOM, IdleTime, Worker, WorkTerms, does_jobs
 from shoal.transport.host.seam import Host
 from shoal.transport.identity import Identity, PeerId
 from tests.tasks.jobs.fake_state import AUTHOR, ME, OTHER, STORE, FakeHost, FakeShelf, FakeState

@@ -280,8 +280,8 @@ class IgdClient:
     ) -> dict[str, str] | IgdFault | MappingRefused:
         """Call an action of a service.
 
-        Returns its results by name, a Fault if the gateway refuses the action, or Refused if there
-        is no valid response.
+        Returns its results by name, an IgdFault if the gateway refuses the action, or a
+        MappingRefused if there is no valid response.
         """
         fields, body = igd.encode_action(service, name, arguments)
         answer = await self._fetch(service.control, fields, body)

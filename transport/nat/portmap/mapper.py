@@ -378,7 +378,7 @@ class PortMapper:
     async def _wait(self, until: float) -> bool:
         """Wait until the time `until`. Return whether a call of `refresh` has ended the wait.
 
-        Such a call ends the wait only after `HUSH_S` seconds.
+        A call of `refresh` never ends the wait before `HUSH_S` seconds have passed.
         """
         hush = min(until, self._host.now() + HUSH_S)
         await trio.sleep_until(hush)

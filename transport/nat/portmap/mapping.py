@@ -105,7 +105,8 @@ class Client(Protocol):
         ...
 
     async def address(self) -> str | None:
-        """Return the outer IP address that the gateway reports; None without a usable one."""
+        """Return the outer IP address that the gateway reports; None if it reports no usable
+        one."""
         ...
 
     async def check(self, held: list[Granted]) -> MappingHealth:

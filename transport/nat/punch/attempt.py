@@ -49,7 +49,7 @@ _WAYS = {
     CandidateKind.PUBLIC: PathKind.DIRECT,
     CandidateKind.MAPPED: PathKind.MAPPED,
 }
-"""Path kind of a path to a candidate of this kind."""
+"""Maps the kind of a candidate to the path kind of a path to that candidate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ class PunchAttempt:
             self.over.set()
 
     async def _wait_for_the_rest(self) -> None:
-        """If a strategy has worked, leave other dials some time, and go on answering checks."""
+        """After a success, let the other dials continue for a moment, and go on answering the
+        peer's checks."""
         limits = self._tools.limits
         if self.outcome().worked:
             await trio.sleep(limits.linger_s if self.checks.chosen else limits.grace_s)
@@ -159,7 +160,7 @@ class PunchAttempt:
 
     @property
     def kept(self) -> tuple[Datagrams, QuicByteStream] | None:
-        """The extra socket that stays in use after the attempt and its byte stream, or None."""
+        """(extra socket that stays in use after the attempt, byte stream on it), or None."""
         return None if self._kept is None or self._pipe is None else (self._kept, self._pipe)
 
     async def begin(self, mine: Prepared, theirs: PunchOffer, at: float) -> None:

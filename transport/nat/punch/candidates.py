@@ -6,7 +6,7 @@ third node has seen the peer there, or if it is a private address in this node's
 
 There is one exception. The relay between two homes often has no IPv6, and does not know their IPv6
 addresses. A few UDP checks may therefore be sent to a public IPv6 address that only the peer has
-named (`Budget.unseen`), and more once the peer has replied from there.
+named (`PunchBudget.unseen`), and more once the peer has replied from there.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -56,7 +56,8 @@ class SeenAddresses:
     vouched: Collection[str] = ()
     """Addresses at which a third node (the relay, or another linked peer) sees the peer."""
     same_site: bool = False
-    """Whether this node is also seen at one of them, so that both are in the same network."""
+    """Whether this node is also seen at one of the `vouched` addresses, so that both are in the
+    same network."""
     found: Collection[str] = ()
     """Addresses at which the peer has replied to this node's mDNS queries."""
 

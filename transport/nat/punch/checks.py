@@ -27,7 +27,8 @@ S = TypeVar("S")
 """Type of a value that identifies a socket. It must be hashable."""
 
 _TRIGGER_S: Final = 0.02
-"""Shortest time in seconds between two checks of a pair that requests of the peer cause."""
+"""Shortest time, in seconds, between two checks of a pair that are sent because of the peer's
+requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,8 @@ class Checks(Generic[S]):
             self._nominate_at = now
 
     def _nominate(self, now: float) -> None:
-        """Send the next request with USE-CANDIDATE, or give up on its pair after too many."""
+        """Send the next request with USE-CANDIDATE. If too many have had no reply, give up on the
+        pair and choose another."""
         pair = self._choice
         if pair is None:
             self._nominate_at = inf

@@ -26,13 +26,13 @@ OFFER_BYTES: Final = 8 * 1024
 BIRTHDAY_SOCKETS: Final = 256
 """Sockets that the side behind the symmetric NAT opens in a birthday search, a count."""
 BIRTHDAY_PROBES: Final = 1400
-"""Ports at the address of that NAT that the other side tries, a count."""
+"""Ports of the symmetric NAT that the other side tries in a birthday search, a count."""
 NAT_PORTS: Final = 65536 - 1024
 """Outer ports from which a NAT is assumed to choose (1024 to 65535), a count."""
 SEQUENCE: Final = 64
 """Successive ports to try on a NAT that allocates ports sequentially, a count."""
 DELTA: Final = 16
-"""The largest step between successive ports of such a NAT."""
+"""Largest step between successive ports of a NAT that allocates ports sequentially."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,18 @@ class PunchLimits:
     """Datagrams to one IPv4 address or IPv6 /64 in a window, in all attempts together, a count. A
     larger network gets a multiple of it (`networks.targets`)."""
     target_syns: int = 60
-    """TCP SYNs to one such target in a window, in all attempts together, a count."""
+    """TCP SYNs to one IPv4 address or IPv6 /64 in a window, in all attempts together, a count."""
     window_s: float = 600.0
-    """Length of the window, in seconds."""
+    """Length of the window in which datagrams and SYNs are counted, in seconds."""
     unseen: tuple[float, float] = (16, 1 / 8)
     """Datagrams to one IPv6 /64 if no third node has seen the peer there and the peer has not
     replied from there: largest burst, and rate per second. A datagram has about 130 bytes."""
     unseen_total: tuple[float, float] = (256, 2.0)
-    """Datagrams to all such networks together: largest burst, and rate per second."""
+    """Datagrams to all networks together in which no third node has seen the peer: largest burst,
+    and rate per second."""
     targets: int = 2048
-    """Targets whose datagrams and SYNs are counted, a count. It includes larger networks. If there
-    are as many, nothing is sent to a new target."""
+    """Largest number of targets (addresses and networks) whose datagrams and SYNs are counted. Once
+    it is reached, nothing is sent to a new target."""
     attempts: int = 32
     """Concurrent attempts, a count. Further ones are refused with the code `busy`."""
     searches: int = 2
@@ -73,15 +74,15 @@ class PunchLimits:
     offer_s: float = 3.0
     """Time limit for the reply to an offer, in seconds."""
     skew_s: float = 1.0
-    """Longest time for which the answering side waits until its reply has reached the other side,
-    before it begins the round; in seconds."""
+    """Longest time, in seconds, for which the answering side delays the start of a round so that
+    its reply can reach the other side first."""
 
     # Checks (checks.py), in seconds and counts.
     pace_s: float = 0.005
     """Time between two checks until `burst` checks have been sent."""
     slow_pace_s: float = 0.02
-    """Time between two checks afterwards. RFC 8445, section 14.2, recommends 50 ms, which is
-    unnecessarily slow for a few addresses."""
+    """Time between two checks after the first `burst` checks. RFC 8445, section 14.2, recommends 50
+    ms, which is unnecessarily slow for a few addresses."""
     burst: int = 24
     repeat_s: tuple[float, ...] = (0.05, 0.08, 0.12, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.5)
     """Pauses between the repeated checks of one pair of a socket and an address."""
@@ -101,9 +102,10 @@ class PunchLimits:
 
     # Rounds (puncher.py), in seconds.
     round_s: float = 1.2
-    """Time from the start of a round until the next offer, besides two round trips."""
+    """Time from the start of a round until the next offer, to which two round trips are added."""
     last_round_s: float = 3.0
-    """Length of the last round, and of a round with a birthday search, besides two round trips."""
+    """Length of the last round, and of a round with a birthday search. Two round trips are added to
+    it."""
     grace_s: float = 0.4
     """Time for which other dials and checks continue after one has worked."""
     linger_s: float = 1.5

@@ -85,8 +85,8 @@ class Improving:
                 del self._under_way[link.peer]
 
     async def _punch(self, link: Link) -> bool:
-        """Make one attempt. Return whether a repetition is futile, except with a search or in
-        another network."""
+        """Make one attempt. Return whether further attempts would fail as well, unless they make a
+        birthday search or the network changes."""
         needed = link.needed or self._needing[link.peer] > 0
         outcome = await self._puncher.punch(link, thrifty=not needed)
         prediction = outcome.strategies.get("prediction")

@@ -128,7 +128,8 @@ def _nat(value: object) -> NatProfile | None:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a number of seconds, or None if it is no number from 0 to `_MOST_RTT_S`."""
+    """Return a number of seconds. Return None if `value` is anything but a number from 0 to
+    `_MOST_RTT_S`."""
     if type(value) not in (int, float) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value <= _MOST_RTT_S else None

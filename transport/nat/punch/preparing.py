@@ -27,7 +27,7 @@ _COMB_OBSERVERS: Final = 2  # observers that are asked about each socket of the 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """One side's preparation of a round. `Offer` explains the fields that are sent."""
+    """One side's preparation of a round. `PunchOffer` explains the fields that are sent."""
 
     nat: NatProfile
     candidates: Sequence[Candidate]
@@ -83,9 +83,9 @@ def is_stale(own: OwnNat, now: float, limits: defaults.PunchLimits) -> bool:
     """Return whether observers must be asked again where they see this node's UDP port.
 
     That is so if the NAT's kind is unknown, or if the NAT allocates ports sequentially and has
-    therefore reached other ports. Other NATs forget the mapping of an idle port, so an old
-    observation (`fresh_s`) is stale, too. A NAT that preserves ports would create the same mapping
-    again.
+    therefore reached other ports. Other NATs forget the mapping of an idle port, so they must be
+    asked again if the last observation is older than `fresh_s` seconds. The exception is a NAT that
+    preserves ports, because it would create the same mapping again.
     """
     if not own.nat.udp:
         return False  # no observer would receive the request
@@ -165,9 +165,11 @@ async def set_aside(mine: Prepared, sockets: Sockets | None) -> Prepared:
 
     The search needs it because the node's UDP port may be spoiled: if a packet of an earlier peer
     arrived too early, some routers map all new flows of the port to another outer port
-    (docs/spec/punch.md, section 5). Returns `mine` unchanged if the NAT does not preserve ports,
-    because the outer port of the new socket would then be unknown. The same holds if this side
-    does not need such a socket, or if none is available.
+    (docs/spec/punch.md, section 5).
+
+    Returns `mine` unchanged in three cases: the NAT does not preserve ports, so that the outer port
+    of the new socket would be unknown; this side does not need such a socket; or none can be
+    opened.
     """
     nat = mine.nat
     seen = [

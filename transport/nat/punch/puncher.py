@@ -1,6 +1,6 @@
 """Service for hole punching: sends offers to peers, answers their offers, and runs the attempts.
 
-    puncher = Puncher(host, endpoint, udp, knowledge, on_byte_stream)
+    puncher = Puncher(endpoint, tools, knowledge)
     nursery.start_soon(puncher.run)
     outcome = await puncher.punch(link)
 

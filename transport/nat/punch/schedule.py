@@ -19,13 +19,17 @@ SPRAY_S: Final = 0.0007
 """Time between two checks of a birthday search, in seconds."""
 FIRST_SHOTS: Final = 6 / 7
 """Fraction of the easy side's checks that it sends before the hard side begins. It sends the rest
-afterwards. A router may spoil a port because a packet arrived there too early (docs/spec/punch.md,
-section 4). Each side therefore sends first once. The larger part comes first, because more easy
-sides than hard sides have such a router."""
+after that.
+
+A router may spoil a port if a packet arrives there before the side behind the router has sent
+(docs/spec/punch.md, section 4). For each part of the checks, another side sends first, so that one
+part avoids this. The first part is larger, because more easy sides than hard sides have such a
+router.
+"""
 OPEN_AFTER_S: Final = 0.95
 """Time in the round at which the hard side begins to send from its sockets, in seconds."""
 AGAIN_S: Final = 1.4
-"""Time from the first check of each such socket to its second check, in seconds."""
+"""Time from the first check of each of the hard side's sockets to its second check, in seconds."""
 REST_AFTER_S: Final = 1.4
 """Time in the round at which the easy side begins to send the rest of its checks, in seconds."""
 COUNT_AFTER_S: Final = 0.3

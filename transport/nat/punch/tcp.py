@@ -146,9 +146,9 @@ async def stays_silent(pipe: ByteStream, limits: PunchLimits) -> bool:
     """Return whether a peer that has dialled our listener sends nothing for `first_byte_s` seconds.
 
     The dialler of an ordinary connection is the TLS client, and sends first. In hole punching both
-    sides dial, and the side with the smaller peer id is the client. Its own dial may fail while the
-    dial of the other side reaches its listener. The other side then waits for the client to send
-    first. Its silence shows that it does not act as an ordinary dialler. Raises the errors of
+    sides dial, and the side with the smaller peer id is the client, whichever dial succeeds. If
+    only the dial of the other side succeeds, that side waits for the client to send first. Its
+    silence therefore shows that the connection belongs to hole punching. Raises the errors of
     `ByteStream.wait_readable`.
     """
     with trio.move_on_after(limits.first_byte_s):

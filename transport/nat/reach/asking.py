@@ -38,8 +38,8 @@ class DialBackPeer(Protocol):
 async def ask(link: DialBackPeer, wanted: WantedDialBack) -> bool:
     """Ask a peer for a dial-back, and pay if it demands a payment within the usual bounds.
 
-    Returns whether the peer reports that it has sent the dial-back. A refusal, a timeout or a
-    closed link returns False.
+    Returns whether the peer reports that it has sent the dial-back. Returns False after a refusal
+    or a timeout, or if the link ends.
     """
     try:
         reply = await link.call("reach.dialback", wanted.header, timeout=defaults.DIALBACK_S)

@@ -17,14 +17,14 @@ REASON_BYTES: Final = 763
 OBSERVERS: Final = 4
 """Observers that are asked in one measurement, a count. Three of them outvote one that lies."""
 PROBE_SOCKETS: Final = 4
-"""Sockets of one measurement, a count. The first socket sends to all observers, each other one to a
-single observer. If the reply of one observer is false, three mappings are left, which are enough to
-recognize a pattern of port allocation."""
+"""Sockets of one measurement, a count. The first socket sends to all observers, each of the others
+to a single observer. If the reply of one observer is false, three mappings are left, which are
+enough to recognize a pattern of port allocation."""
 STRANGERS: Final = 1
 """Peers that are asked to send to a socket that has never sent to them, a count for each socket."""
 PROBE_GAP_S: Final = 0.02
-"""Time between the first sending of two requests, in seconds. A NAT then creates their mappings in
-this order."""
+"""Time between the first sendings of two successive requests, in seconds. It makes a NAT create
+their mappings in this order."""
 RETRY_S: Final = (0.4, 0.6, 1.0)
 """Time to wait for a reply after each sending of a request, in seconds."""
 STRAGGLER_S: Final = 0.7
@@ -37,8 +37,8 @@ ports."""
 LINE_STEP_PORTS: Final = 32
 """The largest step between successive ports that still counts as sequential, in ports."""
 LINE_SHARE: Final = 0.66
-"""The smallest fraction of mappings on the line, besides a minimum of four mappings. One of three
-observers may have reported false ports."""
+"""Smallest fraction of the mappings that must lie on the line of a sequential allocation. At least
+four mappings must lie on it as well. One of three observers may have reported false ports."""
 PADDING_BYTES: Final = 36
 """Size in bytes of the PADDING attribute. It makes a request (68 bytes) larger than every reply (at
 most 52 bytes)."""
@@ -79,8 +79,8 @@ TARGET_PER_S: Final = 0.1
 per second. A larger network gets a multiple of them (`rates.SourceRates`)."""
 FOREIGN_BURST: Final = 4
 FOREIGN_PER_S: Final = 1 / 60
-"""Dial-backs to one such network in which the asker is not seen: largest burst, and rate per
-second. The asker has paid for them, but the owner of the target may not have agreed."""
+"""Dial-backs to one /24 (IPv4) or /64 (IPv6) in which the asker is not seen: largest burst, and
+rate per second. The asker has paid for them, but the owner of the target may not have agreed."""
 ALL_BURST: Final = 64
 ALL_PER_S: Final = 2.0
 """Dial-backs for all askers together: largest burst, and rate per second."""
@@ -113,10 +113,11 @@ MEASURE_GAP_S: Final = 15.0
 SETTLE_S: Final = 2.0
 """Time to wait for more links between the first link and the first measurement, in seconds."""
 SETTLES: Final = 2
-"""Largest number of such waits. They end early once `ENOUGH_OBSERVERS` observers are linked."""
+"""Largest number of waits of `SETTLE_S` seconds before the first measurement. There is no further
+wait once `ENOUGH_OBSERVERS` observers are linked."""
 ENOUGH_OBSERVERS: Final = 3
-"""Observers that a measurement should have, a count. One with fewer observers is repeated when new
-links come up."""
+"""Observers that a measurement should have, a count. A measurement with fewer observers is repeated
+when new links come up."""
 LOOK_S: Final = 60.0
 """Time between two checks of where an observer sees this node's UDP port, in seconds."""
 LOOK_OBSERVERS: Final = 3
@@ -132,4 +133,4 @@ OBSERVER_LINKS: Final = 16
 OWN_PLACES: Final = 8
 """Addresses of this node that peers are asked to dial in one measurement, a count."""
 DIALLERS: Final = 2
-"""Peers that are asked at the same time to dial one of these addresses, a count."""
+"""Peers that are asked at the same time to dial one address of this node, a count."""

@@ -15,8 +15,8 @@ from . import defaults
 from .reachability import Allocation, Behaviour, Pattern
 
 View = tuple[Place | None, Place | None]
-"""The addresses at which the first and the second port of one observer saw a socket of ours. None:
-the observer does not have that port, or the port did not reply."""
+"""The addresses at which the first and the second port of one observer saw a socket of ours. An
+address is None if the observer does not have that port, or if the port did not reply."""
 
 
 def mapping_of(views: Mapping[str, View], own: Iterable[Place]) -> Behaviour:

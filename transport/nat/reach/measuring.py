@@ -21,7 +21,8 @@ from .reachability import Behaviour, DialBackResult, Dialled, Ipv6, Reachability
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Result of port mapping, as the router reports it. None stands for what it did not report."""
+    """Result of port mapping, as the router reports it. A field is None if the router did not
+    report it."""
 
     tcp: Place | None = None  # outer address that leads to our TCP port
     udp: Place | None = None  # outer address that leads to our UDP port
@@ -53,9 +54,10 @@ class Measurement:
         guard: Guard,
         bought: dict[tuple[str, Place], Dialled],
     ) -> None:
-        """`mapped` is the result of port mapping. `bought` has the results of paid dial-backs.
+        """`ports` are this node's ports and the router's mappings to them.
 
-        The keys of `bought` are (transport, address). The measurement reuses and extends it.
+        `bought` maps (transport, address) to the result of a paid dial-back to that address. The
+        measurement reuses these results, and adds its own.
         """
         self._host = host
         self._guard = guard
@@ -209,9 +211,9 @@ class Measurement:
 
 
 def _seeing(place: Place, able: Sequence[LinkedPeer]) -> list[LinkedPeer]:
-    """Return the peers in `able` that are likely to see this node at an address.
+    """Return the peers in `able` that are likely to see this node at the address `place`.
 
-    These are the peers that it sees over the same IP version. They dial the address without
+    These are the peers that this node sees over the same IP version. They dial the address without
     payment.
     """
     six = ":" in place[0]

@@ -278,7 +278,7 @@ class Classifier:
     def _request(
         self, socket: int, peer: PeerId, place: Place | None, now: float, *, stranger: bool
     ) -> None:
-        """Append a request to `peer` for a dial-back to `place`. None is ignored."""
+        """Append a request to `peer` for a dial-back to `place`. Do nothing if `place` is None."""
         if place is None:
             return
         nonce = self._entropy(defaults.NONCE_BYTES)
@@ -369,7 +369,8 @@ class Classifier:
 
 
 def _depends(mapping: Behaviour, to: Place) -> object:
-    """Return the part of the destination `to` on which the NAT's mapping depends. None: no part."""
+    """Return the part of the destination `to` on which the NAT's mapping depends, or None if it
+    depends on no part."""
     if mapping is Behaviour.ADDRESS_AND_PORT_DEPENDENT:
         return to
     return to[0] if mapping is Behaviour.ADDRESS_DEPENDENT else None

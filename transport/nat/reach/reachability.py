@@ -86,11 +86,11 @@ class Ipv6(StrEnum):
     NONE = "none"
     """This machine has no public IPv6 address."""
     UNKNOWN = "unknown"
-    """There is one, but no peer has dialled it."""
+    """This machine has a public IPv6 address, but no peer has dialled it."""
     FILTERED = "filtered"
-    """Peers have dialled it, but no dial-back arrived."""
+    """Peers have dialled the public IPv6 address, but no dial-back arrived."""
     OPEN = "open"
-    """A dial-back arrived."""
+    """A dial-back over IPv6 arrived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ address."""
 
 
 _SEALS: Final = {True: (_INTEGRITY_SHA256, "sha256", 32), False: (_INTEGRITY, "sha1", 20)}
-"""The integrity attributes: (type, hash, size in bytes), by whether the hash is SHA-256 (RFC 8489,
-sections 14.5 and 14.6)."""
+"""The integrity attributes: (type, hash, size in bytes). The key says whether the hash is SHA-256
+(RFC 8489, sections 14.5 and 14.6)."""
 
 
 class MessageClass(IntEnum):

@@ -27,7 +27,8 @@ class _Seen:
 
 
 class TcpViews:
-    """Store of the latest view of each observer's IP address, for at most `TCP_VIEWS` addresses."""
+    """Store of the latest view from each observer's IP address, for at most `TCP_VIEWS`
+    addresses."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()

@@ -7,8 +7,8 @@ from pycrdt import Doc, Map
 
 from shoal.state import defaults
 from shoal.state.errors import BadUpdate
-from shoal.state.feeds import document as module
-from shoal.state.feeds.document import Document, snapshot
+from shoal.state.feeds import feed as module
+from shoal.state.feeds.feed import Document, snapshot
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.scan import EMPTY, ROOT, Changes
 

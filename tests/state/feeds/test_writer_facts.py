@@ -2,8 +2,7 @@
 
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import Feed
-from shoal.state.feeds.ownfacts import OwnFacts, Place, Value, WrittenFacts
-from shoal.state.feeds.writer import FeedWriter
+from shoal.state.feeds.writer import FeedWriter, OwnFacts, Place, Value, WrittenFacts
 from shoal.transport.identity import Identity
 
 ALICE = Identity.from_seed(b"a" * 32)

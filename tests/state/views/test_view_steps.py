@@ -1,7 +1,7 @@
 """A step ends after many values or many bytes."""
 
 from shoal.state import defaults
-from shoal.state.feeds.steps import StepCounter
+from shoal.state.views.view import StepCounter
 
 
 def lengths(*values: bytes | None) -> list[int]:

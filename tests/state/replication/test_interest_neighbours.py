@@ -6,7 +6,7 @@ from random import Random
 
 from shoal.state import defaults
 from shoal.state.feeds.digest import Plot
-from shoal.state.replication.neighbours import Neighbours
+from shoal.state.replication.interest import Neighbours
 from shoal.transport.identity import PeerId
 
 PLOT: Plot = ("shards", 3)

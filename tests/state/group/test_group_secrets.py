@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.state import defaults
+from shoal.state.group.group import Mark, Secrets
 from shoal.state.group.sealing import mark_of
-from shoal.state.group.secrets import Mark, Secrets
 
 
 def secret(number: int) -> bytes:

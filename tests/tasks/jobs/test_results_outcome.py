@@ -8,7 +8,7 @@ import pytest
 from shoal.state.defaults import JOB_RESULT_BYTES
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.errors import BadOutcome
-from shoal.tasks.jobs.outcome import JobOutcome, failed, pack_outcome, read_outcome
+from shoal.tasks.jobs.results import JobOutcome, failed, pack_outcome, read_outcome
 
 ROOT = "ab" * 32
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.state.group.admission import GroupAdmission
+from shoal.state.group.group import GroupAdmission
 from shoal.state.group.sealing import mark_of
 from shoal.transport.handshake.hello import (
     FURTHER,
