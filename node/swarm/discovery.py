@@ -7,9 +7,11 @@ import trio
 from msgspec.structs import replace
 
 from ...dht.kademlia.foundrecords import FoundRecord
+from ...dht.kademlia.presence import Addressing
 from ...dht.records.key import Key
 from ...dht.records.record import BlobBody, Body, PeerBody, Record, ShardBody
-from ...dht.service import Dht, DhtSettings
+from ...dht.service import Dht
+from ...dht.settings import DhtSettings
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...transport.address import Address
@@ -53,15 +55,11 @@ class Discovery:
         self.dht = Dht(
             host,
             dialer.endpoint,
-            dialer.endpoint.identity,
-            connect=self._connect,
-            addresses=self._addresses,
-            reachable=dialer.whereabouts.reachable,
-            book=dialer.book,
+            Addressing(self._connect, self._addresses, dialer.whereabouts.reachable, dialer.book),
+            second_path=self.told_by_members,
             settings=DhtSettings(folder=folder.dht, dial_pauses=defaults.DIAL_PAUSES),
             trouble=self._trouble,
         )
-        self.dht.second_path = self.told_by_members
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Publish this node's records whenever they change, until cancelled."""
