@@ -25,6 +25,7 @@ from shoal.state.listing import Listing
 from shoal.state.membership.membership import Membership
 from shoal.state.membership.record import Capacity, ModelName
 from shoal.state.service import State
+from shoal.state.settings import StateSettings
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import (
@@ -115,9 +116,8 @@ class Node:
         identity = Identity.generate(host)
         self.endpoint = Endpoint(host, identity, admission=OpenSwarm())
         self.membership = Membership(host, self.endpoint, identity)
-        self.state = State(
-            host, self.endpoint, identity, self.folder / "state", trouble=_no_trouble
-        )
+        settings = StateSettings(self.folder / "state")
+        self.state = State(host, self.endpoint, identity, settings, trouble=_no_trouble)
         self.directory = Listing(host, self.membership, self.state)
         self.library = Library(host, self.folder)
         self.exchange = ChunkExchange(host, self.endpoint, self.library)
