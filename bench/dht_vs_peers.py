@@ -41,6 +41,7 @@ from statistics import median
 
 import trio
 
+from shoal.dht.kademlia.presence import Addressing
 from shoal.dht.records.key import Key, distance, node_key
 from shoal.dht.records.record import NameBody
 from shoal.dht.service import Dht
@@ -74,9 +75,7 @@ class Node:
         self.dht = Dht(
             host,
             self.endpoint,
-            self.identity,
-            connect=self._connect,
-            addresses=lambda: [self.address],
+            Addressing(self._connect, lambda: [self.address]),
         )
 
     @property

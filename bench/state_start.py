@@ -41,6 +41,7 @@ from shoal.state.replication.gossip import Told
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.replication.wanted import Wanted
 from shoal.state.service import State
+from shoal.state.settings import StateSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
 from shoal.transport.host.real import RealFiles, RealHost
@@ -128,7 +129,7 @@ async def start(folder: Path, count: int, small: bool = False) -> dict[str, floa
     keeps: tuple[Plot, ...] | None = (("shards", 3),) if small else None
     stick = Yardstick(time.perf_counter)
     stick.sample(50)
-    state = State(host, endpoint, OWN, folder, trouble=lambda *told: None, keeps=keeps)
+    state = State(host, endpoint, OWN, StateSettings(folder, keeps), trouble=lambda *told: None)
     async with trio.open_nursery() as nursery:
         steps = Steps()
         trio.lowlevel.add_instrument(steps)

@@ -139,10 +139,10 @@ class LocalSwarm:
         self, ready: "Callable[[list[Status | None]], bool]",
         show: "Callable[[list[Status | None]], None]", deadline: float,
     ) -> "list[Status]":  # fmt: skip
-        """Poll the status of all nodes until `ready` returns True for it, and return it. `show` is
-        called with each status.
+        """Poll the statuses of all nodes until `ready` accepts them, and return them. `show` is
+        called with the statuses of each poll.
 
-        A status is None while its node does not answer. Raises CommandError if the nodes are not
+        The status of a node that does not answer is None. Raises CommandError if the nodes are not
         ready at `deadline` (monotonic, in seconds).
         """
         while True:

@@ -6,138 +6,76 @@ announces this node's records, and saves the state. Spec: docs/spec/dht.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
 from ..transport.address import Address
 from ..transport.dial.endpoint import Endpoint
 from ..transport.host.seam import Host
-from ..transport.identity import Identity, PeerId
+from ..transport.identity import PeerId
 from ..transport.link.link import Link
-from ..transport.networks import Nearness, nearness_of
 from . import defaults
 from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
 from .finding import FindingResult, Gathering, regions
 from .kademlia.answering import Answering
-from .kademlia.asking import Asking
-from .kademlia.brieflinks import BriefLinks, Connect
 from .kademlia.candidate import LookupStep
-from .kademlia.diallimiter import DialLimiter
+from .kademlia.client import Client
 from .kademlia.foundrecords import FoundRecord
 from .kademlia.joining import Joining
-from .kademlia.mode import ModeRule
 from .kademlia.own import OwnRecords
 from .kademlia.persistence import DhtFiles, Persistence, Trouble
+from .kademlia.presence import Addressing, Presence
 from .kademlia.publishing import Publishing, PublishReport
-from .kademlia.query import LookupSettings
 from .kademlia.recordstore import RecordStore
 from .kademlia.searching import Searching
-from .kademlia.table import Table
 from .records.contact import Contact
 from .records.key import SPACE, Key, node_key
 from .records.record import Body, Record, open_record
-
-
-@dataclass(frozen=True, slots=True)
-class DhtSettings:
-    """Settings of one node's DHT. Tests can switch the defences off."""
-
-    folder: Path | None = None
-    """Folder where contacts and own records are saved for the next start. None: not saved."""
-    lookups: LookupSettings = field(default_factory=LookupSettings)
-    subnet_limits: bool = True
-    """Whether the number of contacts of one public network in the table is limited."""
-    store_bytes: int = defaults.STORE_BYTES
-    """Most bytes of records of other authors."""
-    dial_pauses: tuple[float, float] | None = None
-    """Seconds between two dials for background work: at first, and at most. None: no limit."""
-
-
-def _nowhere(peer: PeerId) -> Sequence[Address]:
-    """Return no addresses: the default `book`."""
-    return ()
+from .settings import DhtSettings
 
 
 class Dht:
     """The DHT of one node.
 
-    `connect` dials a peer for a few requests. `addresses` returns this node's own addresses, and
-    `reachable` whether this node is publicly reachable. `book` returns the known addresses of a
-    linked peer. `trouble` is called with disk errors.
+    `second_path` returns records of a key that are known from another source than the DHT, such as
+    from members. `trouble` is called with disk errors.
     """
 
     def __init__(
         self,
         host: Host,
         endpoint: Endpoint,
-        identity: Identity,
+        addressing: Addressing,
         *,
-        connect: Connect,
-        addresses: Callable[[], Sequence[Address]],
-        reachable: Callable[[], bool] = lambda: False,
-        book: Callable[[PeerId], Sequence[Address]] = _nowhere,
+        second_path: Callable[[Key], Iterable[FoundRecord]] = lambda key: (),
         settings: DhtSettings | None = None,
         trouble: Trouble = lambda error: None,
     ) -> None:
         settings = settings or DhtSettings()
-        own = node_key(identity.peer)
-        self.peer = identity.peer
-        self.second_path: Callable[[Key], Iterable[FoundRecord]] = lambda key: ()
-        """Returns records of a key that are known from another source than the DHT, such as from
-        members."""
+        self.peer = endpoint.peer
         self._host = host
-        self._addresses = addresses
-        self._reachable = reachable
-        self._shown: tuple[bool, list[Address], Contact] = False, [], Contact(self.peer)
-        self._rule = ModeRule()
-        self._rule.decide(reachable(), 0, host.now())
-        self._table = Table(own, host.entropy, subnet_limits=settings.subnet_limits)
+        self._second_path = second_path
+        self._presence = Presence(self.peer, addressing, host.now())
+        client = Client(host, endpoint, self._presence, settings)
+        self._table, self._links, self._asking = client.table, client.links, client.asking
+        own = node_key(self.peer)
         self._store = RecordStore(own, host.entropy, limit=settings.store_bytes)
-        self._links = BriefLinks(host, endpoint, connect)
-        self._asking = Asking(host, self._links, self._table, self._contact, endpoint.guard)
-        pauses = settings.dial_pauses
-        limiter = None if pauses is None else DialLimiter(pauses[0], host.now(), pauses[1])
-        self._searching = Searching(
-            host, self.peer, self._asking, self._table, settings.lookups, limiter
-        )
+        self._searching = Searching(client)
         self._joining = Joining(
-            host,
-            own,
-            self._table,
-            self._asking,
-            self._searching,
-            links=endpoint.links,
-            addresses=book,
-            survey_after=0.0 if limiter is None else defaults.SURVEY_AFTER,
+            client, self._searching, links=endpoint.links, addresses=addressing.book
         )
-        self._records = OwnRecords(identity)
+        self._records = OwnRecords(endpoint.identity)
         self._publishing = Publishing(
-            host,
-            self.peer,
-            self._records,
-            self._table,
-            self._asking,
-            settings.lookups,
-            keep=self._keep,
-            settled=self._joining.is_settled,
-            limiter=limiter,
+            client, self._records, keep=self._keep, settled=self._joining.is_settled
         )
         self._persistence = None
         if settings.folder is not None:
             dht_files = DhtFiles(host, settings.folder)
             self._persistence = Persistence(host, dht_files, self._table, self._records, trouble)
+        serves, asked = self._presence.serves, self._joining.on_request
         self._answering = Answering(
-            host,
-            endpoint.link,
-            self._table,
-            self._store,
-            serves=lambda: self._rule.serves,
-            on_asker=self._joining.on_request,
+            host, endpoint, self._table, self._store, serves=serves, on_asker=asked
         )
-        endpoint.handle("dht.find", self._answering.on_find)
-        endpoint.handle("dht.store", self._answering.on_store)
         endpoint.on_link(self._joining.on_linked)
         endpoint.on_link_kept(self._joining.on_linked)
 
@@ -217,13 +155,13 @@ class Dht:
     def _gathered(self, key: Key, kinds: tuple[str, ...]) -> Gathering:
         """Return the records that are known on this node, of the given kinds.
 
-        These are its own records, those in its record store, and those of `second_path`.
+        These are its own records, those in its record store, and those of the second path.
         """
         found = Gathering()
         now = self._host.now()
         here = [FoundRecord(own.record, 0.0, self.peer) for own in self._records.at(key)]
         here += self._stored(key, now)
-        here += self.second_path(key)
+        here += self._second_path(key)
         found.add(each for each in here if not kinds or each.record.body.kind in kinds)
         return found
 
@@ -290,7 +228,7 @@ class Dht:
 
     def _keep(self, record: Record) -> None:
         """Add one of this node's own records to its record store, if this node serves."""
-        if self._rule.serves:
+        if self._presence.serves():
             self._store.put(
                 record,
                 sender=self.peer,
@@ -307,21 +245,17 @@ class Dht:
 
         Calls `task_status.started` once the saved state is loaded.
         """
-        if self._persistence is not None:
-            self._joining.remembered = await self._persistence.load()
+        remembered = () if self._persistence is None else await self._persistence.load()
         async with trio.open_nursery() as nursery:
-            self._searching.nursery = nursery
-            try:
+            with self._searching.tasks.run_in(nursery):
                 nursery.start_soon(self._links.run)
-                nursery.start_soon(self._joining.run)
+                nursery.start_soon(self._joining.run, remembered)
                 nursery.start_soon(self._publishing.run, nursery)
                 nursery.start_soon(self._watch)
                 if self._persistence is not None:
                     nursery.start_soon(self._persistence.run)
                 task_status.started()
                 await trio.sleep_forever()
-            finally:
-                self._searching.nursery = None
 
     async def joined(self) -> None:
         """Wait until this node knows its neighbours in the key space."""
@@ -336,7 +270,7 @@ class Dht:
     async def _watch(self) -> None:
         """Update the mode and the region of the record store, and drop expired records."""
         while True:
-            if self._rule.decide(self._reachable(), self._servers(), self._host.now()):
+            if self._presence.decide(self._servers(), self._host.now()):
                 self._joining.look_again()  # the look-up also tells the neighbours the new mode
             self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
             while not self._store.expire(self._host.now()):
@@ -348,25 +282,6 @@ class Dht:
     def _servers(self) -> int:
         """Return the number of contacts that are publicly reachable."""
         return sum(1 for contact in self._table.contacts() if contact.networks)
-
-    def _contact(self) -> Contact | None:
-        """Return the contact that other nodes should know. None if this node does not serve."""
-        if not self._rule.serves:
-            return None
-        reachable, found = self._reachable(), list(self._addresses())
-        if self._shown[:2] == (reachable, found):
-            return self._shown[2]  # the same object, because its properties are cached
-        public = [
-            each
-            for each in found
-            if each.relay is None and nearness_of(each.host) is Nearness.PUBLIC
-        ]
-        others = [each for each in found if each not in public]
-        if not reachable:
-            public = []  # peers could not dial them
-        contact = Contact(self.peer, [*public, *others])
-        self._shown = reachable, found, contact
-        return contact
 
     async def leave(self, timeout: float) -> None:
         """Withdraw the records that are true only while this node runs, and save the state.
@@ -385,8 +300,8 @@ class Dht:
         """Return what `shoal dht` shows."""
         now, last = self._host.now(), self._publishing.last
         return DhtFigures(
-            mode=self._rule.mode.value,
-            why=self._rule.why,
+            mode=self._presence.rule.mode.value,
+            why=self._presence.rule.why,
             size=self._table.size,
             contacts=len(self._table),
             servers=self._servers(),

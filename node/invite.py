@@ -43,8 +43,8 @@ class Invitation:
     secret: bytes
 
     def expects(self, public_key: bytes) -> bool:
-        """Return whether this public key is the inviter's key. A peer has proven the key before it
-        is compared."""
+        """Return whether this public key is the inviter's key. The caller has verified before that
+        the peer owns the key."""
         return hmac.compare_digest(self.fingerprint, fingerprint(public_key))
 
 
@@ -141,7 +141,8 @@ class Outstanding:
     """An invitation of this node that can still be used.
 
     `key` is derived from the code's secret. `expires` is in seconds of the wall clock. `uses` is
-    the number of joins that are left. `role` is what the invitation grants in a private group.
+    the number of joins that are left. `role` is the role that the invitation grants in a private
+    group.
     """
 
     key: bytes
@@ -182,8 +183,7 @@ class InviteBook:
         return self._by_ident.pop(ident, None) is not None or redeemed
 
     def role(self, ident: bytes) -> Role | None:
-        """Return the role that an invitation grants, if a peer has used it before; it may be used
-        up by now.
+        """Return the role that a used invitation grants, even if it allows no further joins.
 
         Returns None if the invitation was revoked or has never been used.
         """

@@ -8,16 +8,14 @@ views then show the fact.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 
 import trio
 
 from ..transport.dial.endpoint import Endpoint
 from ..transport.host.seam import Host
 from ..transport.identity import Identity, PeerId, peer_id_of, public_key_of
-from ..transport.rates import Bucket, Rate
 from . import defaults
-from .errors import BadEntry, BadOrder, FeedFull, StateError, StoreRefused
+from .errors import BadEntry, BadOrder, StateError, StoreRefused
 from .feeds.archive import MemoryArchive
 from .feeds.committer import DISK, Keeper, KeptArchive, Trouble
 from .feeds.digest import Plot
@@ -34,13 +32,131 @@ from .replication.holding import plot_of
 from .replication.interest import Interest
 from .replication.replica import Replica
 from .replication.replication import Replication
-from .replication.vouches import VOUCHES, write_vouches
+from .settings import StateSettings
 from .views.view import read_fields
 from .views.views import Views
+from .vouching import Vouching
+
+OWN_FEEDS, SAME_KEY = "state", "same-key"
+"""Conditions that are reported to `trouble`, besides those of `feeds/committer.py`."""
+_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock
+_CONTESTED = "another node with this node's identity was seen"
+_CONTESTED_HINT = "a data folder must run once: stop the copy, or give it another folder"
+
+
+class OwnFeeds:
+    """The feeds of the node with `identity`.
+
+    Facts may be set by `say` at any time, and are written after `begin`. `trouble` is called if
+    facts do not fit, or if another node has the same key.
+    """
+
+    def __init__(
+        self, host: Host, identity: Identity, replication: Replication, trouble: Trouble
+    ) -> None:
+        self._host = host
+        self._identity = identity
+        self._replication = replication
+        self._trouble = trouble
+        self._facts = OwnFacts()
+        self._writer: FeedWriter | None = None
+        self._came_back = False  # a peer sent an entry of these feeds
+        self._due = trio.Event()  # there is something to write
+
+    @property
+    def begun(self) -> bool:
+        """Whether `begin` was called."""
+        return self._writer is not None
+
+    @property
+    def writer(self) -> FeedWriter:
+        """The writer of the feeds. `begin` must have been called."""
+        assert self._writer is not None, "the state is not running"
+        return self._writer
+
+    def begin(self, feeds: Mapping[FeedName, Feed], held_until: float) -> None:
+        """Begin to write to `feeds`, at the time `held_until` or later (see `FeedWriter`)."""
+        writer = self._writer = FeedWriter(
+            self._identity,
+            feeds.__getitem__,
+            lot=lambda below: int.from_bytes(self._host.entropy(8)) % below,
+            held_until=held_until,
+        )
+        replica, exchange = self._replication.replica, self._replication.exchange
+
+        def takes(entry: Entry) -> bool:
+            self._came_back = True
+            return writer.takes(entry, self._host.now())
+
+        def reported(peer: PeerId) -> None:
+            """Record that a peer has reported its heads of this node's feeds.
+
+            Peers compare feeds often, so `write` is woken only if the report changes something.
+            """
+            if writer.reported(peer, len(list(exchange.peers))) or self._came_back:
+                self._came_back = False
+                self._due.set()
+
+        replica.takes_own = takes
+        replica.wants_own = True
+        exchange.on_reported.append(reported)
+
+    def say(self, said: WrittenFacts) -> None:
+        """Replace the facts that `said` covers (see `State.say`)."""
+        self._facts.say(said)
+        self._settle()
+
+    def wake(self) -> None:
+        """Write what is due now."""
+        self._due.set()
+
+    def renew(self) -> None:
+        """Write all facts again, because the feeds were lost."""
+        if self._writer is not None:
+            self._writer.renew()
+            self._due.set()
+
+    def _settle(self) -> None:
+        """Pass this node's facts to the writer of its feeds, and report those that do not fit."""
+        if self._writer is None:
+            return
+        self._trouble(OWN_FEEDS, self._facts.settle(self._writer))
+        contested = self._host.now() < self._writer.contested_at + defaults.CONTESTED
+        error = StateError(SAME_KEY, _CONTESTED, hint=_CONTESTED_HINT) if contested else None
+        self._trouble(SAME_KEY, error)
+        self._due.set()
+
+    # Tasks.
+
+    async def write(self) -> None:
+        """Write facts as entries, until cancelled. Facts that are set together share an entry."""
+        writer = self.writer
+        while True:
+            wait = writer.wake(self._host.now())
+            with trio.move_on_after(inf if wait is None else max(wait, _LEAST_WAIT)):
+                await self._due.wait()
+            self._due = trio.Event()
+            self._facts.settle(writer)  # peers may have sent facts of an earlier run
+            entries = writer.flush(self._host.now(), int(self._host.wall() * 1000))
+            if not entries:
+                await trio.sleep(_LEAST_WAIT)
+                continue
+            try:
+                await self._replication.write(entries, writer.stored)
+            except (StoreRefused, BadOrder):
+                writer.failed(entries)
+                await trio.sleep(defaults.REFUSED_PAUSE)
+
+    async def stay_true(self) -> None:
+        """Pass this node's facts to the writer periodically, until cancelled, so that facts that
+        did not fit are retried."""
+        while True:
+            self._settle()
+            await trio.sleep(defaults.SETTLE_AGAIN)
 
 
 class State:
-    """The state of one node, with its feeds stored in `folder`.
+    """The state of one node.
 
     `trouble` is called when a disk refuses writes or its data is damaged, as described at `Trouble`
     in `feeds/committer.py`.
@@ -51,43 +167,31 @@ class State:
         host: Host,
         endpoint: Endpoint,
         identity: Identity,
-        folder: Path,
+        settings: StateSettings,
         *,
         trouble: Trouble,
-        keeps: Iterable[Plot] | None = None,
-        hold: float = defaults.WRITE_HOLD,
     ) -> None:
-        """Create the state without starting it; call `run` next.
-
-        `keeps` is the plots (kinds and parts of feeds) of other authors that this node stores until
-        `need` is called. None means that it always stores all of them. `hold` is the time in
-        seconds after the start before this node's own feeds are written. A node with a new key uses
-        a `hold` of 0, because no peer can have later entries of its feeds.
-        """
+        """Create the state without starting it; call `run` next."""
         self._host = host
         self._endpoint = endpoint
         self._identity = identity
         self._trouble = trouble
-        self._keeper = Keeper(host, folder, trouble=trouble, lost=self._lost)
-        self.interest = Interest(keeps)
+        self._hold = settings.hold
+        self._keeper = Keeper(host, settings.folder, trouble=trouble, lost=self._lost)
+        self.interest = Interest(settings.keeps)
         archive = KeptArchive(identity.peer, self._keeper)
         self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
         self.replication = Replication(host, endpoint, self.replica)
         self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
         self.views = Views()
         self.replica.watchers.append(self.views)
-        self.hold = hold
+        self._own = OwnFeeds(host, identity, self.replication, trouble)
         self.upkeep: Upkeep | None = None
         """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()
         self._regrouped: dict[bytes, None] = {}  # authors whose visible facts have changed
-        self._writer: FeedWriter | None = None
-        self._came_back = False  # a peer sent an entry of this node's own feeds
-        self._own_facts = OwnFacts()
-        self._due = trio.Event()  # there is something to write
         self._unused = trio.Event()  # something may not be needed any more
         self._losses = trio.Event()
-        self._met = trio.Event()  # a peer that had no link has one
         self.shown = trio.Event()
         """Set once the views show the facts stored before this run. If the disk refuses to read
         them, it is set at once, and the views are filled later."""
@@ -101,13 +205,13 @@ class State:
         upkeep = self.upkeep = Upkeep(
             self._host, self._endpoint, self._identity, group, self.replication, self
         )
-        upkeep.held = self.hold > 0 and not alone
+        upkeep.held = self._hold > 0 and not alone
         upkeep.on_change.append(self._regroup)
         self.replica.watchers.insert(0, group)
         self.views.shows = group.shows
         async with self.replication.turn():
             await self.replica.grouped((group.charter.founder,))
-            if self._writer is not None:
+            if self._own.begun:
                 await upkeep.settle()
         self._entered.set()
 
@@ -124,8 +228,7 @@ class State:
         called before `run` has started. Facts that do not fit are reported to `trouble`, and
         written again later.
         """
-        self._own_facts.say(said)
-        self._settle()
+        self._own.say(said)
 
     def set(self, kind: str, key: str, value: Value | None, *, part: int = 0) -> None:
         """Set a fact of this node to `value`, or delete it if `value` is None.
@@ -134,16 +237,14 @@ class State:
 
         Raises FeedFull if the feed cannot take the fact.
         """
-        assert self._writer is not None, "the state is not running"
-        self._writer.set(kind, part, key, value)
+        self._own.writer.set(kind, part, key, value)
         self.interest.wrote((kind, part))
-        self._due.set()
+        self._own.wake()
 
     def keys(self, kind: str, *, part: int = 0) -> Collection[str]:
         """Return the keys of this node's facts in a feed, including facts that are not written
         yet."""
-        assert self._writer is not None, "the state is not running"
-        return self._writer.keys(kind, part)
+        return self._own.writer.keys(kind, part)
 
     def need(self, plots: Iterable[Plot]) -> None:
         """Set the plots (kinds and parts of feeds) that this node needs, if it does not store all.
@@ -160,8 +261,7 @@ class State:
 
         The value may not be written to the feed yet.
         """
-        assert self._writer is not None, "the state is not running"
-        packed = self._writer.get(kind, part, key)
+        packed = self._own.writer.get(kind, part, key)
         return None if packed is None else read_fields(packed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -170,13 +270,14 @@ class State:
         Reports `started` once the stored feeds are known and facts can be set.
         """
         async with trio.open_nursery() as nursery:
-            self._begin(await self._open(nursery))
+            self._own.begin(await self._open(nursery), self._host.now() + self._hold)
+            vouching = Vouching(self._host, self.replication, self.set)
             await nursery.start(self.replication.run)
             task_status.started()
             nursery.start_soon(self._show)
-            nursery.start_soon(self._write)
-            nursery.start_soon(self._stay_true)
-            nursery.start_soon(self._vouch)
+            nursery.start_soon(self._own.write)
+            nursery.start_soon(self._own.stay_true)
+            nursery.start_soon(vouching.run)
             nursery.start_soon(self._keep_group)
             nursery.start_soon(self._forget)
             nursery.start_soon(self._forget_lost)
@@ -199,7 +300,7 @@ class State:
             return await self._own_feeds()
 
     async def _pause(self) -> None:
-        if self._writer is None:
+        if not self._own.begun:
             self._host.keep_memory()  # for the feeds restored so far
         await trio.lowlevel.checkpoint()
 
@@ -213,40 +314,12 @@ class State:
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
         await self._keeper.run(task_status=task_status)
 
-    def _begin(self, feeds: Mapping[FeedName, Feed]) -> None:
-        writer = self._writer = FeedWriter(
-            self._identity,
-            feeds.__getitem__,
-            lot=lambda below: int.from_bytes(self._host.entropy(8)) % below,
-            held_until=self._host.now() + self.hold,
-        )
-        exchange = self.replication.exchange
-
-        def takes(entry: Entry) -> bool:
-            self._came_back = True
-            return writer.takes(entry, self._host.now())
-
-        def reported(peer: PeerId) -> None:
-            """Record that a peer has reported its heads of this node's feeds.
-
-            Peers compare feeds often, so `_write` is woken only if the report changes something.
-            """
-            if writer.reported(peer, len(list(exchange.peers))) or self._came_back:
-                self._came_back = False
-                self._due.set()
-
-        self.replica.takes_own = takes
-        self.replica.wants_own = True
-        exchange.on_reported.append(reported)
-        exchange.on_peer.append(lambda peer: self._met.set())
-
     def _lost(self, names: Sequence[FeedName] | None) -> None:
         authors = None if names is None else {name.author for name in names}
         self.replica.lost(authors)
         self._losses.set()
-        if self._writer is not None and (authors is None or self._identity.peer in authors):
-            self._writer.renew()
-            self._due.set()
+        if authors is None or self._identity.peer in authors:
+            self._own.renew()
 
     # Tasks.
 
@@ -293,7 +366,7 @@ class State:
     def _regroup(self, before: Order) -> None:
         """Mark the authors whose visible facts have changed because their roles in the group
         changed."""
-        if self.upkeep is None or self._writer is None:
+        if self.upkeep is None or not self._own.begun:
             return  # nothing is shown yet
         group, own = self.upkeep.group, self._identity.peer
         peers = before.standings.keys() | before.revoked.keys()
@@ -350,87 +423,12 @@ class State:
             await self._restored(feed, facts)
         return True
 
-    async def _write(self) -> None:
-        """Write this node's facts as entries. Facts that are set together share an entry."""
-        assert self._writer is not None
-        writer = self._writer
-        while True:
-            wait = writer.wake(self._host.now())
-            with trio.move_on_after(inf if wait is None else max(wait, _LEAST_WAIT)):
-                await self._due.wait()
-            self._due = trio.Event()
-            self._own_facts.settle(writer)  # peers may have sent facts of an earlier run
-            entries = writer.flush(self._host.now(), int(self._host.wall() * 1000))
-            if not entries:
-                await trio.sleep(_LEAST_WAIT)
-                continue
-            try:
-                await self.replication.write(entries, writer.stored)
-            except (StoreRefused, BadOrder):
-                writer.failed(entries)
-                await trio.sleep(defaults.REFUSED_PAUSE)
-
-    def _settle(self) -> None:
-        """Pass this node's facts to the writer of its feeds, and report those that do not fit."""
-        if self._writer is None:
-            return
-        self._trouble(OWN_FEEDS, self._own_facts.settle(self._writer))
-        contested = self._host.now() < self._writer.contested_at + defaults.CONTESTED
-        error = StateError(SAME_KEY, _CONTESTED, hint=_CONTESTED_HINT) if contested else None
-        self._trouble(SAME_KEY, error)
-        self._due.set()
-
-    async def _stay_true(self) -> None:
-        """Pass this node's facts to the writer periodically, so that facts that did not fit are
-        retried."""
-        while True:
-            self._settle()
-            await trio.sleep(defaults.SETTLE_AGAIN)
-
     async def _forget_lost(self) -> None:
         while True:
             await self._losses.wait()
             self._losses = trio.Event()
             await self.replica.forget_lost()
             self.replication.wake()
-
-    async def _vouch(self) -> None:
-        """Vouch for peers with lasting links, in this node's fact `vouches`.
-
-        The fact changes rarely, because each change is sent to all nodes.
-        """
-        seen: dict[PeerId, float] = {}
-        vouched: list[PeerId] = []
-        pace = Bucket(Rate(*defaults.VOUCH_CHANGES), self._host.now())
-        await trio.sleep(defaults.VOUCH_LOOK)  # nodes that start together all send news at first
-        while True:
-            await self._until_vouching()
-            now = self._host.now()
-            seen |= dict.fromkeys(self.replication.exchange.peers, now)
-            seen = {peer: at for peer, at in seen.items() if now - at < defaults.VOUCH_KEPT}
-            still = [peer for peer in vouched if peer in seen]
-            lonely = [peer for peer, at in seen.items() if at == now and self._is_lonely(peer)]
-            stale = len(still) * 2 < len(vouched)
-            if (stale or not set(lonely) <= set(vouched)) and pace.take(now):
-                latest = sorted(seen, key=seen.__getitem__)[-defaults.VOUCHED_ENOUGH :]
-                some = list(dict.fromkeys([*lonely, *still, *latest]))[: defaults.AUTHOR_VOUCHED]
-                with suppress(FeedFull):  # the feed has forked
-                    self.set("member", VOUCHES, write_vouches(map(public_key_of, some)))
-                    vouched = some
-                # other nodes may vouch for these peers until then
-                await trio.sleep(defaults.VOUCH_PAUSE)
-
-    async def _until_vouching(self) -> None:
-        """Wait until it is time to choose the peers to vouch for, which is soon after a new link.
-
-        The delay is random, so that the many peers of a new node choose one after the other and
-        only a few need to vouch for it.
-        """
-        with trio.move_on_after(defaults.VOUCH_LOOK):
-            await self._met.wait()
-            self._met = trio.Event()
-            lot = int.from_bytes(self._host.entropy(2)) / 2**16
-            await trio.sleep(lot * defaults.VOUCH_SOON * len(list(self.replication.exchange.peers)))
 
     async def _forget(self) -> None:
         """Drop the feeds that this node has not needed for UNUSED_KEPT seconds."""
@@ -442,17 +440,3 @@ class State:
             if gone := self.interest.expire(self._host.now()):
                 async with self.replication.turn():
                     await self.replica.forget([plot for plot in gone if not self.interest(plot)])
-
-    def _is_lonely(self, peer: PeerId) -> bool:
-        """Return whether too few nodes vouch for a peer.
-
-        Nodes without a link to such a peer may not store its feeds.
-        """
-        return self.replica.authors.vouchers(public_key_of(peer)) < defaults.VOUCHED_LEAST
-
-
-OWN_FEEDS, SAME_KEY = "state", "same-key"
-"""Conditions that are reported to `trouble`, besides those of `feeds/committer.py`."""
-_CONTESTED = "another node with this node's identity was seen"
-_CONTESTED_HINT = "a data folder must run once: stop the copy, or give it another folder"
-_LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

@@ -38,14 +38,17 @@ class StageLost(SessionError):
     """Error: the stage `peer` of the chain was lost. Another replica may hold its layers.
 
     `by` is the peer id of the stage that reported the loss, or None if this node noticed it.
+    `cause` is the code with which the stage ended the session if it lost only its state and will
+    serve its layers again, otherwise "".
     """
 
-    def __init__(self, peer: str, message: str, *, by: str | None = None) -> None:
+    def __init__(self, peer: str, message: str, *, by: str | None = None, cause: str = "") -> None:
         super().__init__(
             "stage-lost", message, hint="run it again: another replica may hold those layers"
         )
         self.peer = peer
         self.by = by
+        self.cause = cause
 
 
 class PromptTooLong(SessionError):

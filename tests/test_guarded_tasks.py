@@ -82,7 +82,7 @@ OWN = {
     "state/membership/membership.py": {"self._probing.run"},
     "state/replication/replication.py": {"self._refill"},
     "state/service.py": {
-        "self._show", "self._write", "self._stay_true", "self._vouch", "self._keep_group",
+        "self._show", "self._own.write", "self._own.stay_true", "vouching.run", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
     },
     "dht/exchange/exchange.py": {"source.run"},

@@ -67,7 +67,17 @@ WHY_WORLD = (
 # Host itself.
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
-    for name in ("worker", "core", "compute", "llama", "weights", "kv", "sampling", "session")
+    for name in (
+        "worker",
+        "core",
+        "compute",
+        "llama",
+        "attention",
+        "weights",
+        "kv",
+        "sampling",
+        "session",
+    )
 }
 BEYOND_THE_SEAM = {
     "transport/host/real.py",

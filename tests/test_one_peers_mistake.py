@@ -53,7 +53,7 @@ PLACES = [
     "dht.kademlia.answering Answering.on_find",
     "state.membership.membership Membership._link_up",
     "state.membership.membership Membership._link_lost",
-    "state.membership.membership Membership._dial",
+    "state.membership.memberdialer MemberDialer._dial",
     "state.membership.membership Membership._take",
     "state.membership.probing Probing._check",
     "state.replication.replication Replication._link_up",
@@ -186,9 +186,8 @@ async def test_homes_meet_all_the_same(world: World, monkeypatch: pytest.MonkeyP
     left, told = faults(monkeypatch, BETWEEN_HOMES), list[Mishap]()
     begin = Guard.__init__
 
-    def reporting(guard: Guard) -> None:
-        begin(guard)
-        guard.report = told.append
+    def reporting(guard: Guard, _report: object = None, *more: Any) -> None:
+        begin(guard, told.append, *more)
 
     monkeypatch.setattr(Guard, "__init__", reporting)
     street = Street(world)

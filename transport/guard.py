@@ -45,9 +45,17 @@ class Guard:
     in tests and simulations. `hang_up` ends the link to the given peer id, if there is one.
     """
 
-    def __init__(self) -> None:
-        self.report: Callable[[Mishap], None] | None = None
-        self.hang_up: Callable[[str], None] = lambda who: None
+    def __init__(
+        self,
+        report: Callable[[Mishap], None] | None = None,
+        hang_up: Callable[[str], None] = lambda who: None,
+    ) -> None:
+        self.report = report
+        self.hang_up = hang_up
+
+    def let_through(self) -> None:
+        """Catch nothing from now on, so that bugs surface in a simulation."""
+        self.report = None
 
     def around(
         self,

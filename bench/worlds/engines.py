@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 import trio
 
 from shoal.tasks.engine.families import architecture, tensor_shapes
@@ -98,6 +99,16 @@ def _write(
     return tuple(paths), tuple(digests)
 
 
+def write_tensor(folder: Path, roles: tuple[str, ...], tensor: torch.Tensor) -> TensorSource:
+    """Write a tensor of a checkpoint as one chunk file."""
+    raw = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    digest = hashlib.sha256(raw).digest()
+    path = folder / digest.hex()
+    path.write_bytes(raw)
+    name = {torch.float32: "F32", torch.bfloat16: "BF16"}[tensor.dtype]
+    return TensorSource(roles, name, tuple(tensor.shape), (str(path),), (digest,))
+
+
 def prompt(size: int, seed: int, shape: str = "1.1B") -> tuple[int, ...]:
     """Random token ids."""
     rng = random.Random(seed)
@@ -108,6 +119,7 @@ def prompt(size: int, seed: int, shape: str = "1.1B") -> tuple[int, ...]:
 class Answer:
     """Tokens of one session, with the times at which they arrived (seconds, trio's clock)."""
 
+    name: bytes
     began: float
     cached: int = 0
     tokens: list[int] = field(default_factory=list)
@@ -128,17 +140,20 @@ class Worker:
         self._number = 0
 
     async def generate(
-        self,
-        tokens: Sequence[int],
-        steps: int,
-        *,
-        terms: SessionTerms = DEFAULT_TERMS,
-        close_names: bytes = b"",
+        self, tokens: Sequence[int], steps: int, *, terms: SessionTerms = DEFAULT_TERMS
     ) -> Answer:
         """Generate `steps` tokens after a prompt, in a session of its own."""
+        answer = await self.start(tokens, steps, terms=terms)
+        await answer.done.wait()
+        await self.stop(answer)
+        return answer
+
+    async def start(
+        self, tokens: Sequence[int], steps: int, *, terms: SessionTerms = DEFAULT_TERMS
+    ) -> Answer:
+        """Begin to generate, and return the answer as it grows."""
         self._number += 1
-        name = self._number.to_bytes(16)
-        answer = Answer(trio.current_time())
+        answer = Answer(self._number.to_bytes(16), trio.current_time())
 
         def on_event(event: EngineEvent) -> None:
             if isinstance(event, FailedEvent):
@@ -150,13 +165,16 @@ class Worker:
                 answer.done.set()
 
         most = len(tokens) + steps
-        answer.cached = await self.engine.open(name, most, on_event, terms)
+        answer.cached = await self.engine.open(answer.name, most, on_event, terms)
         start = min(answer.cached, (len(tokens) - 2) // 16 * 16)
         rest = tuple(tokens[start:])
-        self.engine.submit(Span(name, 1, start, len(rest), tokens=rest, want="token", steps=steps))
-        await answer.done.wait()
-        await self.engine.close(name, close_names)
+        span = Span(answer.name, 1, start, len(rest), tokens=rest, want="token", steps=steps)
+        self.engine.submit(span)
         return answer
+
+    async def stop(self, answer: Answer) -> None:
+        """Close the session of an answer."""
+        await self.engine.close(answer.name)
 
 
 @asynccontextmanager

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import trio
 
 from shoal.dht.finding import FindingResult
+from shoal.dht.kademlia.presence import Addressing
 from shoal.dht.kademlia.publishing import PublishReport
 from shoal.dht.kv.index import KvIndex
 from shoal.dht.records.key import Key
 from shoal.dht.records.record import Body
-from shoal.dht.service import Dht, DhtSettings
+from shoal.dht.service import Dht
+from shoal.dht.settings import DhtSettings
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host
@@ -94,10 +96,7 @@ class Finder:
             self.dht = Dht(
                 host,
                 self.endpoint,
-                self.identity,
-                connect=self._connect,
-                addresses=self._addresses,
-                reachable=self._reachable,
+                Addressing(self._connect, self._addresses, self._reachable),
                 settings=self._settings,
             )
             await nursery.start(self.dht.run)

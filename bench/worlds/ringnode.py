@@ -15,10 +15,11 @@ from typing import Any, Final
 from shoal.dht.defaults import K
 from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest
-from shoal.dht.kademlia.query import LookupSettings, Query
+from shoal.dht.kademlia.parcels import StoreQuery
+from shoal.dht.kademlia.query import LookupGoal, LookupSettings, Querier, Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
-from shoal.dht.kademlia.walk import StoreQuery, Walk
+from shoal.dht.kademlia.walk import KnownNodes, Walk
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import Key, point
 from shoal.dht.records.record import Record, open_record
@@ -260,12 +261,9 @@ class RingNode:
         """Publish records in one walk."""
         walk = Walk(
             records,
-            self.table.nearest,
-            self.table.radius(),
-            self._random.randbytes,
+            KnownNodes(self.table.nearest, self.table.radius()),
+            self._querier(),
             settings=self.settings,
-            own=self.contact.peer,
-            linked=self.linked,
         )
         self._drive(walk, ended)
 
@@ -293,15 +291,14 @@ class RingNode:
         self, key: Key, settings: LookupSettings, enough: int, contacts: Sequence[Contact] = ()
     ) -> Lookup:
         return Lookup(
-            (key,),
+            LookupGoal((key,), self.table.radius(), enough),
             contacts or self.table.nearest(key),
-            self.table.radius(),
-            self._random.randbytes,
+            self._querier(),
             settings=settings,
-            own=self.contact.peer,
-            linked=self.linked,
-            enough=enough,
         )
+
+    def _querier(self) -> Querier:
+        return Querier(self._random.randbytes, self.contact.peer, linked=self.linked)
 
     def _drive(self, task: Any, ended: Callable[[Any, float], None]) -> None:
         """Send the queries of `task` until it is done, then call `ended`."""

@@ -197,7 +197,8 @@ def _nothing(kind: str | None) -> str:
 def _said_line(each: "messages.FactChange") -> str:
     """Format a change as one line.
 
-    The first facts of a feed may be older than the feed, so that their time is only an upper bound.
+    The first facts of a feed may have been made before the feed began; their time is then the
+    latest time at which they can have been made.
     """
     when = _time(each.made) + (" or earlier" if each.earlier else "")
     what = "withdrawn" if each.value is None else _shown(each.value)

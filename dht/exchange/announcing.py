@@ -5,22 +5,20 @@ chunks is here, and then at each further quarter. For a million chunks, these ar
 announcements.
 """
 
-from ...transport.host.seam import Host
 from ..content.content import Content
-from ..content.library import Library
 from ..content.ranges import pack_indexes
 from ..defaults import ANNOUNCED_RUNS
-from .switchboard import Swarm
+from .parts import ExchangeParts
 
 
 class Announcer:
     """Announcements of how much of one content this node has."""
 
-    def __init__(self, host: Host, library: Library, content: Content, swarm: Swarm) -> None:
-        self._host = host
-        self._library = library
+    def __init__(self, parts: ExchangeParts, content: Content) -> None:
+        self._host = parts.host
+        self._library = parts.library
         self._content = content
-        self._swarm = swarm
+        self._swarm = parts.swarm
         self._next = 1  # number of stored chunks at which the next announcement is due
 
     def is_due(self, held: int) -> bool:

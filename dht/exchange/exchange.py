@@ -26,8 +26,9 @@ from ..content.tree import Tree
 from ..defaults import MANIFEST_LIMIT, MANIFEST_PIECE, MANIFEST_TIMEOUT, MANIFESTS_AT_ONCE, PATIENCE
 from ..errors import FetchFailed, ModelError, NotEnoughDisk
 from .announcing import Announcer
-from .fetch import Fetch, FetchReport
+from .fetch import Fetch, FetchGoal, FetchReport
 from .obtaining import Obtaining
+from .parts import ExchangeParts
 from .peersource import PeerSource
 from .provider import Provider
 from .switchboard import Caller, Peers, Swarm, Switchboard
@@ -61,20 +62,32 @@ class ChunkExchange:
         swarm: Swarm | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """Register the handlers. If fetching may evict content, the caller then sets `quota`."""
+        """Register the handlers."""
         self._host = host
-        self._endpoint = endpoint
-        self._guard = guard or Guard()
         self._library = library
-        self._on_liar = on_liar
-        self.swarm = swarm or Swarm()
-        self.quota: Quota | None = None
+        self._parts = ExchangeParts(
+            host, endpoint, library, swarm or Swarm(), on_liar, guard or Guard()
+        )
+        self._quota: Quota | None = None
         self.provider = Provider(host, endpoint, library)
         self._fetches: dict[str, list[Fetch]] = {}
         endpoint.handle("blob.news", self._on_news)
         self._obtaining: set[Obtaining] = set()  # manifests and trees
         endpoint.on_link_quiet(self._link_quiet)
         endpoint.on_link_back(self._link_back)
+
+    @property
+    def swarm(self) -> Swarm:
+        """The functions that find providers, and announce this node as one."""
+        return self._parts.swarm
+
+    def use_quota(self, quota: Quota) -> None:
+        """Register the quota that evicts content to make space for fetches.
+
+        A quota asks peers for proofs through this exchange, and is therefore created after it.
+        Without a quota, nothing is evicted.
+        """
+        self._quota = quota
 
     def _on_news(self, call: Call) -> Reply:
         """Handle `blob.news`, in which a peer says which new chunks it has."""
@@ -92,7 +105,7 @@ class ChunkExchange:
         Raises ModelError if the manifest or tree of the root is not on this disk.
         """
         content = await self._library.content(root)
-        await Announcer(self._host, self._library, content, self.swarm).announce()
+        await Announcer(self._parts, content).announce()
 
     # Manifests and trees.
 
@@ -182,8 +195,8 @@ class ChunkExchange:
         Raises the error of `find`, or FetchFailed `no-source` after the time has passed. `what`
         names the object in the message.
         """
-        source = PeerSource(self.swarm, self._endpoint, root, peers, self._guard)
-        obtaining = Obtaining(self._host, self._endpoint, source, self._on_liar, self._guard)
+        source = PeerSource(self._parts, root, peers)
+        obtaining = Obtaining(self._parts, source)
         self._obtaining.add(obtaining)
         failure: ModelError | None = None
         with trio.move_on_after(patience):
@@ -246,8 +259,8 @@ class ChunkExchange:
         missing = await self._host.offload(store.missing, digests)
         wanted = {digest: sizes[digest] for digest in missing}
         self._library.usage.note_used(root)
-        if self.quota is not None:
-            await self.quota.evict_for(sum(wanted.values()), asked=asked)
+        if self._quota is not None:
+            await self._quota.evict_for(sum(wanted.values()), asked=asked)
         if on_full is None:
             await self._host.offload(store.require_space, sum(wanted.values()))
         total = sum(sizes[digest] for digest in set(digests))
@@ -262,28 +275,14 @@ class ChunkExchange:
         on_chunk(0)
         # Hashing and sorting all digests would block the event loop.
         transfer = await self._host.offload(Transfer, wanted, self._host.entropy(16))
-        fetch = Fetch(
-            self._host,
-            self._endpoint,
-            self._library,
-            content,
-            transfer,
-            wanted,
-            swarm=self.swarm,
-            notify=self.provider.notify,
-            peers=peers,
-            on_chunk=on_chunk,
-            on_liar=self._on_liar,
-            on_full=on_full,
-            patience=patience,
-            guard=self._guard,
-        )
+        goal = FetchGoal(content, wanted, peers, patience, on_chunk, on_full)
+        fetch = Fetch(self._parts, goal, transfer, self.provider.notify)
         self._fetches.setdefault(root, []).append(fetch)
         try:
             return await fetch.run()
         except ModelError as error:
-            if error.code in _LIES and self.quota is not None:
-                await self.quota.drop(root)
+            if error.code in _LIES and self._quota is not None:
+                await self._quota.drop(root)
             raise
         finally:
             self._fetches[root].remove(fetch)

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import trio
 
 from ...transport.errors import CallRefused, LinkClosed
-from ...transport.guard import Guard
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Bytes, Priority
 from ..content.content import Content
-from ..content.library import Library
 from ..content.ranges import read_ranges
 from ..defaults import (
     BACKOFF_MAX,
@@ -34,8 +31,9 @@ from ..defaults import (
 from ..errors import OTHERS_HINT, ChunkCorrupt, FetchFailed, ModelError, NotEnoughDisk
 from .announcing import Announcer
 from .intake import Arrival, Intake
+from .parts import ExchangeParts
 from .peersource import PeerSource
-from .switchboard import Peers, Swarm, Switchboard
+from .switchboard import Peers
 from .transfer import Transfer
 
 _ADD = {"model": "`shoal model add FOLDER`", "blob": "`shoal blob add FILE`"}
@@ -58,47 +56,43 @@ class FetchReport:
     liars: tuple[PeerId, ...]
 
 
-class Fetch:
-    """Fetch of the chunks `wanted` (digest to bytes) of one content. Call `run` once.
+@dataclass(frozen=True, slots=True)
+class FetchGoal:
+    """Goal of a fetch: the chunks, the peers that may have them, and the limits."""
 
-    `transfer` chooses the requests and must have been made for `wanted`. `notify` is called with
-    new chunks, `on_chunk` with the bytes of each stored chunk, and `on_liar` when a peer sent wrong
-    bytes. `on_full` is called when the disk is full, and the fetch then waits for space. If
-    `on_full` is None, the fetch fails instead. It also fails after `patience` seconds without a new
-    chunk.
+    content: Content
+    wanted: Mapping[str, int]
+    """Chunks to fetch: digest to bytes."""
+    peers: Peers
+    patience: float
+    """Seconds without a new chunk after which the fetch fails."""
+    on_chunk: Callable[[int], None]
+    """Called with the bytes of each stored chunk."""
+    on_full: Callable[[NotEnoughDisk], None] | None = None
+    """Called when the disk is full. The fetch then waits for space. None: it fails instead."""
+
+
+class Fetch:
+    """Fetch of the chunks of `goal`. Call `run` once.
+
+    `transfer` chooses the requests and must have been made for the wanted chunks. `notify` is
+    called with new chunks.
     """
 
     def __init__(
-        self,
-        host: Host,
-        switchboard: Switchboard,
-        library: Library,
-        content: Content,
-        transfer: Transfer,
-        wanted: Mapping[str, int],
-        *,
-        swarm: Swarm,
-        notify: Notify,
-        peers: Peers,
-        on_chunk: Callable[[int], None],
-        on_liar: Callable[[PeerId, str], None],
-        on_full: Callable[[NotEnoughDisk], None] | None,
-        patience: float,
-        guard: Guard,
+        self, parts: ExchangeParts, goal: FetchGoal, transfer: Transfer, notify: Notify
     ) -> None:
-        self._host = host
-        self._guard = guard
-        self._switchboard = switchboard
-        self._store = library.store
-        self._content = content
-        self._wanted = wanted
-        self._peers = PeerSource(swarm, switchboard, content.root, peers, guard)
-        self._announcer = Announcer(host, library, content, swarm)
+        self._host = parts.host
+        self._guard = parts.guard
+        self._switchboard = parts.switchboard
+        self._store = parts.library.store
+        self._on_liar = parts.on_liar
+        self._goal = goal
+        self._content = goal.content
+        self._wanted = goal.wanted
+        self._peers = PeerSource(parts, goal.content.root, goal.peers)
+        self._announcer = Announcer(parts, goal.content)
         self._notify = notify
-        self._on_chunk = on_chunk
-        self._on_liar = on_liar
-        self._on_full = on_full
-        self._patience = patience
         self._transfer = transfer
         self._scopes: dict[tuple[PeerId, str], trio.CancelScope] = {}
         self._watches: dict[PeerId, trio.CancelScope] = {}  # peers in use
@@ -107,7 +101,7 @@ class Fetch:
         self._backoffs: dict[PeerId, float] = {}  # replaced peer -> when to retry it
         self._news = trio.Event()
         self._nursery: trio.Nursery | None = None  # runs the requests
-        self._intake = Intake(host, library.store, self._stored)
+        self._intake = Intake(self._host, self._store, self._stored)
         self._arrivals = trio.lowlevel.ParkingLot()
         self._unreported: list[str] = []  # new chunks that watchers have not been notified of
         self._heard: Counter[tuple[PeerId, int]] = Counter()  # (peer, second) -> notifications
@@ -138,7 +132,7 @@ class Fetch:
                     await self._await_space()
                 with trio.move_on_after(TICK):
                     await self._news.wait()
-                if self._host.now() - self._last_chunk > self._patience:
+                if self._host.now() - self._last_chunk > self._goal.patience:
                     self._failure = self._no_source()
             nursery.cancel_scope.cancel()
         await self._host.offload(self._store.settle)
@@ -202,13 +196,13 @@ class Fetch:
 
         A full disk may get space again; any other error ends the fetch.
         """
-        if not isinstance(error, NotEnoughDisk) or self._on_full is None:
+        if not isinstance(error, NotEnoughDisk) or self._goal.on_full is None:
             self._failure = error
         elif not self._full:
             self._full = True
             if not self._reported_full:
                 self._reported_full = True
-                self._on_full(error)
+                self._goal.on_full(error)
         self._news.set()
 
     async def _await_space(self) -> None:
@@ -232,7 +226,7 @@ class Fetch:
         return FetchFailed(
             "no-source",
             f"no linked peer sent any of {left} missing chunks of {self._content.name} "
-            f"within {self._patience:g} s{lied}",
+            f"within {self._goal.patience:g} s{lied}",
             hint=f"`shoal peers` lists the linked peers and what they hold; or add the "
             f"{self._content.kind} here: {_ADD[self._content.kind]}",
         )
@@ -443,7 +437,7 @@ class Fetch:
             self._last_chunk = self._host.now()
             self._reported_full = False
             self._bytes[peer] += size
-            self._on_chunk(size)
+            self._goal.on_chunk(size)
 
     def _drop_liar(self, peer: PeerId, digest: str) -> None:
         """Cancel all requests to a peer that sent wrong bytes, and report the peer once."""

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ...transport.guard import Guard
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ..defaults import ASK_BESIDE, ASKED_AT_ONCE, BACKOFF_MAX, BACKOFF_START, TICK
-from .switchboard import Caller, Peers, Switchboard
+from .parts import ExchangeParts
+from .switchboard import Caller, Peers
 
 Ask = Callable[[Caller, str], Awaitable[bytes | None]]
 """Requests an object by digest from one peer, and returns the unverified bytes.
@@ -48,19 +47,12 @@ class Obtaining:
     wrong bytes is reported to `on_liar` and never asked again.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        switchboard: Switchboard,
-        peers: Peers,
-        on_liar: Callable[[PeerId, str], None],
-        guard: Guard | None = None,
-    ) -> None:
-        self._host = host
-        self._guard = guard or Guard()
-        self._switchboard = switchboard
+    def __init__(self, parts: ExchangeParts, peers: Peers) -> None:
+        self._host = parts.host
+        self._guard = parts.guard
+        self._switchboard = parts.switchboard
         self._peers = peers
-        self._on_liar = on_liar
+        self._on_liar = parts.on_liar
         self._liars: set[PeerId] = set()
         self._failures: Counter[PeerId] = Counter()
         self._scopes: dict[trio.CancelScope, PeerId] = {}

@@ -6,10 +6,10 @@ from contextlib import suppress
 import trio
 
 from ...transport.errors import TransportError
-from ...transport.guard import Guard
 from ...transport.identity import PeerId
 from ..defaults import DIALS_AT_ONCE, PROVIDERS_EVERY, PROVIDERS_LIMIT
-from .switchboard import Peers, Swarm, Switchboard
+from .parts import ExchangeParts
+from .switchboard import Peers
 
 
 class PeerSource:
@@ -18,13 +18,11 @@ class PeerSource:
     `run` looks for further providers of `root`.
     """
 
-    def __init__(
-        self, swarm: Swarm, switchboard: Switchboard, root: str, peers: Peers, guard: Guard
-    ) -> None:
-        self._swarm = swarm
-        self._switchboard = switchboard
+    def __init__(self, parts: ExchangeParts, root: str, peers: Peers) -> None:
+        self._swarm = parts.swarm
+        self._switchboard = parts.switchboard
         self._root = root
-        self._guard = guard
+        self._guard = parts.guard
         self._peers = peers
         self._found: tuple[PeerId, ...] = ()
 

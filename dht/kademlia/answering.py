@@ -15,6 +15,7 @@ from ..errors import BadMessage, BadRecord
 from ..records.contact import Contact, met_at, read_contact
 from ..records.key import Key
 from ..records.record import open_record
+from .brieflinks import Switchboard
 from .messages import Find, FindReply, StoreRequest, encode_codes
 from .recordstore import RecordStore
 from .table import Table
@@ -32,7 +33,7 @@ class Answering:
     def __init__(
         self,
         host: Host,
-        link: Callable[[PeerId], Link | None],
+        endpoint: Switchboard,
         table: Table,
         store: RecordStore,
         *,
@@ -40,7 +41,7 @@ class Answering:
         on_asker: OnAsker,
     ) -> None:
         self._host = host
-        self._link = link
+        self._link = endpoint.link
         self._table = table
         self._store = store
         self._serves = serves
@@ -52,6 +53,8 @@ class Answering:
         self._stored = Rates(Rate(*defaults.STORED), Rate(*defaults.STORED_ALL))
         self.refused: Counter[str] = Counter()
         """Number of requests and records that were refused, by error code."""
+        endpoint.handle("dht.find", self.on_find)
+        endpoint.handle("dht.store", self.on_store)
 
     async def on_find(self, call: Call) -> Answer:
         """Answer a `dht.find` request with records, and the contacts nearest to the keys."""

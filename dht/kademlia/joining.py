@@ -13,51 +13,46 @@ from math import inf
 import trio
 
 from ...transport.address import Address
-from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from .. import defaults
 from ..records.contact import Contact, met_at
-from ..records.key import Key
-from .asking import Asking, NoAnswer, as_seen, better, of_link
+from ..records.key import node_key
+from .asking import NoAnswer, as_seen, better, of_link
+from .client import Client
 from .messages import Find
 from .searching import Searching
 from .slots import Slots
-from .table import Table
 
 
 class Joining:
     """Joining and upkeep of the routing table.
 
     `links` returns the open links, and `addresses(peer)` further known addresses of a linked peer.
-    The first look-up begins `survey_after` seconds after the first contact, because new links bring
-    many contacts in this time.
+    If the dials of background work are limited, the first look-up begins `SURVEY_AFTER` seconds
+    after the first contact, because new links bring many contacts in this time.
     """
 
     def __init__(
         self,
-        host: Host,
-        own: Key,
-        table: Table,
-        asking: Asking,
+        client: Client,
         searching: Searching,
         *,
         links: Callable[[], list[Link]],
         addresses: Callable[[PeerId], Sequence[Address]],
-        survey_after: float = 0.0,
     ) -> None:
-        self.remembered: Sequence[Contact] = ()
+        self._remembered: Sequence[Contact] = ()  # contacts of the last run
         self.joined = trio.Event()
         """Set once this node knows serving peers, and the neighbours of its own key if
-        `survey_after` is 0."""
-        self._host = host
-        self._own = own
-        self._table = table
-        self._asking = asking
+        its background dials are not limited."""
+        self._host = client.host
+        self._own = node_key(client.peer)
+        self._table = client.table
+        self._asking = client.asking
         self._searching = searching
         self._links = links
         self._addresses = addresses
-        self._survey_after = survey_after
+        self._survey_after = 0.0 if client.limiter is None else defaults.SURVEY_AFTER
         self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of the link
         self._probes = Slots(
             defaults.PROBES_AT_ONCE, waiting=defaults.PROBES - defaults.PROBES_AT_ONCE
@@ -113,8 +108,12 @@ class Joining:
 
     # Running.
 
-    async def run(self) -> None:
-        """Probe peers and refresh the table until cancelled."""
+    async def run(self, remembered: Sequence[Contact] = ()) -> None:
+        """Probe peers and refresh the table until cancelled.
+
+        `remembered` are the contacts of the last run.
+        """
+        self._remembered = remembered
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_queued)
             nursery.start_soon(self._keep_fresh)
@@ -198,7 +197,7 @@ class Joining:
         """Probe linked peers, then remembered contacts, until one answers."""
         self._first_reply = trio.Event()
         linked = [of_link(link, self._addresses(link.peer)) for link in self._links()]
-        found = {contact.peer: contact for contact in (*linked, *self.remembered)}
+        found = {contact.peer: contact for contact in (*linked, *self._remembered)}
         waiting = list(found.values())[: defaults.REMEMBERED]
 
         async def ask() -> None:

@@ -13,7 +13,7 @@ No I/O: `next` returns the queries to send, and their results are passed to `ans
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
@@ -27,7 +27,7 @@ from .candidate import LookupCandidate, LookupPath, LookupStep
 from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
 from .messages import Find, FindReply
-from .query import LookupSettings, Query
+from .query import LookupGoal, LookupSettings, Querier, Query
 from .table import random_rank
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
@@ -35,49 +35,31 @@ _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
 
 
 class Lookup:
-    """Look-up of `keys`, which lie within `radius` of the first key.
-
-    It looks for records, or for the nodes of the region if `enough` is 0.
-    """
+    """Look-up of one `goal` by the node `querier`."""
 
     def __init__(
         self,
-        keys: Sequence[Key],
+        goal: LookupGoal,
         start: Iterable[Contact],
-        radius: float,
-        entropy: Callable[[int], bytes],
+        querier: Querier,
         *,
         settings: LookupSettings | None = None,
-        own: PeerId | None = None,
-        serves: bytes | None = None,
-        linked: Callable[[PeerId], bool] = lambda peer: False,
-        enough: int = 0,
-        most: int = defaults.K,
-        kinds: tuple[str, ...] = (),
         limiter: DialLimiter | None = None,
     ) -> None:
         """Prepare a look-up that begins with the contacts in `start`, nearest first.
 
-        `enough` is the number of authors wanted for each key, or 0 to look for the region's nodes.
-        Each node is asked for up to `most` records per key, of the given `kinds` (all if empty).
-        The peer `own` is never queried. `serves` is this node's encoded contact for the requests.
-        `linked` returns whether a peer can be asked without a dial. A background look-up has a
-        `limiter`: it queries linked nodes at once, and dials other nodes only when the limiter
-        allows it.
+        A background look-up has a `limiter`: it queries linked nodes at once, and dials other nodes
+        only when the limiter allows it.
         """
-        self.keys = tuple(keys)
+        self.keys = tuple(goal.keys)
         self.settings = settings or LookupSettings()
-        self.radius = radius
+        self.radius = goal.radius
         self.steps: list[LookupStep] = []
         self._at = point(self.keys[0])
-        self._entropy = entropy
-        self._nonce = entropy(16)
-        self._own = own
-        self._serves = serves
-        self._linked = linked
-        self._enough = enough
-        self._most = most
-        self._kinds = kinds
+        self._goal = goal
+        self._querier = querier
+        self._linked = querier.linked
+        self._nonce = querier.entropy(16)
         self._limiter = limiter
         self._dials = 0  # dials of a background look-up
         self._paths = [LookupPath() for _ in range(self.settings.paths)]
@@ -206,9 +188,10 @@ class Lookup:
         path.begun = True
         self.steps.append(chosen.step)
         near = (self._place(),) if self.settings.random_order else ()
-        most = self._most if self._enough else 0
+        goal, serves = self._goal, self._querier.serves
+        most = goal.most if goal.enough else 0
         by = tuple(one.contact.peer for one in chosen.by)
-        return Query(chosen.contact, Find(self.keys, near, most, self._kinds, self._serves), by)
+        return Query(chosen.contact, Find(self.keys, near, most, goal.kinds, serves), by)
 
     def _should_do(self, one: LookupCandidate) -> bool:
         """Return whether a candidate very likely has the records.
@@ -216,11 +199,12 @@ class Lookup:
         If so, its path sends no second query while the first is pending.
         """
         inside = one.distance <= self.radius
-        return bool(self._enough) and inside and self._linked(one.contact.peer)
+        return bool(self._goal.enough) and inside and self._linked(one.contact.peer)
 
     def _place(self) -> Key:
         """Return a random key in the region."""
-        offset = int.from_bytes(self._entropy(32)) % max(min(int(self.radius), SPACE - 1), 1)
+        drawn = int.from_bytes(self._querier.entropy(32))
+        offset = drawn % max(min(int(self.radius), SPACE - 1), 1)
         return key_at(self._at ^ offset)
 
     def _choose(self, path: LookupPath) -> LookupCandidate | None:
@@ -334,16 +318,16 @@ class Lookup:
 
     def _settled(self) -> bool:
         """Return whether a look-up for nodes has found the nodes of the region."""
-        if self._enough or not self.settings.random_order:
+        if self._goal.enough or not self.settings.random_order:
             return False
         known = self._inside >= defaults.SETTLED_ASKED and self._quiet >= defaults.SETTLED_QUIET
         return known or self._inside >= defaults.SETTLED_MOST
 
     def _satisfied(self) -> bool:
         """Return whether the look-up has found enough."""
-        if not self._enough:
+        if not self._goal.enough:
             return self._settled()
-        return self._records.enough(self._enough, witnesses=self.settings.witnesses)
+        return self._records.enough(self._goal.enough, witnesses=self.settings.witnesses)
 
     def _awaited(self) -> bool:
         """Return whether there is a pending reply that is not overdue."""
@@ -428,7 +412,7 @@ class Lookup:
             return
         heard = self._paths[path].heard if self.settings.shares else len(self._known)
         share = len(self._paths) if self.settings.shares else 1
-        if contact.peer == self._own or heard >= defaults.LOOKUP_CONTACTS // share:
+        if contact.peer == self._querier.peer or heard >= defaults.LOOKUP_CONTACTS // share:
             return
         candidate = LookupCandidate(
             contact,

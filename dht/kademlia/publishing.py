@@ -11,16 +11,14 @@ from math import inf
 
 import trio
 
-from ...transport.host.seam import Host
-from ...transport.identity import PeerId
 from .. import defaults
 from ..records.record import Record
-from .asking import Asking, NoAnswer
-from .diallimiter import DialLimiter
+from .asking import NoAnswer
+from .client import Client
 from .own import OwnRecord, OwnRecords
-from .query import LookupSettings, Query
-from .table import Table
-from .walk import StoreQuery, Walk
+from .parcels import StoreQuery
+from .query import Query
+from .walk import KnownNodes, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +51,27 @@ class Publishing:
     """Task that announces own records in walks.
 
     `keep` is called with each record that is announced, because this node may be one of those that
-    should store it. `settled` returns whether this node has looked up its own key recently. With a
-    `limiter`, walks of patient records are limited in their dials.
+    should store it. `settled` returns whether this node has looked up its own key recently. If the
+    client has a limiter, walks of patient records are limited in their dials.
     """
 
     def __init__(
         self,
-        host: Host,
-        own: PeerId,
+        client: Client,
         records: OwnRecords,
-        table: Table,
-        asking: Asking,
-        settings: LookupSettings,
         *,
         keep: Callable[[Record], None],
         settled: Callable[[], bool],
-        limiter: DialLimiter | None = None,
     ) -> None:
         self.last: LastWalk | None = None
-        self._host = host
-        self._own = own
+        self._client = client
+        self._host = client.host
         self._records = records
-        self._table = table
-        self._asking = asking
-        self._settings = settings
+        self._table = client.table
+        self._asking = client.asking
         self._keep = keep
         self._settled = settled
-        self._limiter = limiter
+        self._limiter = client.limiter
         self._news = trio.Event()
         self._progress = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -167,14 +159,13 @@ class Publishing:
             limiter = self._limiter.within(defaults.WALK_SPREAD, defaults.K * len(due), began)
         walk = Walk(
             records,
-            self._table.nearest,
-            self._table.radius(),
-            self._host.entropy,
-            settings=self._settings,
-            own=self._own,
-            serves=self._asking.serves(),
-            linked=self._asking.linked,
-            all_known=len(self._table) < defaults.K and self._settled(),
+            KnownNodes(
+                self._table.nearest,
+                self._table.radius(),
+                complete=len(self._table) < defaults.K and self._settled(),
+            ),
+            self._client.querier(),
+            settings=self._client.lookups,
             limiter=limiter,
         )
         await self._run(walk)

@@ -1,10 +1,12 @@
-"""Settings of a look-up, and the queries that it sends."""
+"""Goal and settings of a look-up, its sender, and the queries that it sends."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...transport.identity import PeerId
 from .. import defaults
 from ..records.contact import Contact
+from ..records.key import Key
 from .messages import Find
 
 
@@ -38,6 +40,35 @@ class LookupSettings:
     first."""
     queries: int = defaults.LOOKUP_QUERIES
     """Most queries of one look-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupGoal:
+    """Goal of a look-up: records, or the nodes of a region of the key space."""
+
+    keys: Sequence[Key]
+    radius: float
+    """Radius of the region around the first key. The region contains all keys."""
+    enough: int = 0
+    """Number of authors wanted for each key. 0: the look-up searches for the region's nodes."""
+    most: int = defaults.K
+    """Most records per key that each node is asked for."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of records that each node is asked for. Empty: all kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Querier:
+    """The node that sends the queries of a look-up or a walk."""
+
+    entropy: Callable[[int], bytes]
+    """Returns this number of random bytes."""
+    peer: PeerId | None = None
+    """Its peer id, so that it never queries itself."""
+    serves: bytes | None = None
+    """Its encoded contact for the requests. None while it does not serve."""
+    linked: Callable[[PeerId], bool] = lambda peer: False
+    """Returns whether a peer can be asked without a dial."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,44 +7,34 @@ from functools import partial
 
 import trio
 
-from ...transport.host.seam import Host
-from ...transport.identity import PeerId
+from ...transport.peertasks import PeerTasks
 from .. import defaults
 from ..errors import BadRecord
 from ..records.key import Key
 from ..records.record import open_record
-from .asking import Asking, NoAnswer
+from .asking import NoAnswer
+from .client import Client
 from .diallimiter import DialLimiter
 from .lookup import Lookup
 from .messages import Aged
-from .query import LookupSettings, Query
-from .table import Table
+from .query import LookupGoal, Query
 from .walk import cell_radius
 
 
 class Searching:
     """Runner of look-ups.
 
-    Queries run in `nursery`. A query may be answered after its look-up has ended, and the reply
-    still updates the routing table.
+    A query may be answered after its look-up has ended, and the reply still updates the routing
+    table.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        own: PeerId,
-        asking: Asking,
-        table: Table,
-        settings: LookupSettings,
-        limiter: DialLimiter | None = None,
-    ) -> None:
-        self.nursery: trio.Nursery | None = None
-        self._host = host
-        self._own = own
-        self._asking = asking
-        self._table = table
-        self._settings = settings
-        self._limiter = limiter
+    def __init__(self, client: Client) -> None:
+        self.tasks = PeerTasks(client.asking.guard)
+        """Tasks of the queries. They can be started while the DHT runs."""
+        self._client = client
+        self._host = client.host
+        self._asking = client.asking
+        self._table = client.table
 
     def lookup(
         self,
@@ -60,26 +50,20 @@ class Searching:
         If `enough` is 0, the look-up searches for nodes, the nearest first. Otherwise, it searches
         for records of `enough` authors per key.
         """
-        radius = self._table.radius()
+        region, settings = self._table.radius(), self._client.lookups
+        radius = region if len(keys) == 1 else cell_radius(region)
         return Lookup(
-            keys,
+            LookupGoal(keys, radius, enough, most, kinds),
             self._table.nearest(keys[0], defaults.START),
-            radius if len(keys) == 1 else cell_radius(radius),
-            self._host.entropy,
-            settings=self._settings if enough else replace(self._settings, random_order=False),
-            own=self._own,
-            serves=self._asking.serves(),
-            linked=self._asking.linked,
-            enough=enough,
-            most=most,
-            kinds=kinds,
+            self._client.querier(),
+            settings=settings if enough else replace(settings, random_order=False),
             limiter=limiter,
         )
 
     async def run(self, lookup: Lookup) -> None:
         """Run a look-up to its end. If the DHT of this node is not running, return at once."""
         search = _Search(lookup)
-        while self.nursery is not None:
+        while self.tasks.running:
             now = self._host.now()
             search.news = trio.Event()
             for query in lookup.next(now):
@@ -98,16 +82,15 @@ class Searching:
 
         This is background work.
         """
-        lookup = self.lookup([key], limiter=self._limiter)
+        lookup = self.lookup([key], limiter=self._client.limiter)
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
     async def _begin(self, search: "_Search", query: Query) -> None:
         """Send a query, and wait until it is sent, before the next one is prepared."""
         # The checkpoint sends the query before the next one is prepared.
-        if self.nursery is not None:
-            guard, end = self._asking.guard, partial(self._failed, search, query, "mishap")
-            guard.start(self.nursery, query.contact.peer, self._ask, search, query, end=end)
+        end = partial(self._failed, search, query, "mishap")
+        if self.tasks.start(query.contact.peer, self._ask, search, query, end=end):
             await trio.lowlevel.checkpoint()
 
     async def _ask(self, search: "_Search", query: Query) -> None:

@@ -92,8 +92,8 @@ class Lookups:
         return PeerId(meant(text, known, "peer", hint="`shoal peers` shows them"))
 
     def _blob(self, text: str) -> str:
-        """Return the root of this node's blob that begins with `text`, or `text` itself. Raises
-        BadId if several blobs match."""
+        """Return the root of this node's blob that begins with `text`. Returns `text` unchanged if
+        no blob matches. Raises BadId if several blobs match."""
         roots, hint = self._blobs.roots(), "`shoal blob list` shows them"
         try:
             return meant(text, roots, "blob", hint=hint, least=PREFIX_MIN)

@@ -130,7 +130,7 @@ class Diagnosis:
     # Conclusions.
 
     def verdict(self) -> ReachFinding:
-        """Return a one-line answer to the question from where this node can be reached.
+        """Describe in one sentence from where peers can reach this node.
 
         The command prints "reachable:" before its sentence.
         """

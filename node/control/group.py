@@ -92,8 +92,8 @@ class GroupOperations:
         return messages.Rotated(mark.number)
 
     async def uninvite(self, ask: messages.Uninvite, _emit: Emit) -> messages.Uninvited:
-        """Revoke an invitation of this node. The request names it by its code, or by its id or the
-        beginning of that."""
+        """Revoke an invitation of this node. The request names it by its code, its id, or the first
+        characters of its id."""
         book, text = self._credentials.book, ask.invitation
         known = [ident.hex() for ident in book.outstanding()]
         hint = "`shoal group` lists them; to remove a peer that joined: `shoal group revoke PEER`"

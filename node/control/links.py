@@ -13,7 +13,7 @@ from ...transport.strategies.dialer import Dialer, Strategies
 from .messages.node import HeldRelay, LinkView, PathView, Relaying
 
 Looked = Mapping[PeerId, tuple[bytes, int, int]]
-"""For each peer (incarnation of the peer, bytes received, bytes sent) at one moment."""
+"""By peer: (incarnation of the peer, bytes received, bytes sent) at one moment."""
 
 SYMMETRIC: Final = (
     "both routers use another port for every peer, in no predictable order (symmetric NAT), so no "

@@ -165,8 +165,8 @@ class _Client:
         self._scope.cancel()
 
     async def _emit(self, event: View) -> None:
-        """Send an event. If the client has disconnected, the operation is cancelled; it never sees
-        another error."""
+        """Send an event. If the client has disconnected, cancel the operation instead of raising an
+        error in it."""
         try:
             await self._send(encode(event))
         except CLIENT_GONE:

@@ -70,8 +70,7 @@ def named_models(members: Members) -> list[ModelName]:
 
 
 def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
-    """Describe a model from its manifest only. What the swarm knows of the model is left
-    unknown."""
+    """Describe a model from its manifest only. The fields about the swarm stay unknown."""
     return ModelEntry(
         name=name,
         root=manifest.root,

@@ -75,13 +75,15 @@ class Base:
 
     @property
     def works(self) -> bool:
-        """Whether this node works on jobs of other nodes. (Clients of a private group never do.)"""
+        """Whether the owner lets this node work on jobs of other nodes. Without a setting, a node
+        with an engine does. Clients of a private group never work on jobs, which `Working`
+        checks."""
         wanted = self.config.jobs
         return self.engine is not None if wanted is None else wanted
 
     def refuse_when_stopping(self) -> None:
-        """Raise ControlError if the daemon has been told to stop, because a client that waits would
-        delay that."""
+        """Raise ControlError `stopping` if the daemon is shutting down. A client that waits for a
+        reply would delay the shutdown."""
         if self.stopped.is_set():
             raise ControlError("stopping", "the daemon is stopping", hint="`shoal node`")
 

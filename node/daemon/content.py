@@ -42,7 +42,7 @@ class ContentParts:
             in_use=self.holdings.in_use,
             withdraw=self.holdings.evicted,
         )
-        self.exchange.quota = self.quota
+        self.exchange.use_quota(self.quota)
         self.embedded = EmbeddedModel(host, base.library, directory, self.holdings, base.health)
         self.sources = ModelSources(
             base.library,

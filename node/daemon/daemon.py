@@ -62,9 +62,9 @@ async def run_node(
 
     `nursery.start` returns the node as soon as its sockets accept connections.
 
-    `options` are settings that the owner gave, by key and as texts. They are stored in the settings
-    file, whose settings apply as well, and the node logs its peers and answers. If `options` is
-    None, only `config` applies and nothing is logged.
+    `options` maps the key of each setting that the owner gave to its text. They are stored in the
+    settings file, and all settings of that file apply. The node also logs its peers and answers. If
+    `options` is None, only `config` applies and nothing is logged.
 
     `say` receives lines for the owner. Among them is the progress of fetches, unless `bar` is given
     to display it.
@@ -89,8 +89,8 @@ class Node:
     it."""
 
     def __init__(self, base: Base, bar: ShowFetch | None = None, *, logs: bool = False) -> None:
-        """`bar` receives the progress of fetches, which is otherwise printed. `logs` says whether
-        to log peers and answers."""
+        """`bar` displays the progress of fetches; without it, the progress is printed as lines.
+        `logs` says whether to log peers and answers."""
         self.base = base
         self.network = network = NetworkParts(base)
         self.content = content = ContentParts(base, network)
@@ -141,8 +141,8 @@ class Node:
     # Life.
 
     async def run(self, *, task_status: "TaskStatus[Node]") -> None:
-        """Start the parts in the order of their dependencies, and run until stopped. Running
-        requests may then finish first."""
+        """Start the parts in the order of their dependencies, and run until `stop` is called. Then
+        wait up to DRAIN_TIME seconds for running requests."""
         with self.base.stalls.watching():
             async with trio.open_nursery() as nursery:
                 await self.listening.start(nursery)
@@ -269,8 +269,8 @@ class Node:
         self.base.say(f"joined the swarm of {link.peer}")
 
     async def _meet_members(self) -> None:
-        """Wait up to MEETING_TIME seconds until other members and what they serve are known,
-        because this node's choice of layers depends on that."""
+        """Wait up to MEETING_TIME seconds until this node knows other members and the layers that
+        they serve. Its own choice of layers depends on them."""
         with trio.move_on_after(defaults.MEETING_TIME):
             while not self.directory.has_met():  # noqa: ASYNC110
                 await trio.sleep(defaults.MEETING_LOOK)

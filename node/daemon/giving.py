@@ -1,5 +1,5 @@
-"""Formats the list that a node prints at its start: what it offers to others, and the option that
-changes it."""
+"""Formats the list that a node prints at its start: each resource that it offers to other nodes,
+and the option that changes the amount."""
 
 from ...dht.content.quota import LibraryLimit
 from ...transport.relay.defaults import RelayLimits

@@ -1,9 +1,10 @@
 """Chooses which parts of the swarm's state this node stores: all or, on a small machine, only what
 it needs.
 
-A small node stores the feeds about shards of the models that it has or serves; if it chooses for
-itself what to serve, those of all models. It stores the feeds about jobs if it works on jobs. An
-owner of a private group stores everything. Every node stores the members and the names of models.
+A small node stores the feeds about shards of the models that it has or serves. If it chooses for
+itself what to serve, it stores the feeds about shards of all models. If it works on jobs, it also
+stores the feeds about jobs. An owner of a private group stores everything. Every node stores the
+members and the names of models.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ def keeps_all(host: Host, config: NodeConfig) -> bool:
 
 
 def needed(roots: Iterable[str], *, chooses: bool, works: bool) -> Iterator[Plot]:
-    """Yield the plots of state (kind, part) that a node needs.
+    """Yield (kind of feed, part of that kind) for each part of the state that a node needs.
 
     `roots` are the models that it has or serves. `chooses` says whether it chooses for itself what
     to serve, and `works` whether it works on jobs of other nodes.
@@ -68,7 +69,8 @@ class Keeping:
         self.works = works
 
     def needed(self) -> list[Plot]:
-        """Return the plots of state (kind, part) that this node needs now."""
+        """Return (kind of feed, part of that kind) for each part of the state that this node needs
+        now."""
         upkeep = self._state.upkeep
         if upkeep is not None and upkeep.group.role is Role.OWNER:
             return list(all_parts())  # a revocation names the last valid entry of each feed

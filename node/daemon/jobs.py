@@ -61,9 +61,9 @@ class Working:
             {prompts.kind: prompts},
             shelf,
             live=network.directory.members,
+            health=partial(base.health.show, "jobs"),
         )
         self._does_jobs = base.works
-        self.worker.health = partial(base.health.show, "jobs")
 
     @property
     def does_jobs(self) -> bool:

@@ -18,12 +18,14 @@ LETTERS = 12  # letters shown from the end of a peer id, because all ids begin a
 
 @dataclass(frozen=True, slots=True)
 class JournalFigures:
-    """The figures of a node at one moment, from which the log lines follow."""
+    """The members that a node knows and its counters at one moment. Log lines report how they
+    differ from those of an earlier moment."""
 
     peers: frozenset[PeerId] = frozenset()
     """The other live members."""
     answers: int = 0
-    """Prompts that this node as a gateway has answered since its start, with `tokens` tokens."""
+    """Number of prompts that this node has answered as a gateway since its start. The answers have
+    `tokens` tokens in total."""
     tokens: int = 0
     served: UsageCount = field(default_factory=UsageCount)
     """Work done for other nodes since the start."""

@@ -11,7 +11,7 @@ from .giving import shown_size
 
 def memory_view(base: Base, models: Models, loaded: int) -> Memory:
     """Describe the resident memory of each process of this node, and the memory that its owner
-    offers. `loaded` bytes of the latter are in use."""
+    offers. `loaded` is how many bytes of the offered memory are in use."""
     pids = {"daemon": base.host.pid()}
     if base.engine is not None and base.engine.pid is not None:
         pids["engine"] = base.engine.pid

@@ -9,6 +9,7 @@ from ...state.errors import StateError, StoreRefused
 from ...state.listing import Listing
 from ...state.membership.membership import Membership
 from ...state.service import State
+from ...state.settings import StateSettings
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.stage import Stage
 from ...transport.address import Address
@@ -38,8 +39,10 @@ class NetworkParts:
         self._base = base
         self.shaper = Shaper(caps_of(config), host.now())
         admission = base.credentials.admission(config.invitation)
-        self.endpoint = Endpoint(host, identity, admission=admission, shaper=self.shaper)
-        self.endpoint.guard.report = Mishaps(base.health).add
+        report = Mishaps(base.health).add
+        self.endpoint = Endpoint(
+            host, identity, admission=admission, shaper=self.shaper, report=report
+        )
         self.membership = Membership(
             host, self.endpoint, identity, links=config.links, connect=self._connect
         )
@@ -79,10 +82,12 @@ class NetworkParts:
             base.host,
             self.endpoint,
             base.identity,
-            base.config.folder.state,
+            StateSettings(
+                base.config.folder.state,
+                keeps=None if keeps_all(base.host, base.config) else (),
+                hold=0.0 if base.new else WRITE_HOLD,
+            ),
             trouble=self._state_trouble,
-            keeps=None if keeps_all(base.host, base.config) else (),
-            hold=0.0 if base.new else WRITE_HOLD,
         )
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:

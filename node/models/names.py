@@ -14,8 +14,8 @@ from ..defaults import NAMED_LAYERS
 
 
 def names_of(dht: Dht, library: Library, directory: Directory, told_of: ModelNames) -> Names:
-    """Return the name look-up of one node. `told_of` has the names that members use, including
-    members that are not live."""
+    """Return the name look-up of one node. `told_of` is the view of the model names that members
+    have published, including members that are not live."""
 
     def known() -> Iterable[str]:
         yield from library.roots()

@@ -120,8 +120,9 @@ class Providers:
     def announce(self, root: str, size: int, chunks: int, ranges: bytes | None) -> None:
         """Publish in the DHT which chunks of a root this node has.
 
-        `size` is that of the content in bytes, and `chunks` the number of its chunks. `ranges` has
-        the present chunks, packed as in `dht/content/ranges.py`; None means all.
+        `size` is the size of the content in bytes, and `chunks` its number of chunks. `ranges`
+        lists the chunks that are present, packed as in `dht/content/ranges.py`; None means all
+        chunks.
         """
         runs = None if ranges is None else longest_runs(_unpacked(ranges))
         body = BlobBody(root, size, chunks, runs)

@@ -170,8 +170,8 @@ class Settings:
         return Settings({name: each for name, each in after.items() if each.text is not None})
 
     def applied(self, config: NodeConfig) -> NodeConfig:
-        """Return a copy of `config` with these values. A key without a value here leaves `config`
-        as it is."""
+        """Return a copy of `config` with these settings applied. Fields without a setting keep
+        their values."""
         for each in self.given.values():
             config = each.key.change(config, each.value)
         return config

@@ -71,8 +71,11 @@ class Credentials:
         """Use the group that these credentials describe."""
         self.alone = handed.alone
         charter = Charter(handed.founder, handed.nonce)
-        self.group = Group(charter, self._identity, Secrets(handed.keys))
-        self.group.secrets.on_change = self._changed.set
+        self.group = Group(charter, self._identity, Secrets(handed.keys, self._note_change))
+
+    def _note_change(self) -> None:
+        """Wake `run`, because the group's secrets have changed."""
+        self._changed.set()
 
     @property
     def private(self) -> bool:
@@ -126,8 +129,6 @@ class Credentials:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            if self.group is not None:
-                self.group.secrets.on_change = self._changed.set
             await self.save_group()
 
     async def save_group(self) -> None:

@@ -7,9 +7,11 @@ import trio
 from msgspec.structs import replace
 
 from ...dht.kademlia.foundrecords import FoundRecord
+from ...dht.kademlia.presence import Addressing
 from ...dht.records.key import Key
 from ...dht.records.record import BlobBody, Body, PeerBody, Record, ShardBody
-from ...dht.service import Dht, DhtSettings
+from ...dht.service import Dht
+from ...dht.settings import DhtSettings
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...transport.address import Address
@@ -53,15 +55,11 @@ class Discovery:
         self.dht = Dht(
             host,
             dialer.endpoint,
-            dialer.endpoint.identity,
-            connect=self._connect,
-            addresses=self._addresses,
-            reachable=dialer.whereabouts.reachable,
-            book=dialer.book,
+            Addressing(self._connect, self._addresses, dialer.whereabouts.reachable, dialer.book),
+            second_path=self.told_by_members,
             settings=DhtSettings(folder=folder.dht, dial_pauses=defaults.DIAL_PAUSES),
             trouble=self._trouble,
         )
-        self.dht.second_path = self.told_by_members
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Publish this node's records whenever they change, until cancelled."""
@@ -98,7 +96,7 @@ class Discovery:
         self._said = wanted
 
     def _measured(self, body: Body) -> Body:
-        """Return the body of a record; a shard's gets the measured speed.
+        """Return a copy of a shard's body with the measured speed, or any other body unchanged.
 
         The published speed only changes if the measured one differs by more than SPEED_CHANGE.
         """
@@ -127,8 +125,8 @@ class Discovery:
     # The second path.
 
     def told_by_members(self, key: Key) -> Iterator[FoundRecord]:
-        """Yield, as DHT records, what member records say about a key. They are a second source
-        beside the DHT."""
+        """Yield the facts about a DHT key that member records contain, in the form of DHT records.
+        The DHT uses them as a second source for look-ups."""
         members = self._directory.members()
         learn(self._keys, members, defaults.MEMBERS_READ)
         for peer, (record, keys) in self._keys.items():
@@ -141,7 +139,8 @@ def learn(
     members: Mapping[PeerId, MemberRecord],
     most: int,
 ) -> bool:
-    """Compute the DHT keys of members' records into `known`, and return whether it is complete.
+    """Compute the DHT keys of the facts in members' records, and return whether all records are
+    done. The results are added to `known`, which maps a member to (its record, the keys).
 
     At most `most` new records are processed in one call, because a single record can take hundreds
     of hashes. Members that are gone are removed.
@@ -176,7 +175,7 @@ def bodies(member: MemberRecord) -> Iterable[Body]:
 
 
 def _is_hearsay(body: Body) -> bool:
-    """Return whether the provider itself may publish a better record.
+    """Return whether a fact from a member record is less exact than the member's own DHT record.
 
     A member record names the roots of which the member has chunks, but not which chunks. The DHT
     records of that member do.

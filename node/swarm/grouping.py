@@ -30,7 +30,8 @@ _FULL_HINT = "let other owners or operators let new members in"
 
 
 class Grouping:
-    """Takes part in the private group for one node."""
+    """Group service of one node: admits invited peers, applies this node's role, and reports a
+    revocation of this node."""
 
     def __init__(
         self,
@@ -141,10 +142,9 @@ class Grouping:
             self._refused(link.peer, code, "")
 
     def _linked(self, link: Link) -> None:
-        """Discard the claim that this node is revoked if a member admits it: the claim was wrong or
-        has been undone.
+        """Discard a peer's claim that this node is revoked when a member admits this node.
 
-        Only a link that this node dialled proves that.
+        Only a link that this node dialled proves that the member admits this node.
         """
         status = link.status
         if status.dialled and status.admitted.kind == SWARM and self._told is not None:

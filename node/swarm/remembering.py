@@ -72,7 +72,8 @@ class Remembering:
             return []
 
     async def run(self) -> None:
-        """Write the file whenever the members change, until cancelled."""
+        """Store addresses of linked members (`write`) whenever the members change, until
+        cancelled."""
         version = -1
         while True:
             version = await self._directory.changed(version)

@@ -1,7 +1,7 @@
 """Finds nodes that serve a model, and links to them.
 
-In a swarm that is larger than a node's number of links, all nodes that serve a model may be unknown
-to it. Their DHT records only say where to dial. Their own feeds then say what they serve.
+In a swarm with more nodes than a node has links, a node may know none of the nodes that serve a
+model. It learns from DHT records which nodes to dial, and then from their feeds what they serve.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,9 +47,9 @@ class Seeking:
     async def seek(self, root: str) -> bool:
         """Link to some nodes that claim to serve layers of a model.
 
-        Returns True if at least one link was made or more state is about to arrive. A call during a
-        search for the same model waits for that search and returns True. Returns False without a
-        search if the last one ended less than SEEK_PAUSE seconds ago.
+        Returns True if at least one link was made or if this node has begun to store more of the
+        state. A call during a search for the same model waits for that search and returns True.
+        Returns False without a search if the last one ended less than SEEK_PAUSE seconds ago.
         """
         if (going := self._going.get(root)) is not None:
             await going.wait()

@@ -54,9 +54,16 @@ class Secrets:
     forget the founding secret, which all of them have in common.
     """
 
-    def __init__(self, known: Iterable[tuple[int, bytes]] = ()) -> None:
-        """Create the collection from `known`: (number, secret) pairs, the one learnt last first."""
-        self.on_change: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        known: Iterable[tuple[int, bytes]] = (),
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the collection from `known`: (number, secret) pairs, the one learnt last first.
+
+        `on_change` is called for each secret that is added later.
+        """
+        self._on_change = on_change
         self._by_mark: dict[Mark, bytes] = {}
         for number, secret in reversed(list(known)):
             self._add(number, secret)
@@ -85,7 +92,7 @@ class Secrets:
         If there are too many, one is forgotten.
         """
         if self._add(number, secret):
-            self.on_change()
+            self._on_change()
 
     def find(self, ident: bytes) -> bytes | None:
         """Return the secret whose mark has this hash, with any number, or None if it is not

@@ -10,37 +10,42 @@ The capacity, models and shards of members are in their feeds; `listing.py` comb
 format: docs/spec/membership.md.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from math import inf
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import trio
 
 from ...transport.address import Address
 from ...transport.dial.endpoint import Endpoint
-from ...transport.errors import CallRefused, DialFailed, TransportError
+from ...transport.errors import CallRefused, TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import Identity, PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Answer, Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.networks import Nearness, nearness_at
-from ...transport.rates import Bucket, Rate, Rates
+from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..errors import BadRecord
 from ..views.view import StepCounter
+from .memberdialer import Connect, MemberDialer
 from .messages import Told, encode_digest, read_digest, read_sums, read_tags, read_told
+from .ownrecord import OwnMemberRecord
 from .probing import Probing
-from .record import MemberRecord, seal_record
+from .record import MemberRecord
 from .recordnews import RecordNews
 from .recordpulls import RecordPulls
 from .roster import RecordOffer, Roster, Tag, mark_of, tag_of
 
-Connect = Callable[[PeerId, Sequence[Address]], Awaitable[object]]
-"""Makes a link to a peer that may have these addresses. Raises DialFailed if that fails."""
+_RATES: Final = {
+    "member.push": defaults.PUSHES,
+    "member.sums": defaults.DIGESTS,
+    "member.digest": defaults.DIGESTS,
+    "member.pull": defaults.PULLS_TAKEN,
+}
+"""How often a peer may call each method."""
 
 
 class Membership:
@@ -60,41 +65,23 @@ class Membership:
     ) -> None:
         """Create the membership; call `run` next.
 
-        Members are dialled while there are fewer links than `links`. None means as many as this
-        node needs. `connect` makes a link to a member. By default, the member's addresses are
-        dialled one after the other.
+        `links` and `connect` are those of `MemberDialer`.
         """
-        self._connect = connect or self._dial_each
-        self.most_links = links
-        """The number of links that the owner has set, or None (see `_wanted`)."""
         self._host = host
         self._endpoint = endpoint
-        self._identity = identity
         self._roster = Roster(identity.peer)
         self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
-        self._own = MemberRecord(identity.peer, seq=self._later_than(0))
-        self._sealed = self._latest = seal_record(identity, self._own)
-        self._pace = Bucket(Rate(*defaults.OWN_UPDATES), 0.0)
-        self._addresses_pace = Bucket(Rate(*defaults.OWN_ADDRESSES), 0.0)
-        self._unspread = False  # a change waits to be sent
-        self._gathered_at = -inf  # until when a change of addresses only has to wait
-        self._urgent = False  # the waiting change affects routing
+        liveness = self._probing.liveness
+        self._dialer = MemberDialer(host, endpoint, self._roster, liveness, links, connect)
+        self._own = OwnMemberRecord(host, identity)
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new links that this node dialled
-        self._rates = {
-            "member.push": Rates(Rate(*defaults.PUSHES)),
-            "member.sums": Rates(Rate(*defaults.DIGESTS)),
-            "member.digest": Rates(Rate(*defaults.DIGESTS)),
-            "member.pull": Rates(Rate(*defaults.PULLS_TAKEN)),
-        }
+        self._rates = {method: Rates(Rate(*rate)) for method, rate in _RATES.items()}
         self._pulls = RecordPulls(self._lacks, self._take)
         self._record_news = RecordNews[Link]()
-        self._dialling = 0
-        self._next_dial = -inf  # earliest dial beyond FIRST_LINKS
         self._version = 0
         self._shows: Callable[[PeerId], bool] = lambda peer: True
         self._news = trio.Event()
-        self._reclaimed_at = -defaults.RECLAIM_PAUSE
         self.on_change: list[Callable[[], None]] = []
         """Called whenever `version` has grown."""
         endpoint.handle("member.push", self._on_push)
@@ -116,7 +103,19 @@ class Membership:
 
     def own(self) -> MemberRecord:
         """Return this node's own record."""
-        return self._own
+        return self._own.record
+
+    @property
+    def most_links(self) -> int | None:
+        """The number of links up to which members are dialled, or None (see `MemberDialer`).
+
+        It may be changed at any time. Existing links stay.
+        """
+        return self._dialer.most_links
+
+    @most_links.setter
+    def most_links(self, links: int | None) -> None:
+        self._dialer.most_links = links
 
     def is_live(self, peer: PeerId) -> bool:
         """Return whether a member is live, with or without a link."""
@@ -128,7 +127,7 @@ class Membership:
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
         """Return the records of the live members, with or without a link, including this node's."""
-        found = {self._own.peer: self._own}
+        found = {self._own.record.peer: self._own.record}
         for peer in self._probing.liveness.live():
             if (known := self._roster.known(peer)) and self._shows(peer):
                 found[peer] = known.record
@@ -157,30 +156,14 @@ class Membership:
 
         Raises BadRecord if a value is out of bounds. Then the old record stays.
         """
-        if all(getattr(self._own, field) == value for field, value in changes.items()):
+        if all(getattr(self._own.record, field) == value for field, value in changes.items()):
             return
         self._renew(**changes)
 
     def _renew(self, **changes: Any) -> None:
-        record = replace(self._own, seq=self._later_than(self._own.seq), **changes)
-        self._latest = seal_record(self._identity, record)
-        self._own = record
-        if self._begun and not self._unspread:
-            self._gathered_at = self._host.now() + defaults.ADDRESSES_GATHERED
-        self._unspread = bool(self._begun)
-        self._urgent |= self._unspread and not changes.keys() <= {"addresses"}
-        if not self._begun:  # the first link gets it
-            self._sealed = self._latest
+        self._own.renew(linked=bool(self._begun), **changes)
         self._spread_own()
         self._changed()
-
-    def _later_than(self, seq: int) -> int:
-        """Return a sequence number that is later than `seq`.
-
-        The number is taken from the wall clock, so that it is also later than those before a
-        restart.
-        """
-        return max(seq + 1, int(self._host.wall() * 1000))
 
     def _changed(self) -> None:
         self._version += 1
@@ -211,7 +194,7 @@ class Membership:
         self._begun[link] = None
         link.keep()
         self._roster.linked(link.peer, _nearness(link))
-        self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)]))
+        self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._own.sealed)]))
         if link.identities.dialled:
             self._to_compare.append(link)
         self._probing.begin(link)
@@ -286,21 +269,16 @@ class Membership:
             self._blame(link, error)
 
     def _sums(self) -> bytes:
-        return self._roster.sums(mark_of(self._sealed))
+        return self._roster.sums(mark_of(self._own.sealed))
 
     def _spread_own(self) -> None:
         """Push this node's latest record over all links, if it has changed and it is time to.
 
-        Changes of addresses only are sent rarely and together, because each one reaches all members
-        in the end. `run` calls this again for a change that has to wait.
+        `run` calls this again for a change that has to wait.
         """
-        now = self._host.now()
-        if not self._unspread or not self._begun or (now < self._gathered_at and not self._urgent):
-            return
-        if (self._pace if self._urgent else self._addresses_pace).take(now):
-            urgent, self._unspread, self._urgent = self._urgent, False, False
-            self._sealed = self._latest
-            told = msgpack.packb([(Nearness.LOOPBACK, 0, self._sealed)])
+        if self._begun and (push := self._own.take(self._host.now())) is not None:
+            sealed, urgent = push
+            told = msgpack.packb([(Nearness.LOOPBACK, 0, sealed)])
             for link in list(self._begun):
                 self._post(link, "member.push", told, later=not urgent)
 
@@ -364,12 +342,14 @@ class Membership:
         known = ((tag, self._roster.tagged(tag)) for tag in offers)
         late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
-        wanted = self._roster.lacking(offers, _nearness(link), self._host.now(), self._own.seq)
+        wanted = self._roster.lacking(
+            offers, _nearness(link), self._host.now(), self._own.record.seq
+        )
         await self._pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
 
     def _lacks(self, author: Tag, seq: int) -> bool:
         if author == self._roster.tag:
-            return seq > max(self._own.seq, self._roster.reclaimed or 0)
+            return seq > max(self._own.record.seq, self._roster.reclaimed or 0)
         return not self._roster.has(author, seq)
 
     def _on_pull(self, call: Call) -> Answer:
@@ -384,7 +364,7 @@ class Membership:
         told: list[Told] = []
         for tag in tags:
             if tag == self._roster.tag:
-                told.append((Nearness.LOOPBACK, 0, self._sealed))
+                told.append((Nearness.LOOPBACK, 0, self._own.sealed))
             elif (known := self._roster.tagged(tag)) is not None:
                 offer = self._roster.offer(known.record.peer, self._host.now())
                 told.append((offer.reach, offer.age, known.sealed))
@@ -428,21 +408,15 @@ class Membership:
         await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:
-        """Publish a later record than one of this node's own key that came from a peer.
-
-        There is a pause between two such records, so that two nodes with the same key, which is an
-        error, do not outbid each other all the time.
-        """
+        """Publish a later record than one of this node's own key that came from a peer."""
         claimed, now = self._roster.reclaimed, self._host.now()
-        if claimed is None or now - self._reclaimed_at < defaults.RECLAIM_PAUSE:
+        if claimed is None or not self._own.may_reclaim(now):
             return
         self._roster.reclaimed = None
-        if self._own.seq <= claimed < defaults.MAX_SEQ - 2:
-            self._reclaimed_at = now
-            self._own = replace(self._own, seq=claimed)
+        if self._own.reclaim(claimed, now):
             self._renew()
 
-    # Dialling.
+    # Running.
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Announce records and dial known members, until cancelled.
@@ -470,78 +444,13 @@ class Membership:
 
         News end this wait early.
         """
-        now = self._host.now()
-        lost = min(defaults.LOST_LINKS - self._at_hand, defaults.DIALS - self._dialling)
-        if self.most_links == 0:  # a node with this setting dials no members
-            lost = 0
-        for peer, addresses in self._roster.next_dials(now, self._room(now), lost):
-            self._dialling += 1
-            self._next_dial = now + self._jitter(defaults.LINK_PAUSE)
-            self._endpoint.guard.start(nursery, peer, self._dial, peer, addresses)
-        wait = defaults.MEMBERS_LOOK
-        if self._dialling < defaults.DIALS:
-            wait = self._roster.next_due(lost=True) - now
-            if self._at_hand < self._wanted(now):
-                first = self._at_hand < defaults.FIRST_LINKS
-                paced = max(self._roster.next_due(), -inf if first else self._next_dial)
-                wait = min(wait, paced - now)
-        if self._unspread:
-            paced = max(self._addresses_pace.due, self._gathered_at)
-            wait = min(wait, (self._pace.due if self._urgent else paced) - now)
+        wait = self._dialer.start_due(nursery, self._wake)
+        wait = min(wait, self._own.next_at() - self._host.now())
         return min(max(wait, _LEAST_WAIT), defaults.MEMBERS_LOOK)
-
-    @property
-    def _at_hand(self) -> int:
-        """The number of live links and of dials under way.
-
-        Quiet links do not count, because they need replacements.
-        """
-        return len(self._roster.live) + self._dialling
-
-    def _wanted(self, now: float) -> int:
-        """Return the number of links up to which members are dialled.
-
-        A few links for each node keep a swarm connected and spread news. A node of a larger swarm
-        gets more, because it sees only members that its peers have links to. If the owner has set a
-        number, that number is returned.
-        """
-        if self.most_links is not None:
-            return self.most_links
-        unseen = self._probing.liveness.has_unseen(now)
-        return defaults.MORE_LINKS if unseen else defaults.MEMBER_LINKS
-
-    def _room(self, now: float) -> int:
-        """Return how many members to dial now: the first few all at once, later ones one by one."""
-        links, first = self._at_hand, defaults.FIRST_LINKS
-        if self.most_links is not None:
-            first = min(first, self.most_links)
-        if links >= first:
-            return int(now >= self._next_dial and links < self._wanted(now))
-        return min(first - links, defaults.DIALS - self._dialling)
 
     def where(self, peer: PeerId) -> list[Address]:
         """Return the addresses that a peer publishes and that may be dialled."""
         return self._roster.where(peer)
-
-    async def _dial(self, peer: PeerId, addresses: Sequence[Address]) -> None:
-        try:
-            with suppress(DialFailed):
-                await self._connect(peer, addresses)
-        finally:
-            self._dialling -= 1
-            self._roster.dialled(peer, self._host.now(), self._jitter)
-            self._wake()
-
-    async def _dial_each(self, peer: PeerId, addresses: Sequence[Address]) -> None:
-        for address in addresses:
-            with suppress(DialFailed):
-                await self._endpoint.dial(address, timeout=defaults.DIAL_TIMEOUT)
-                return
-
-    def _jitter(self, seconds: float) -> float:
-        """Return `seconds` multiplied by a random factor from 0.75 to 1.25, so that nodes do not
-        all dial at once."""
-        return seconds * (0.75 + int.from_bytes(self._host.entropy(2)) / 2**17)
 
 
 _LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

@@ -140,12 +140,18 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up
-        began = time.perf_counter()
+        began = _clock()
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
-        times.append(time.perf_counter() - began)
+        times.append(_clock() - began)
     return min(times)
+
+
+def _clock() -> float:
+    """Return a time in seconds that other programs on this machine do not lengthen."""
+    threads: int = torch.get_num_threads()
+    return time.process_time() / threads
 
 
 def _attended(model: TorchCompute) -> float:
@@ -160,7 +166,7 @@ def _attended(model: TorchCompute) -> float:
     keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype)
     times = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = _clock()
         batch.attend(queries, keys, keys, 0)
-        times.append(time.perf_counter() - began)
+        times.append(_clock() - began)
     return min(times) * len(model.layers) / (BLOCK * size)

@@ -140,6 +140,7 @@ class EngineProcess:
         self._numbers = itertools.count(1)
         self._on_restart: list[Callable[[], None]] = []
         self._starts = 0
+        self._loaded = False  # whether the present worker has loaded a shard
         self.pid: int | None = None  # pid of the worker, or None if there is none
 
     def on_restart(self, callback: Callable[[], None]) -> None:
@@ -149,16 +150,17 @@ class EngineProcess:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start a worker, and start another one whenever it ends, until cancelled.
 
-        Reports `started` when the first worker is ready. Raises EngineUnavailable if torch is not
-        installed.
+        Reports `started` when the first worker is ready. Workers that end before they have loaded a
+        shard are restarted less and less often. Raises EngineUnavailable if torch is not installed.
         """
         pause = defaults.RESTART_PAUSE
         while True:
-            born = self._host.now()
+            born, self._loaded = self._host.now(), False
             await self._one_life(task_status)
             if self._unavailable is not None:
                 raise self._unavailable
-            if self._host.now() - born > defaults.RESTART_FORGET:
+            # A worker that had loaded a shard did its work, and sessions wait for the next one.
+            if self._loaded or self._host.now() - born > defaults.RESTART_FORGET:
                 pause = defaults.RESTART_PAUSE
             await trio.sleep(pause)
             pause = min(2 * pause, defaults.RESTART_PAUSE_MOST)
@@ -284,6 +286,7 @@ class EngineProcess:
         self._end_sessions("shard-replaced", "the engine was given another shard")
         payload = await self._host.offload(load_payload, shard)
         value, _ = await self._request("load", payload=payload)
+        self._loaded = True
         return parse_loaded(value)
 
     async def open(

@@ -22,6 +22,7 @@ from .defaults import (
     DECODE_FACTOR,
     DECODE_PART,
     PREFILL_FACTOR,
+    PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
     STEP_ROWS,
     STEP_S,
@@ -84,6 +85,7 @@ class Scheduler:
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the account that was served last
         self._number = 0
+        self._fixed_part = 0.0  # seconds charged to each chosen session for the step itself
 
     @property
     def busy(self) -> bool:
@@ -107,14 +109,15 @@ class Scheduler:
 
     def want(self, share: Share, rows: int, position: int, *, decode: bool) -> None:
         """Record that a session needs `rows` rows from `position` on."""
-        if share not in self._ready:
-            account = share.account
-            if not account.ready:
-                account.time = max(account.time, self._time)
-            account.ready += 1
-            share.time = max(share.time, account.served)
-            self._ready[share] = None
         share.rows, share.position, share.decode = rows, position, decode
+        if share in self._ready:
+            return
+        account = share.account
+        if not account.ready:
+            account.time = max(account.time, self._time)
+        account.ready += 1
+        share.time = max(share.time, account.served)
+        self._ready[share] = None
 
     def rest(self, share: Share) -> None:
         """Record that a session has no work."""
@@ -131,19 +134,18 @@ class Scheduler:
         for share in self._ready:
             kinds.setdefault((share.background, share.decode), []).append(share)
         step = _Step(self.costs.fixed)
+        self._fixed_part = self.costs.fixed / max(len(self._ready), 1)
         least = self.costs.fixed + self.costs.row
         most = max(STEP_S, DECODE_FACTOR * least)
-        alone = 0.0 if any(decode for _, decode in kinds) else PREFILL_STEP_S
+        alone = 0.0
+        if not any(decode for _, decode in kinds):
+            alone = max(PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):
             prefill = kinds.get((background, False), ())
             decode = kinds.get((background, True), ())
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)
             budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
             self._take_prefill(step, prefill, budget)
-        extra = self.costs.fixed / max(step.rows, 1)
-        for share, rows in step.chosen:
-            share.time += rows * extra
-            share.account.time += rows * extra
         self._catch_up(step.chosen)
         return step.chosen
 
@@ -154,20 +156,28 @@ class Scheduler:
         """
         content: dict[_Account, int] = {}
         for share, rows in chosen:
-            account = share.account
             if rows == share.rows:
-                share.time = max(share.time, account.served)
+                account = share.account
+                if share.time < account.served:
+                    share.time = account.served
                 content[account] = content.get(account, 0) + 1
         for account, sessions in content.items():
-            if sessions == account.ready:
-                account.time = max(account.time, self._time)
+            if sessions == account.ready and account.time < self._time:
+                account.time = self._time
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add one row for as many sessions as the budget allows."""
         costs = self.costs
-        wanted = sum(costs.rows(1, share.position) for share in shares)
-        fits = step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS
-        for share in shares if fits else _fair(shares):
+        positions = sum([share.position + 1 for share in shares])
+        wanted = len(shares) * costs.row + positions * costs.attended
+        if step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS:
+            for share in shares:
+                self._charge(share, costs.row + costs.attended * (share.position + 1))
+            step.seconds += wanted
+            step.rows += len(shares)
+            step.chosen += [(share, 1) for share in shares]
+            return
+        for share in _fair(shares):
             seconds = costs.rows(1, share.position)
             full = step.seconds + seconds > budget or step.rows >= STEP_ROWS
             if full and step.chosen:
@@ -201,14 +211,21 @@ class Scheduler:
 
     def _add(self, step: _Step, share: Share, rows: int, seconds: float) -> None:
         """Add rows to a step and charge them."""
-        account = share.account
-        self._time = max(self._time, account.time)
-        account.served = max(account.served, share.time)
-        share.time += seconds
-        account.time += seconds
+        self._charge(share, seconds)
         step.seconds += seconds
         step.rows += rows
         step.chosen.append((share, rows))
+
+    def _charge(self, share: Share, seconds: float) -> None:
+        """Add predicted time, and an equal part of the step's fixed time, to virtual times."""
+        account = share.account
+        seconds += self._fixed_part
+        if account.time > self._time:
+            self._time = account.time
+        if share.time > account.served:
+            account.served = share.time
+        share.time += seconds
+        account.time += seconds
 
     def _prune(self) -> None:
         """Remove accounts without sessions if there are too many."""

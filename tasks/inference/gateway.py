@@ -24,6 +24,7 @@ from ..defaults import (
     PREFILL_BYTES,
     PREFILL_TOKENS,
     QUIET_LOOK,
+    RETURN_LOOK,
     SEEK_TIME,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
@@ -44,6 +45,7 @@ from .generation import (
     Routed,
     Summary,
 )
+from .recovery import LOST_STATE, Crashes, not_back, patience, returning
 from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
@@ -103,6 +105,13 @@ class _Talk:
     run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
+    crashes: Crashes = field(default_factory=Crashes)
+
+    @property
+    def must_yield(self) -> bool:
+        """Whether the request is for a job, over which an interactive request has priority now."""
+        turn = self.request.turn
+        return turn is not None and turn.is_over()
 
 
 class Gateway:
@@ -180,7 +189,7 @@ class Gateway:
         try:
             await self._start(talk)
             await answer.prepare()
-            while not await self._converse(talk):
+            while talk.run is None or not await self._converse(talk):
                 await self._give_way(talk)
             return answer.summary()
         finally:
@@ -205,20 +214,45 @@ class Gateway:
 
     # Choosing and opening a chain.
 
-    async def _start(self, talk: _Talk) -> None:
+    async def _start(self, talk: _Talk, awaited: Collection[PeerId] = ()) -> None:
         """Open a chain unless one is already open, and announce it to the client.
 
-        Tries up to OPEN_ATTEMPTS chains. Raises SessionError if their stages refuse, and NoRoute if
-        no chain covers the model.
+        If stages refuse because their engines restart or load, waits for them. Stages in `awaited`
+        are known to do so. Returns without a chain if the job must yield meanwhile. Raises
+        SessionError if stages refuse or do not return in time, and NoRoute if no chain covers the
+        model.
+        """
+        began = self._host.now()
+        while talk.run is None:
+            try:
+                await self._open_any(talk, awaited)
+            except (SessionError, NoRoute) as error:
+                # A node may be too busy with loading to be heard, and then it is on no route.
+                quiet = set(filter(self._courier.is_quiet, awaited))
+                awaited = returning(talk.refused) or quiet
+                if not awaited:
+                    raise
+                if self._host.now() >= began + patience(talk.refused):
+                    raise not_back(error, self._host.now() - began) from None
+                talk.refused.clear()
+                await trio.sleep(RETURN_LOOK)
+                if talk.must_yield:
+                    return
+        await talk.answer.begin(talk.run.route)
+
+    async def _open_any(self, talk: _Talk, awaited: Collection[PeerId]) -> None:
+        """Open the best chain, or another one if its stages refuse: OPEN_ATTEMPTS chains at most.
+
+        Stages in `awaited` are opened before the others, which need not reserve KV until these have
+        returned. Raises SessionError if stages refuse, and NoRoute if no chain covers the model.
         """
         while talk.run is None:
             run = await self._some_run(talk)
             try:
-                await self._open(talk, run, run.peers)
+                await self._open(talk, run, set(run.peers) & set(awaited) or run.peers)
             except StageRefused:
                 if len(talk.refused) >= OPEN_ATTEMPTS:
                     raise _told(talk, talk.refused[next(reversed(talk.refused))]) from None
-        await talk.answer.begin(talk.run.route)
 
     async def _some_run(self, talk: _Talk) -> GenerationRun:
         """Return a session over the best chain. If the members form no chain, look for more members
@@ -341,8 +375,8 @@ class Gateway:
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)
 
     async def _give_way(self, talk: _Talk) -> None:
-        """If the request's turn is over, close its chain, wait for the next turn, and open a new
-        chain.
+        """If the request's turn is over, close its chain and wait for the next turn. Then open a
+        chain if none is open.
 
         Only requests for jobs have turns: interactive requests have priority over them.
         """
@@ -351,6 +385,7 @@ class Gateway:
             await self._leave(talk)
             await turn.come()
             talk.refused.clear()
+        if talk.run is None:
             await self._start(talk)
 
     async def _leave(self, talk: _Talk) -> None:
@@ -391,16 +426,35 @@ class Gateway:
                         raise item
                     if isinstance(item, SpanProgress):
                         self._feed(run, spans)
-                if talk.request.turn is not None and talk.request.turn.is_over():
+                if talk.must_yield:
                     return False
                 if not items and await self._move(talk, run):
                     return False
         except StageLost as error:
-            if error.by is None:
-                talk.lost.add(PeerId(error.peer))
-            if not await self._move(talk, run, error):
-                raise
+            await self._replace(talk, run, error)
             return False
+
+    async def _replace(self, talk: _Talk, run: GenerationRun, error: StageLost) -> None:
+        """Continue over another chain after a stage was lost.
+
+        If there is no other, and the stage will return, wait for it. The next session begins with
+        the prompt and the tokens so far. Returns without a chain if the job must yield. Raises
+        `error` if no chain covers the model any more, and SessionError if the stage does not
+        return in time or was lost too often during this request.
+        """
+        if error.cause:
+            talk.crashes.note(error, talk.answer.made)
+        elif error.by is None:
+            talk.lost.add(PeerId(error.peer))
+        if await self._move(talk, run, error):
+            return
+        if not error.cause:
+            raise error
+        await self._leave(talk)
+        try:
+            await self._start(talk, {PeerId(error.peer)})
+        except NoRoute:
+            raise error from None
 
     async def _hear(self, run: GenerationRun) -> list[Arrived | SpanProgress | SessionError]:
         """Wait for items of the session and return them.
@@ -483,8 +537,8 @@ class Gateway:
         stage = run.describe(run.peers.index(call.peer))
         if failed.lost in run.peers:
             run.fail(_lost(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
-        elif failed.code == "shard-gone":  # another replica may hold the same layers
-            run.fail(_lost(run, call.peer, failed.message))
+        elif failed.code in LOST_STATE:
+            run.fail(_lost(run, call.peer, failed.message, cause=failed.code))
         else:
             run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
         return Reply()
@@ -504,9 +558,20 @@ class Gateway:
                 run.fail(_lost(run, link.peer, f"the link ended: {code}"))
 
 
-def _lost(run: GenerationRun, peer: PeerId, why: str, *, by: PeerId | None = None) -> StageLost:
-    """Create the error for a lost stage. `by` is the stage that reported the loss, or None."""
-    return StageLost(peer, f"{run.describe(run.peers.index(peer))} is lost: {why}", by=by)
+def _lost(
+    run: GenerationRun,
+    peer: PeerId,
+    why: str,
+    *,
+    by: PeerId | None = None,
+    cause: str = "",
+) -> StageLost:
+    """Create the error for a lost stage. `by` is the stage that reported the loss, or None.
+
+    `cause` is the stage's code if it will return, otherwise "".
+    """
+    message = f"{run.describe(run.peers.index(peer))} is lost: {why}"
+    return StageLost(peer, message, by=by, cause=cause)
 
 
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:

@@ -205,6 +205,20 @@ class SessionOpened(Message, frozen=True):
     cached: Natural
 
 
+class StageLoad(Message, frozen=True):
+    """Reply to `stage.probe`: how busy a stage is now.
+
+    `room` is the number of positions that one more session of the asking gateway may have.
+    `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their
+    spans.
+    """
+
+    room: Natural
+    sessions: Natural
+    running: Natural
+    waiting: Natural
+
+
 def parse_cached(header: Mapping[str, object], tokens: int) -> int:
     """Return the length of the cached prefix from a reply to `session.open`.
 

@@ -18,9 +18,11 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
+from ...transport.rates import Rate, Rates
 from ..defaults import (
     CLOSED_REMEMBERED,
     KV_SHARE,
+    PROBES,
     SENT_BYTES,
     SESSION_IDLE,
     SESSION_WAITED,
@@ -58,6 +60,7 @@ from .session import (
     SessionOpened,
     SpanMessage,
     SpanProgress,
+    StageLoad,
     unpack_tokens,
 )
 
@@ -154,6 +157,8 @@ class Stage:
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
+        self._probes = Rates(Rate(*PROBES))
+        courier.handle("stage.probe", self._on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -269,6 +274,15 @@ class Stage:
         async for item in self._to_free:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
+
+    def _on_probe(self, call: Call) -> Reply | Refusal:
+        """Handle `stage.probe`: reply with the present load."""
+        if not self._probes.take(call.peer, self._host.now()):
+            return Refusal("busy", "this stage is asked too often")
+        waiting = [session.waiting for session in self._sessions.values()]
+        running = sum(count > 0 for count in waiting)
+        load = StageLoad(self.room_for(call.peer), len(waiting), running, sum(waiting))
+        return Reply(load.fields())
 
     # Opening and closing.
 

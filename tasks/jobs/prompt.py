@@ -81,7 +81,8 @@ class _Turn(Row, frozen=True):
 
 
 class _Spec(Declared, frozen=True):
-    """Encoding of a request as the spec of a job. The root must be first, for `root_of`."""
+    """Encoding of a request as the spec of a job. The root must come first, because `root_of` reads
+    only the beginning."""
 
     root: Root
     tokens: int = defaults.PROMPT_TOKENS
@@ -193,7 +194,8 @@ class Prompts:
     def able(self, job: Job) -> bool:
         """Return whether this node can do the job now.
 
-        Returns True too if no node can do the job, so that it ends with an error.
+        Also returns True if no node can do the job, so that this node begins it and ends it with an
+        error.
         """
         try:
             root = root_of(job.spec)

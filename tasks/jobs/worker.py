@@ -78,8 +78,8 @@ class WorkTerms:
 
 
 class IdleTime:
-    """`Turn` of jobs: the time in which `waited_for` returns 0, the number of interactive
-    requests."""
+    """`Turn` that lets jobs compute while there are no interactive requests. `waited_for` returns
+    the number of interactive requests."""
 
     def __init__(self, waited_for: Callable[[], int]) -> None:
         self._waited_for = waited_for
@@ -121,7 +121,8 @@ class Crew:
         self._patience = patience(0, 0)
 
     def known(self) -> list[PeerId]:
-        """Return the peers to pass to `changed` if any member record may have changed."""
+        """Return the peers that this object knows, sorted. The caller passes them to `changed` if
+        any member record may have changed."""
         return sorted({*self._members, *self._answered})
 
     def changed(self, peer: PeerId) -> None:
@@ -167,17 +168,18 @@ class Worker:
         shelf: Shelves,
         *,
         live: Callable[[], Collection[PeerId]],
+        health: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         """Create a worker.
 
         `runners` maps each kind of job to its implementation. `live` returns the peers that are
-        reachable now.
+        reachable now. `health` receives a sentence about what prevents jobs on this node, or None
+        if nothing does.
         """
         self.done = 0  # jobs done since the start
-        self.health: Callable[[str | None], None] = lambda _: None
-        """Receives a sentence about what prevents jobs on this node, or None if nothing does."""
         self._host, self._state, self._own = node.host, node.state, node.peer
         self._guard = node.guard
+        self._health = health
         self._terms = terms
         self._runners = runners
         self._shelf = shelf
@@ -403,9 +405,9 @@ class Worker:
         try:
             root = await self._shelf.put(data)
         except ShoalError as error:
-            self.health(f"cannot store the result of a job: {error.message}")
+            self._health(f"cannot store the result of a job: {error.message}")
             return None
-        self.health(None)
+        self._health(None)
         return pack_outcome(replace(outcome, text="", blob=root, size=len(data)))
 
     def _finish(self, work: _Work, result: bytes) -> None:
@@ -437,7 +439,7 @@ class Worker:
         try:
             self._state.set(CLAIMS, claim.job, claim_fact(claim))
         except FeedFull as full:
-            self.health(f"cannot claim a job: {full.message}")
+            self._health(f"cannot claim a job: {full.message}")
             return False
         return True
 

@@ -182,8 +182,8 @@ class Coverage:
     def _in_holes(self, sizes: LayerSizes, memory: int) -> list[Span]:
         """Return the ranges that fit into the holes, at the start and the end of each hole.
 
-        A range in the middle would split its hole. Therefore those are returned only if no range
-        fits at either end of any hole.
+        A range in the middle of a hole would split the hole in two, so such ranges are returned
+        only if no range fits at an end of any hole.
         """
         holes = self.holes()
         ends = [(start, sizes.reach(start, stop, memory)) for start, stop in holes]

@@ -26,9 +26,9 @@ class Backing:
     embedded: str = ""
     """Root of the model that every node has from its installation."""
     trusted: Mapping[PeerId, str] = field(default_factory=dict)
-    """Peers whose demand the owner trusts, each with a phrase for its relation to this node."""
+    """By peer whose demand the owner trusts: a phrase for its relation to this node."""
     networks: Mapping[PeerId, str] = field(default_factory=dict)
-    """The network from which each peer is linked to this node."""
+    """By linked peer: the network (address prefix) from which it is linked to this node."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
     """By root: the peers that have jobs for this model."""
 

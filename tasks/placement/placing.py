@@ -38,7 +38,8 @@ class PlacingStep:
     load: bool = False
     """Whether the node must load the span now."""
     wake: float = inf
-    """Time at which to decide again if no facts change before. Infinity: only then."""
+    """Time at which to decide again even if no facts have changed. Infinity: only when facts
+    change."""
 
 
 class Moves:
@@ -119,8 +120,8 @@ class Placing:
         return PlacingStep(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
     def _is_filled(self, sizes: LayerSizes, others: Sequence[Place]) -> bool:
-        """Return whether other nodes now complete a chain with the held layers, so that a claim is
-        moot."""
+        """Return whether the held layers and those of other nodes form a complete chain. A claim on
+        other layers is then pointless."""
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]

@@ -101,8 +101,8 @@ def _spread(
 ) -> dict[PeerId, Span]:
     """Return spans for seeking nodes: missing layers, or else those with the fewest replicas.
 
-    Each span counts as a replica for the nodes that follow. Beyond AHEAD_STEPS of work it no longer
-    does, and each further node takes the next best choice instead.
+    Each span counts as a replica for the nodes that follow. After AHEAD_STEPS steps of work, new
+    spans are no longer counted, and each further node takes the next best choice instead.
     """
     coverage, found = Coverage.of_spans(sizes.layers, spans), dict[PeerId, Span]()
     turn = 0
@@ -170,7 +170,7 @@ def _disjoint(placed: Sequence[Place]) -> list[Place]:
 
 
 def _span(place: Place) -> Span:
-    """Return the layers of a node that is known to have some."""
+    """Return the layer range of a node. The caller has checked that the node has one."""
     assert place.span is not None
     return place.span
 

@@ -1,9 +1,8 @@
 """Measures this machine: cores, memory, flop/s and bytes/s, and the decode speed of its shard.
 
 The hardware figures serve only to compare machines. They are measured in about 0.3 s with a float32
-matrix product and with a copy that is larger than most caches; of a few rounds each, the fastest
-counts. The results are stored in the data folder and measured again only if the machine has
-changed.
+matrix product and with a copy that is larger than most caches; the fastest of a few rounds counts.
+The results are stored in the data folder and measured again only if the machine has changed.
 """
 
 import json

@@ -11,7 +11,7 @@ from ...state.membership.record import Rank, ShardRecord
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_TIME, SERVE_RETRY
+from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import Engine
@@ -230,15 +230,17 @@ class Serving:
         plan = self._plan
         self._hold(plan)
         await self._fetch(plan)
-        self._restarted = trio.Event()
         try:
-            await self._load(engine, plan)
+            await self._load_patiently(engine, plan)
         except EngineError as error:
             if error.code in DAMAGE:
                 await self._files.drop_damaged(plan, self._describe(plan))
             raise
         await self._until_changed(plan)
-        self._withdraw()
+        if self._plan is plan:  # the engine has restarted and loads the same layers
+            self._suspend()
+        else:
+            self._withdraw()
 
     # Choosing.
 
@@ -365,6 +367,21 @@ class Serving:
         await self._files.fetch(plan, progress, named=named, asked=asked)
         await self._files.keep_name(plan.root, self._choosing.meant)
 
+    async def _load_patiently(self, engine: RestartingEngine, plan: ShardPlan) -> None:
+        """Load the shard, also if the engine crashes meanwhile, but less than LOAD_CRASHES times.
+
+        The shard stays published if it was loaded before, because sessions wait for it.
+        """
+        for _ in range(LOAD_CRASHES - 1):
+            try:
+                await self._load(engine, plan)
+            except EngineError as error:
+                if error.code != "worker-crashed":
+                    raise
+            else:
+                return
+        await self._load(engine, plan)
+
     async def _load(self, engine: RestartingEngine, plan: ShardPlan) -> None:
         self._say("loading", f"loading {self._describe(plan)}")
         shard = await self._host.offload(  # many paths: takes almost 1 s for 140 GB
@@ -379,6 +396,7 @@ class Serving:
         weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
         await engine.load(shard)
+        self._restarted = trio.Event()  # restarts before this moment do not concern the shard
         self._device.stage.serve(held_of(shard, plan.arch))
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
@@ -397,10 +415,17 @@ class Serving:
         )
         self._directory.publish(shards=(record,))
 
-    def _withdraw(self) -> None:
-        """Stop the stage and remove the shard from the member record."""
+    def _suspend(self) -> None:
+        """Stop the stage for a reload. The shard stays published: routes and placement rely on it.
+
+        Gateways would otherwise find no route, and other nodes would load these layers.
+        """
         self.loaded_bytes = 0
         self._device.stage.withdraw()
+
+    def _withdraw(self) -> None:
+        """Stop the stage and remove the shard from the member record."""
+        self._suspend()
         if self._directory.own().shards:
             self._directory.publish(shards=())
 

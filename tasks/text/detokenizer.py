@@ -85,7 +85,7 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """Return the withheld text at the end of the generation, which has not become a stop
+        """Return the withheld text at the end of the generation, because it did not become a stop
         string."""
         held, self._held = self._held, ""
         return held

@@ -227,7 +227,7 @@ class TextProcess:
         return _read(kind, request.reply)
 
     def _new(self, operation: str, seconds: float, message: Declared) -> _Request:
-        """Create a request that has `seconds` from when the child can begin with it."""
+        """Create a request. Its time limit of `seconds` begins when the child can start with it."""
         number = next(self._numbers)
         head = ChildRequest(number, operation, seconds).fields()
         return _Request(number, operation, pack_frame(head | message.fields()), seconds)

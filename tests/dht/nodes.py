@@ -1,6 +1,6 @@
 """Nodes for tests of the key space: identities by number, contacts, seeded randomness."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from math import inf
@@ -9,10 +9,11 @@ from typing import Any
 
 from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
-from shoal.dht.kademlia.query import Query
+from shoal.dht.kademlia.parcels import StoreQuery
+from shoal.dht.kademlia.query import LookupGoal, Querier, Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
-from shoal.dht.kademlia.walk import StoreQuery, Walk
+from shoal.dht.kademlia.walk import Walk
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import KEY_BYTES, SPACE, Key, distance, key_at
 from shoal.dht.records.record import BlobBody, Body, Record, open_record, seal_record
@@ -100,6 +101,24 @@ class Node:
         ]
 
 
+def look_up(
+    keys: Sequence[Key],
+    start: Sequence[Contact],
+    radius: float,
+    entropy: Callable[[int], bytes],
+    **more: Any,
+) -> Lookup:
+    """Return a look-up; `more` may have fields of its goal, `own`, `serves` and `linked`."""
+    goal = {name: more.pop(name) for name in ("enough", "most", "kinds") if name in more}
+    querier = {name: more.pop(name) for name in ("serves", "linked") if name in more}
+    return Lookup(
+        LookupGoal(keys, radius, **goal),
+        start,
+        Querier(entropy, more.pop("own", None), **querier),
+        **more,
+    )
+
+
 class Net:
     """Nodes that answer each other in order, after 0.1 s or a delay of their own."""
 
@@ -125,7 +144,7 @@ class Net:
         one = by or self.any()
         settings.setdefault("own", one.contact.peer)
         settings.setdefault("radius", one.table.radius())
-        return Lookup(keys, one.table.nearest(keys[0]), entropy=self.random.randbytes, **settings)
+        return look_up(keys, one.table.nearest(keys[0]), entropy=self.random.randbytes, **settings)
 
     def run(self, task: Lookup | Walk, *, by: PeerId | None = None) -> None:
         """Run a task to its end; queries to nodes that are down fail."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import trio
 
+from shoal.dht.kademlia.presence import Addressing
 from shoal.dht.records.record import NameBody
-from shoal.dht.service import Dht, DhtSettings
+from shoal.dht.service import Dht
+from shoal.dht.settings import DhtSettings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import Admission, OpenSwarm
@@ -41,9 +43,7 @@ class Node:
         self.dht = Dht(
             self.host,
             self.endpoint,
-            self.identity,
-            connect=self.connect,
-            addresses=lambda: [self.address],
+            Addressing(self.connect, lambda: [self.address]),
             settings=DhtSettings(folder=folder),
             **more,
         )

@@ -12,6 +12,7 @@ from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
 from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest, decode_codes
+from shoal.dht.kademlia.presence import Addressing
 from shoal.dht.records.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
@@ -114,18 +115,18 @@ async def test_records_of_many_authors_under_one_key_are_all_found(nursery: trio
 
 @pytest.mark.trio
 async def test_the_second_path_counts(nursery: trio.Nursery) -> None:
-    (alone,) = await alone_ring(nursery)
     told = open_record(seal_record(Identity.from_seed(b"x" * 32), name("far"), made=1, ttl=600))
-    alone.dht.second_path = lambda key: [FoundRecord(told, 1.0, told.author)]
+    second = [FoundRecord(told, 1.0, told.author)]
+    (alone,) = await alone_ring(nursery, second_path=lambda key: second)
     (found,) = (await alone.dht.find(told.key)).records
     assert found.record is told
-    alone.dht.second_path = lambda key: ()
+    second.clear()
     assert (await alone.dht.find(told.key)).records == ()
     await stop(alone)
 
 
-async def alone_ring(nursery: trio.Nursery) -> list[Node]:
-    node = Node(1)
+async def alone_ring(nursery: trio.Nursery, **more: Any) -> list[Node]:
+    node = Node(1, **more)
     await nursery.start(node.run)
     return [node]
 
@@ -268,19 +269,16 @@ async def test_its_own_contact_is_up_to_date() -> None:
     dht = Dht(
         host,
         Endpoint(host, identity, admission=OpenSwarm()),
-        identity,
-        connect=refuse,
-        addresses=lambda: found,
-        reachable=lambda: reached,
+        Addressing(refuse, lambda: found, lambda: reached),
     )
-    first = dht._contact()
+    first = dht._presence.contact()
     assert first is not None and first.addresses == (found[0],)
-    assert dht._contact() is first
+    assert dht._presence.contact() is first
     reached = True
-    second = dht._contact()
+    second = dht._presence.contact()
     assert second is not None and second.addresses == (found[1], found[0])
     del found[0]
-    third = dht._contact()
+    third = dht._presence.contact()
     assert third is not None and third.addresses == (found[0],)
 
 

@@ -24,6 +24,7 @@ from shoal.state.feeds.writer import WrittenFacts
 from shoal.state.membership.record import ModelName
 from shoal.state.replication.gossip import PULL, encode_heads, told
 from shoal.state.service import OWN_FEEDS, State
+from shoal.state.settings import StateSettings
 from shoal.state.views.models import model_fact
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import DatabaseDamaged
@@ -38,6 +39,8 @@ MODEL = model_fact(ModelName("tiny", ROOT, 6, 1000))
 
 class Node:
     """One computer, whose disk stays while its daemon starts and stops."""
+
+    hold = defaults.WRITE_HOLD
 
     def __init__(self, swarm: "Swarm", machine: Machine, who: Identity) -> None:
         self._swarm = swarm
@@ -60,9 +63,8 @@ class Node:
             host,
             cast(Endpoint, self.endpoint),
             self.identity,
-            self.folder,
+            StateSettings(self.folder, self.keeps, self.hold),
             trouble=self._trouble,
-            keeps=self.keeps,
         )
         self._scope = trio.CancelScope()
         await self._swarm.nursery.start(self._run)
@@ -515,7 +517,7 @@ def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
         assert one.troubles[OWN_FEEDS].code == "fact-too-large"
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert one.names() == ["short"]
-        kept = one.state._own_facts._said["models"].facts
+        kept = one.state._own._facts._said["models"].facts
         assert isinstance(kept, dict)
         del kept[0, "x" * 300]  # as if it fitted now
         await trio.sleep(defaults.SETTLE_AGAIN)

@@ -237,6 +237,9 @@ class FakeEngine:
         self.spans: list[Span] = []
         self.fail_at: int | None = None  # a span that ends there fails
         self.refuse_spans = False
+        self.crashed = False
+        self.poison: int | None = None  # a span that ends there or later crashes the engine
+        self.crash: Callable[[], None] = self.lose_all
         self.opening: trio.Event | None = None  # `open` waits for it
         self.closing: trio.Event | None = None
 
@@ -250,6 +253,8 @@ class FakeEngine:
         on_event: Callable[[EngineEvent], None],
         terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
+        if self.crashed:
+            raise EngineError("worker-crashed", "the worker is not there")
         if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
             raise EngineError("no-memory", "no memory for that many tokens")
         self.states[session] = _State(tokens, on_event, [[0] * 100] * self.cached)
@@ -262,7 +267,9 @@ class FakeEngine:
         if self.refuse_spans:
             raise EngineError("bad-span", "refused")
         self.spans.append(span)
-        state = self.states[span.session]
+        state = self.states.get(span.session)
+        if state is None:
+            raise EngineError("unknown-session", "the session is not open")
         self._wire.later(lambda: self._compute(state, span))
 
     def cancel(self, session: SessionId) -> None:
@@ -275,10 +282,19 @@ class FakeEngine:
         await trio.lowlevel.checkpoint()
         self.states.pop(session, None)
 
+    def lose_all(self) -> None:
+        """End all sessions and open no others, as when the worker process is killed."""
+        states, self.states, self.crashed = self.states, {}, True
+        for name, state in states.items():
+            state.on_event(FailedEvent(name, 1, "worker-crashed", "killed by signal 9"))
+
     def _compute(self, state: _State, span: Span) -> None:
         if self.states.get(span.session) is not state or not state.running:
             return
         end = span.start + span.count
+        if self.poison is not None and end >= self.poison:
+            self.crash()
+            return
         if span.start > len(state.rows) or end == self.fail_at:
             self._fail(state, span, "gap")
             return
@@ -406,6 +422,16 @@ class Node:
     def serve(self, parts: Parts, kv_tokens: int = KV) -> None:
         self.engine.kv_tokens = kv_tokens
         self.stage.serve(HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, kv_tokens))
+
+    async def crash(self, start: float = 1.0, load: float = 2.0) -> None:
+        """Kill the engine's worker. The next one starts in `start` seconds and loads for `load`."""
+        assert self.parts is not None
+        self.engine.lose_all()
+        await trio.sleep(start)
+        self.stage.withdraw()
+        await trio.sleep(load)
+        self.engine.crashed = False
+        self.serve(self.parts)
 
     async def _meet(self, peer: PeerId) -> None:
         """A link to a member that was cut off, where the swarm allows it."""

@@ -11,6 +11,7 @@ from shoal.transport.address import Address
 from shoal.transport.bytestream import PathKind
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity
+from shoal.transport.peertasks import PeerTasks
 from shoal.transport.strategies.circuits import Circuits
 
 PEER, RELAY = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2))
@@ -39,6 +40,7 @@ async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock:
     endpoint = SimpleNamespace(
         link=lambda peer: links[0] if links else None, guard=Guard(), join=join
     )
+    tasks = PeerTasks(endpoint.guard)
     knowledge = SimpleNamespace(vouch=lambda *_args: None)
     circuits = Circuits(
         cast(Any, endpoint),
@@ -46,10 +48,10 @@ async def test_an_opening_without_waiting_callers(carried: bool, autojump_clock:
         cast(Any, None),
         cast(Any, knowledge),
         cast(Any, SimpleNamespace(link_relay=link_relay, improve=lambda link, at_once: None)),
+        tasks,
     )
     async with trio.open_nursery() as nursery:
-        circuits.nursery = nursery
-        with trio.move_on_after(0.5):
+        with tasks.run_in(nursery), trio.move_on_after(0.5):
             if carried:
                 nursery.start_soon(later, links)
             await circuits.dial(ADDRESS, PEER)

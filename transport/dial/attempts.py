@@ -14,6 +14,7 @@ from ..address import Address
 from ..host.seam import Host
 from ..identity import PeerId
 from ..link.link import Link
+from ..peertasks import PeerTasks
 from .attempt import AddressAttempt, ConnectionAttempt
 from .endpoint import Endpoint
 from .rescue import pace, times
@@ -41,21 +42,19 @@ class AttemptPlan(Protocol):
 
 
 class ConnectionAttempts:
-    """Runner of connection attempts.
-
-    `nursery` is set while the node serves. While it is None, each attempt ends at once.
-    """
+    """Runner of connection attempts. While the node does not run, each attempt ends at once."""
 
     def __init__(
         self,
         host: Host,
         endpoint: Endpoint,
         plan: AttemptPlan,
+        tasks: PeerTasks,
     ) -> None:
-        self.nursery: trio.Nursery | None = None
         self._host = host
         self._endpoint = endpoint
         self._plan = plan
+        self._tasks = tasks
         self._climbs: dict[PeerId, ConnectionAttempt] = {}
         self._searches: dict[PeerId, Rounds[None]] = {}  # searches, by the peer of the link
 
@@ -68,11 +67,8 @@ class ConnectionAttempts:
         if climb is not None and not climb.over and not climb.spent:
             return climb
         climb = self._climbs[peer] = ConnectionAttempt(peer, self._endpoint)
-        if self.nursery is None:
+        if not self._tasks.start(peer, self._run, climb, addresses, timeout):
             climb.finish()
-            return climb
-        guard = self._endpoint.guard
-        guard.start(self.nursery, peer, self._run, climb, addresses, timeout)
         return climb
 
     async def _run(

@@ -34,14 +34,19 @@ class Direct:
     """Dialer of direct addresses. Limits failed dials by target (`Endpoint.aim`).
 
     It dials QUIC only at addresses where a peer has answered, or at which other members see the
-    peer, because QUIC repeats its datagrams to a host that does not answer.
+    peer, because QUIC repeats its datagrams to a host that does not answer. `is_seen(peer, ip)`
+    asks other members whether they see a peer at an IP address (`Vouching.is_seen`).
     """
 
-    def __init__(self, endpoint: Endpoint, udp: DialsUdp | None) -> None:
-        self.is_seen: Callable[[PeerId, str], Awaitable[bool]] | None = None
-        """Asks whether other members see a peer at an IP address (`Vouching.is_seen`)."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        udp: DialsUdp | None,
+        is_seen: Callable[[PeerId, str], Awaitable[bool]],
+    ) -> None:
         self._endpoint = endpoint
         self._udp = udp
+        self._is_seen = is_seen
 
     async def dial(self, address: Address, expect: PeerId | None, *, timeout: float) -> Link:
         """Dial an address for at most `timeout` seconds, and return the link to the peer there.
@@ -58,9 +63,9 @@ class Direct:
     async def _may_send(self, address: Address, peer: PeerId | None) -> bool:
         """Return whether QUIC may be dialled at an address. Asks other members if necessary."""
         near = path_kind_to(address.host) is not PathKind.DIRECT
-        if near or self._endpoint.aim.is_known(address) or self.is_seen is None or peer is None:
+        if near or self._endpoint.aim.is_known(address) or peer is None:
             return True
-        return await self.is_seen(peer, address.host)
+        return await self._is_seen(peer, address.host)
 
     async def reach(self, address: Address, timeout: float) -> Link:
         """Dial the peer that an address names, within `timeout` seconds. Raises DialFailed if that

@@ -15,7 +15,7 @@ from .. import defaults
 from ..address import Address
 from ..bytestream import ByteStream, PathKind
 from ..errors import MISHAP, DialFailed, HostError
-from ..guard import Guard, mishap_of
+from ..guard import Guard, Mishap, mishap_of
 from ..handshake.certificate import Certificate
 from ..handshake.hello import Admission
 from ..handshake.meeting import Connected, Door
@@ -42,9 +42,8 @@ class Endpoint:
     """Listener, dialer and server of one node. Handlers may be registered before it runs or later.
 
     A peer has at most one live link. `incarnation` is a random value of each Endpoint. With it a
-    peer distinguishes a node that has restarted from one whose connection broke. `finder` searches
-    for a path when a link has lost its last one and redialling does not help. `shaper` enforces the
-    owner's bandwidth caps; None if there are none.
+    peer distinguishes a node that has restarted from one whose connection broke. `shaper`
+    enforces the owner's bandwidth caps; None if there are none. `report` is that of the `Guard`.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class Endpoint:
         admission: Admission,
         limits: Limits | None = None,
         shaper: Shaper | None = None,
+        report: Callable[[Mishap], None] | None = None,
     ) -> None:
         self.peer = identity.peer
         self.incarnation = host.entropy(defaults.INCARNATION_BYTES)
-        self.guard = Guard()
-        """Guard around all code that handles one peer. A daemon sets its `report`."""
-        self.guard.hang_up = self._hang_up
+        self.guard = Guard(report, self._hang_up)
+        """Guard around all code that handles one peer."""
         self.port = 0
         self.listening: list[tuple[str, int]] = []
         """IP addresses and ports on which this node listens."""
@@ -123,14 +122,12 @@ class Endpoint:
         lane."""
         self._accepting.acceptors[byte] = acceptor
 
-    @property
-    def punched(self) -> Callable[[PeerId, str], bool]:
-        """Callback that returns whether a TCP connection of a peer from an IP address was
-        punched."""
-        return self._accepting.punched
+    def register_punched(self, punched: Callable[[PeerId, str], bool]) -> None:
+        """Register `punched(peer, ip)`, which returns whether a TCP connection of that peer from
+        that IP address results from hole punching.
 
-    @punched.setter
-    def punched(self, punched: Callable[[PeerId, str], bool]) -> None:
+        It replaces an earlier one. Without one, no accepted connection counts as punched.
+        """
         self._accepting.punched = punched
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
@@ -218,14 +215,12 @@ class Endpoint:
         """Return all live links."""
         return self._links.all()
 
-    @property
-    def finder(self) -> Finder | None:
-        """The callback that searches for a path when a link has lost its last one; None if there is
-        none."""
-        return self.rescue.finder
+    def register_finder(self, finder: Finder) -> None:
+        """Register the search for a path of a link that has lost its last one and that redialling
+        does not help.
 
-    @finder.setter
-    def finder(self, finder: Finder | None) -> None:
+        It replaces an earlier one. Without one, links are only redialled.
+        """
         self.rescue.finder = finder
 
     @property

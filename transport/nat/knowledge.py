@@ -9,14 +9,11 @@ from ..host.datagrams import Place
 from ..host.seam import Host
 from ..identity import PeerId
 from ..networks import is_public, plain_ip
-from ..relay.client import RelayClient
 from ..relay.vouch import Vouched
-from ..udp.port import UdpPort
-from .portmap.mapper import PortMapper
 from .punch.candidates import Candidate, CandidateTransport, SeenAddresses, gather
 from .punch.needs import OwnNat
 from .punch.predict import NatProfile
-from .reach.service import Reach
+from .sources import AddressSources
 
 _VOUCHED: Final = 4  # IP addresses that are remembered for each peer, a count
 _PEERS: Final = 1024  # peers whose addresses are remembered, a count
@@ -28,21 +25,13 @@ class NodeKnowledge:
     Implements the protocol `punch.needs.Knowledge`, through which hole punching queries it.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        endpoint: Endpoint,
-        udp: UdpPort | None,
-        reach: Reach,
-        relays: RelayClient,
-        mapper: PortMapper,
-    ) -> None:
+    def __init__(self, host: Host, endpoint: Endpoint, sources: AddressSources) -> None:
         self._host = host
         self._endpoint = endpoint
-        self._udp = udp
-        self._reach = reach
-        self._relays = relays
-        self._mapper = mapper
+        self._udp = sources.udp
+        self._reach = sources.reach
+        self._relays = sources.relays
+        self._mapper = sources.mapper
         # The tables below map a peer to its IP addresses, the latest last.
         # Addresses at which a relay or a linked peer sees the peer.
         self._vouched: dict[PeerId, dict[str, None]] = {}

@@ -10,10 +10,8 @@ from ..dial.endpoint import Endpoint
 from ..host.datagrams import Place
 from ..host.seam import Host
 from ..networks import is_public, path_kind_to
-from ..relay.client import RelayClient
-from .portmap.mapper import PortMapper
 from .reach.reachability import DialBackResult, Ipv6
-from .reach.service import Reach
+from .sources import AddressSources
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")
 """Bind addresses with which a listener accepts connections on every interface."""
@@ -22,19 +20,12 @@ _EVERYWHERE: Final = ("0.0.0.0", "::")
 class Whereabouts:
     """Addresses of this node, gathered from its interfaces, router, peers and relays."""
 
-    def __init__(
-        self,
-        host: Host,
-        endpoint: Endpoint,
-        reach: Reach,
-        relays: RelayClient,
-        mapper: PortMapper,
-    ) -> None:
+    def __init__(self, host: Host, endpoint: Endpoint, sources: AddressSources) -> None:
         self._host = host
         self._endpoint = endpoint
-        self._reach = reach
-        self._relays = relays
-        self._mapper = mapper
+        self._reach = sources.reach
+        self._relays = sources.relays
+        self._mapper = sources.mapper
 
     # This node's addresses.
 

@@ -19,6 +19,7 @@ from ..errors import DialFailed
 from ..host.seam import Host
 from ..identity import PeerId
 from ..networks import path_kind_to
+from ..peertasks import PeerTasks
 
 
 class Families:
@@ -30,21 +31,23 @@ class Families:
         host: Host,
         endpoint: Endpoint,
         book: Callable[[PeerId], Sequence[Address]],
+        tasks: PeerTasks,
     ) -> None:
         self._host = host
         self._endpoint = endpoint
         self._book = book
+        self._tasks = tasks
         self._tried: dict[tuple[PeerId, bool], float] = {}
 
-    async def meet(self, relay: Address, nursery: trio.Nursery) -> None:
-        """Dial a linked relay over the IP version that is missing, in `nursery`.
+    async def meet(self, relay: Address) -> None:
+        """Dial a linked relay over the IP version that is missing.
 
         Returns when that is done, or after `defaults.BOTH_S` seconds.
         """
         for address in self._missing(relay):
             done = trio.Event()
-            guard = self._endpoint.guard
-            guard.start(nursery, str(address), self._dial, address, done, end=done.set)
+            if not self._tasks.start(str(address), self._dial, address, done, end=done.set):
+                return
             with trio.move_on_after(defaults.BOTH_S):
                 await done.wait()
 

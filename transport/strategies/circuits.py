@@ -17,6 +17,7 @@ from ..libp2p.client import CircuitClient
 from ..libp2p.muxstream import MuxStream
 from ..link.link import Link
 from ..nat.knowledge import NodeKnowledge
+from ..peertasks import PeerTasks
 from ..relay.circuit import CircuitByteStream
 from ..relay.client import RelayClient
 from ..relay.vouch import Vouched
@@ -56,7 +57,7 @@ class Circuits:
     few circuits may be opening at the same time through one relay. An opening that has begun
     continues even if all tasks that wanted it have given up, unless another path carries the link
     by then. The reason is that relays have little capacity, and that an abandoned handshake wastes
-    it. `nursery` is set while the node serves.
+    it.
     """
 
     def __init__(
@@ -66,13 +67,14 @@ class Circuits:
         foreign: CircuitClient,
         knowledge: NodeKnowledge,
         links: Improves,
+        tasks: PeerTasks,
     ) -> None:
         self._endpoint = endpoint
         self._relays = relays
         self._foreign = foreign
         self._knowledge = knowledge
         self._links = links
-        self.nursery: trio.Nursery | None = None
+        self._tasks = tasks
         self._openings: dict[tuple[PeerId | None, PeerId], _Opening] = {}
         self._turns: dict[PeerId | None, trio.Semaphore] = {}
 
@@ -81,14 +83,13 @@ class Circuits:
 
         `others` are further addresses of the relay. Raises DialFailed if no circuit can be opened.
         """
-        if self.nursery is None:
+        if not self._tasks.running:
             raise DialFailed("not-running", "the node is not running")
         key = relay.peer, peer
         opening = self._openings.get(key)
         if opening is None:
             opening = self._openings[key] = _Opening()
-            guard = self._endpoint.guard
-            guard.start(self.nursery, peer, self._run, opening, relay, peer, others)
+            self._tasks.start(peer, self._run, opening, relay, peer, others)
         opening.waiting += 1
         try:
             await opening.done.wait()

@@ -44,10 +44,12 @@ from ..nat.punch.puncher import Puncher
 from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from ..nat.reach.measuring import Mapped
 from ..nat.reach.service import Reach
+from ..nat.sources import AddressSources
 from ..nat.vouching import Vouching
 from ..nat.webport import WebPort
 from ..nat.whereabouts import Whereabouts
 from ..networks import path_kind_to
+from ..peertasks import PeerTasks
 from ..relay.client import RelayClient
 from ..relay.defaults import RelayLimits
 from ..relay.families import Families
@@ -97,36 +99,33 @@ class Dialer:
         key: bytes = b"",
         book: AddressBook = lambda peer: (),
     ) -> None:
-        guard = endpoint.guard
+        guard, limits = endpoint.guard, relaying or RelayLimits()
         self.endpoint = endpoint
         self.strategies = strategies
         self.book = book
         self._host = host
-        self._nursery: trio.Nursery | None = None
         self._on_change: list[Callable[[], None]] = []
-        self._incoming = Incoming(endpoint)
+        tasks = self._tasks = PeerTasks(guard)
+        self._incoming = Incoming(endpoint, tasks)
         self.udp = UdpPort(host, guard=guard) if strategies.udp else None
         self.ports = PortOpener(endpoint, self.udp)
-        self.direct = Direct(endpoint, self.udp)
+        self.direct = Direct(endpoint, self.udp, self._is_seen)
         self.reach = Reach(host, endpoint, self.udp, seen_at=self._seen_at, guard=guard)
         self.mapper = PortMapper(host, key=key, guard=guard)
         self.relays = RelayClient(host, endpoint, reach=self.direct.reach)
-        self.climbs = ConnectionAttempts(host, endpoint, self)
-        self.relaying = RelayService(
-            host, endpoint, relaying or RelayLimits(), fetch=self.climbs.fetch
-        )
-        self.knowledge = NodeKnowledge(
-            host, endpoint, self.udp, self.reach, self.relays, self.mapper
-        )
-        self.whereabouts = Whereabouts(host, endpoint, self.reach, self.relays, self.mapper)
+        self.climbs = ConnectionAttempts(host, endpoint, self, tasks)
+        self.relaying = RelayService(host, endpoint, limits, fetch=self.climbs.fetch)
+        sources = AddressSources(self.udp, self.reach, self.relays, self.mapper)
+        self.knowledge = NodeKnowledge(host, endpoint, sources)
+        self.whereabouts = Whereabouts(host, endpoint, sources)
         self.vouching = Vouching(host, endpoint, self.knowledge)
         self.web_port = WebPort(endpoint, self.whereabouts) if strategies.web_port else None
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
         self.puncher = self._make_puncher()
         self.foreign = self._make_foreign()
-        self.circuits = Circuits(endpoint, self.relays, self.foreign, self.knowledge, self)
-        self._families = Families(host, endpoint, book)
-        self._improving = Improving(self.puncher, guard)
+        self.circuits = Circuits(endpoint, self.relays, self.foreign, self.knowledge, self, tasks)
+        self._families = Families(host, endpoint, book, tasks)
+        self._improving = Improving(self.puncher, tasks)
         self._listen_to_parts()
 
     def _make_puncher(self) -> Puncher:
@@ -161,9 +160,8 @@ class Dialer:
     def _listen_to_parts(self) -> None:
         """Register the callbacks by which the parts work together."""
         endpoint, take = self.endpoint, self._incoming.take
-        self.direct.is_seen = self.vouching.is_seen
-        endpoint.punched = self.puncher.opened
-        endpoint.finder = self.climbs.find
+        endpoint.register_punched(self.puncher.opened)
+        endpoint.register_finder(self.climbs.find)
         endpoint.accept(DIALBACK_BYTE[0], Acceptor("dialback", self._dialled_back))
         endpoint.on_observed(self._observed)
         endpoint.on_path(self._path_found)
@@ -308,9 +306,7 @@ class Dialer:
         task_status: trio.TaskStatus[int],
     ) -> None:
         """Run all parts until cancelled."""
-        self._nursery = self._incoming.nursery = nursery
-        self.climbs.nursery = self.circuits.nursery = nursery
-        try:
+        with self._tasks.run_in(nursery):
             await nursery.start(self.puncher.run)
             await nursery.start(self.reach.run)
             nursery.start_soon(self._watch_network)
@@ -329,9 +325,6 @@ class Dialer:
                 nursery.start_soon(self.neighbourhood.run, port)
             task_status.started(port)
             await trio.sleep_forever()
-        finally:
-            self._nursery = self._incoming.nursery = None
-            self.climbs.nursery = self.circuits.nursery = None
 
     async def _watch_network(self) -> None:
         """Check regularly for network changes and for relayed links, until cancelled."""
@@ -389,7 +382,7 @@ class Dialer:
         If both ends have IPv4 and IPv6, the link gets a path over each of them. Raises DialFailed
         if no address works.
         """
-        if relay.peer is None or self._nursery is None:
+        if relay.peer is None or not self._tasks.running:
             return
         link = self.endpoint.link(relay.peer)
         if link is None or not link.connected:
@@ -399,12 +392,11 @@ class Dialer:
                 *(each for each in self.book(relay.peer) if each.relay is None),
             ]
             await self.climbs.to(relay.peer, known, defaults.CLIMB_S).first()
-        await self._families.meet(relay, self._nursery)
+        await self._families.meet(relay)
 
     def improve(self, link: Link, at_once: bool) -> None:
         """Start to look for a direct path of a relayed link, at once or after some seconds."""
-        if self._nursery is not None:
-            self._improving.begin(link, self._nursery, at_once=at_once)
+        self._improving.begin(link, at_once=at_once)
 
     def _improve_relayed(self) -> None:
         """Start to look for direct paths of links that have fallen back to a relay.
@@ -495,6 +487,10 @@ class Dialer:
         )
         self._changed()
 
+    async def _is_seen(self, peer: PeerId, ip: str) -> bool:
+        """Return whether other members see a peer at an IP address."""
+        return await self.vouching.is_seen(peer, ip)
+
     def _seen_at(self, peer: PeerId) -> list[str]:
         """Return the IP addresses at which this node sees a linked peer."""
         link = self.endpoint.link(peer)
@@ -506,9 +502,8 @@ class Dialer:
         use yet. Report new addresses."""
         for held in self.relays.relays:
             address = self.relays.address(held.relay)
-            if self._nursery is not None and address is not None:
-                guard, nursery = self.endpoint.guard, self._nursery
-                guard.start(nursery, str(address), self._families.meet, address, nursery)
+            if address is not None:
+                self._tasks.start(str(address), self._families.meet, address)
         self._changed()
 
     def _changed(self) -> None:

@@ -10,25 +10,22 @@ from ..bytestream import ByteStream, PathKind
 from ..dial.endpoint import Endpoint
 from ..errors import DialFailed
 from ..identity import PeerId
+from ..peertasks import PeerTasks
 from ..udp.quic import QuicByteStream
 
 
 class Incoming:
-    """Starter of the tasks that turn incoming byte streams into paths. `nursery` is set while the
-    node serves."""
+    """Starter of the tasks that turn incoming byte streams into paths."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.nursery: trio.Nursery | None = None
+    def __init__(self, endpoint: Endpoint, tasks: PeerTasks) -> None:
         self._endpoint = endpoint
+        self._tasks = tasks
 
     def take(self, pipe: ByteStream, take: Callable[..., Awaitable[None]], *told: object) -> None:
         """Run `take(pipe, *told)` in a task of its own. If the node does not serve, close the byte
         stream."""
-        if self.nursery is None:
+        if not self._tasks.start(pipe.remote, take, pipe, *told, end=pipe.close):
             pipe.close()
-        else:
-            guard = self._endpoint.guard
-            guard.start(self.nursery, pipe.remote, take, pipe, *told, end=pipe.close)
 
     async def join(
         self, pipe: ByteStream, path_kind: PathKind, expect: PeerId | None, server: bool

@@ -133,8 +133,8 @@ async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
         )
         await host.start(homes[-1])
     await trio.sleep(60)
-    assert {node.dht._rule.mode for node in servers} == {Mode.SERVER}
-    assert {node.dht._rule.mode for node in homes} == {Mode.CLIENT}
+    assert {node.dht._presence.rule.mode for node in servers} == {Mode.SERVER}
+    assert {node.dht._presence.rule.mode for node in homes} == {Mode.CLIENT}
     assert await all_found(Random(3), homes, homes) == 1.0
     assert [len(node.dht._store) for node in homes] == [0, 0, 0]
     await trio.sleep(defaults.REFRESH_LOOK)

@@ -322,7 +322,7 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
     lying = await seed.library.save(dataclasses.replace(honest_one, files=files).encode())
     getter = await swarm.member("getter")
     if defended:
-        getter.exchange.quota = Quota(
+        quota = Quota(
             getter.host,
             getter.library,
             LibraryLimit(None),
@@ -331,6 +331,7 @@ async def test_nothing_is_kept_of_a_manifest_with_wrong_sizes(
             in_use=frozenset,
             withdraw=lambda root: None,
         )
+        getter.exchange.use_quota(quota)
     with pytest.raises(ModelError):
         await getter.get(lying)
     assert getter.library.knows(lying.root) is not defended
@@ -446,7 +447,7 @@ async def test_peers_that_trigger_an_internal_error_are_replaced(
 ) -> None:
     getter, manifest, false = await behind_false_ones(swarm, PEERS_AT_ONCE, None)
     told, takes = list[Mishap](), Fetch._takes
-    getter.exchange._guard.report = told.append
+    getter.exchange._parts.guard.report = told.append
 
     async def fail(self: Fetch, peer: PeerId, has: list[str]) -> bool:
         if peer.startswith("false"):

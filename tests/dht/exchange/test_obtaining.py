@@ -11,8 +11,9 @@ from trio.testing import MockClock
 from shoal.dht.defaults import ASKED_AT_ONCE, MANIFEST_TIMEOUT, PATIENCE
 from shoal.dht.exchange import obtaining as module
 from shoal.dht.exchange.obtaining import Obtaining
-from shoal.dht.exchange.switchboard import Caller
-from shoal.transport.guard import Mishap
+from shoal.dht.exchange.parts import ExchangeParts
+from shoal.dht.exchange.switchboard import Caller, Swarm
+from shoal.transport.guard import Guard, Mishap
 from shoal.transport.identity import PeerId
 from tests.dht.models import FakeHost
 from tests.dht.network import Network
@@ -34,12 +35,15 @@ class Peers:
         self.asked: Counter[PeerId] = Counter()
         self.at_once = self.most = 0
         self.liars: list[PeerId] = []
-        self.obtaining = Obtaining(
+        parts = ExchangeParts(
             FakeHost(inline=True),
             cast(Any, self.node),
-            lambda: self.peers,
+            cast(Any, None),
+            Swarm(),
             lambda peer, _: self.liars.append(peer),
+            Guard(),
         )
+        self.obtaining = Obtaining(parts, lambda: self.peers)
 
     async def ask(self, link: Caller, digest: str) -> bytes | None:
         self.asked[link.peer] += 1

@@ -26,9 +26,13 @@ class Wall(RealHost):
 def serving(ip: str, store: RecordStore, closed: Callable[..., None] = print) -> Answering:
     """Return a server that sees this address for each peer; `closed` is called on closed links."""
     own = contact(0)
+    endpoint = SimpleNamespace(
+        handle=lambda method, handler: None,
+        link=lambda peer: SimpleNamespace(address=(ip, 1), peer=peer, close=closed),
+    )
     return Answering(
         cast(Any, Wall()),
-        lambda peer: cast(Any, SimpleNamespace(address=(ip, 1), peer=peer, close=closed)),
+        cast(Any, endpoint),
         Table(own.key, entropy()),
         store,
         serves=lambda: True,

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.asking import NoAnswer
+from shoal.dht.kademlia.diallimiter import DialLimiter
 from shoal.dht.kademlia.joining import Joining
 from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.kademlia.table import Table
@@ -47,19 +48,18 @@ class Searching:
         await trio.lowlevel.checkpoint()
 
 
-def make(**more: Any) -> tuple[Joining, Asking]:
-    own = contact(0).key
-    table = Table(own, entropy())
+def make(limiter: DialLimiter | None = None) -> tuple[Joining, Asking]:
+    own = contact(0)
+    table = Table(own.key, entropy())
     asking = Asking(table)
+    client = SimpleNamespace(
+        host=RealHost(), peer=own.peer, table=table, asking=asking, limiter=limiter
+    )
     joining = Joining(
-        cast(Any, RealHost()),
-        own,
-        table,
-        cast(Any, asking),
+        cast(Any, client),
         cast(Any, Searching()),
         links=list,
         addresses=lambda peer: (),
-        **more,
     )
     return joining, asking
 
@@ -151,12 +151,13 @@ async def test_a_restarted_daemon_does_not_dial_all_contacts_of_its_last_run(
     autojump_clock: MockClock,
 ) -> None:
     """Twin: a node without members has only the contacts of its last run, and dials many."""
-    for after, most in ((60.0, defaults.BOOTSTRAP_AT_ONCE), (0.0, defaults.BRIEF_DIALS)):
-        joining, asking = make(survey_after=after)
-        joining.remembered = contacts(100, first=10)
-        asking.silent = {one.peer for one in joining.remembered}
+    limiter = DialLimiter(20.0, 0.0)
+    for limit, most in ((limiter, defaults.BOOTSTRAP_AT_ONCE), (None, defaults.BRIEF_DIALS)):
+        joining, asking = make(limit)
+        remembered = contacts(100, first=10)
+        asking.silent = {one.peer for one in remembered}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(joining.run)
+            nursery.start_soon(joining.run, remembered)
             await trio.sleep(defaults.FIND_S / 2)
             assert len(asking.asked) == most
             nursery.cancel_scope.cancel()
@@ -166,7 +167,7 @@ async def test_a_restarted_daemon_does_not_dial_all_contacts_of_its_last_run(
 async def test_links_of_the_first_minute_precede_the_first_look_up(
     autojump_clock: MockClock,
 ) -> None:
-    joining, asking = make(survey_after=60.0)
+    joining, asking = make(DialLimiter(20.0, 0.0))
     surveyed: list[float] = []
 
     class Surveying:

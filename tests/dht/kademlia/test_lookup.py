@@ -17,7 +17,7 @@ from shoal.dht.records.key import Key, distance, key_at, point
 from shoal.dht.records.record import Record
 from shoal.transport.address import Address
 from shoal.transport.identity import PeerId
-from tests.dht.nodes import WALL, Net, Node, blob, contacts, entropy, peer, record, sealed
+from tests.dht.nodes import WALL, Net, Node, blob, contacts, entropy, look_up, peer, record, sealed
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_a_look_up_of_missing_records_ends(net: Net) -> None:
 
 
 def test_a_node_without_contacts_ends_at_once() -> None:
-    task = Lookup([blob(1).key], [], 2**255, entropy(), enough=1)
+    task = look_up([blob(1).key], [], 2**255, entropy(), enough=1)
     assert task.next(0.0) == [] and task.done and task.failed_all
 
 
@@ -106,7 +106,7 @@ def test_a_liar_spoils_one_path(paths: int) -> None:
     honest = contacts(9)
     settings = LookupSettings(paths=paths, random_order=False, subnet_limits=False, queries=30)
     start = [liars[0], *honest]
-    task = Lookup([key], start, 2**240, entropy(), settings=settings, enough=1)
+    task = look_up([key], start, 2**240, entropy(), settings=settings, enough=1)
     asked: list[Contact] = []
     now = 0.0
     while queries := task.next(now):
@@ -128,7 +128,7 @@ def test_one_liar_cannot_decide_the_addresses_of_others(defended: bool, late: bo
     keepers = contacts(20, 100)
     false = [Contact(each.peer, [Address(f"8.8.{n}.8", 9)]) for n, each in enumerate(keepers)]
     settings = LookupSettings(accounts=defended)
-    task = Lookup([key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
     one, now, asked = record(blob(1)), 0.0, Counter[PeerId]()
     waiting = task.next(now)
     while waiting:
@@ -168,7 +168,7 @@ def test_a_referrer_of_dead_contacts_is_believed_last(doubt: bool) -> None:
     """A liar has named twenty nodes that do not exist, an honest node nine that do."""
     ghosts, (liar, witness, *others) = tuple(contacts(20, 5_000)), contacts(11)
     settings = LookupSettings(paths=1, at_once=1, doubt=doubt)
-    task = Lookup([blob(1).key], [liar, witness], 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([blob(1).key], [liar, witness], 2**256, entropy(), settings=settings, enough=1)
     answers = dict.fromkeys(others, tuple(others))
     order = all_asked(task, answers | {liar: ghosts, witness: tuple(others)})
     assert set(others) <= set(order)
@@ -180,7 +180,7 @@ def test_a_referrer_of_dead_contacts_is_believed_last(doubt: bool) -> None:
 def test_dead_contacts_are_skipped_once_the_region_has_answered(doubt: bool) -> None:
     ghosts, (liar, *others) = tuple(contacts(20, 5_000)), contacts(16)
     settings = LookupSettings(doubt=doubt)
-    task = Lookup([blob(1).key], [liar, *others], 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([blob(1).key], [liar, *others], 2**256, entropy(), settings=settings, enough=1)
     order = all_asked(task, dict.fromkeys(others, tuple(others)) | {liar: ghosts})
     assert set(others) <= set(order)
     assert (len(set(ghosts) & set(order)) < 10) == doubt
@@ -190,7 +190,7 @@ def test_dead_contacts_are_skipped_once_the_region_has_answered(doubt: bool) -> 
 def test_one_referrer_is_not_enough_to_be_in_a_region(doubt: bool) -> None:
     ghosts, start = tuple(contacts(20, 5_000)), contacts(24)
     settings = LookupSettings(doubt=doubt)
-    task = Lookup([blob(1).key], start, 2**256, entropy(), settings=settings)
+    task = look_up([blob(1).key], start, 2**256, entropy(), settings=settings)
     liar = task.next(0.0)[0].contact
     task.answered(liar, FindReply(((),), (ghosts,)), 0.1, WALL)
     assert set(start) <= set(task.region())
@@ -200,7 +200,7 @@ def test_one_referrer_is_not_enough_to_be_in_a_region(doubt: bool) -> None:
 def test_a_late_contact_that_answers_counts_as_alive() -> None:
     named, (witness, other) = contacts(4, 5_000), contacts(2)
     settings = LookupSettings(paths=1, at_once=1)
-    task = Lookup([blob(1).key], [witness, other], 2**256, entropy(), settings=settings)
+    task = look_up([blob(1).key], [witness, other], 2**256, entropy(), settings=settings)
     assert task.next(0.0)[0].contact in (witness, other)
     task.answered(witness, FindReply(((),), (tuple(named),)), 0.1, WALL)
     task.answered(other, FindReply(((),), ((),)), 0.1, WALL)
@@ -221,7 +221,7 @@ def test_a_path_led_in_circles_leaves_the_others_their_share(defended: bool, nam
     hops = [tuple(contacts(2, 100 + 10 * n)) for n in range(5)]
     step = {each.peer: n for n, hop in enumerate(((honest), *hops)) for each in hop}
     one = record(blob(1))
-    task = Lookup([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=1)
     waiting: list[tuple[float, int, Contact]] = []
     now, count = 0.0, 10_000
     while True:
@@ -248,7 +248,7 @@ def test_shares_that_other_paths_do_not_need_are_used() -> None:
     """All paths but one have no candidate left."""
     settings = LookupSettings()
     first, *rest = contacts(settings.queries + 20)
-    task = Lookup([blob(1).key], [first], 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([blob(1).key], [first], 2**256, entropy(), settings=settings, enough=1)
     now = 0.0
     while queries := task.next(now):
         now += 0.1
@@ -265,7 +265,7 @@ def test_contacts_of_one_reply_are_limited(monkeypatch: pytest.MonkeyPatch, defe
         monkeypatch.setattr(defaults, "ANSWER_CONTACTS", 10_000)
     start = contacts(2)
     crowd = contacts(300, 5_000)
-    task = Lookup([blob(1).key, blob(1).key], start, 2**256, entropy())
+    task = look_up([blob(1).key, blob(1).key], start, 2**256, entropy())
     query = task.next(0.0)[0]
     task.answered(
         query.contact, FindReply(((), ()), (tuple(crowd[:150]), tuple(crowd[150:]))), 0, WALL
@@ -280,7 +280,7 @@ def test_one_network_is_not_queried_first_again_and_again() -> None:
     for limited in (True, False):
         settings = LookupSettings(paths=1, random_order=False, subnet_limits=limited)
         start = [*crowd, *others] if limited else [*others, *crowd]
-        task = Lookup([key], start, 0, entropy(), settings=settings, enough=1)
+        task = look_up([key], start, 0, entropy(), settings=settings, enough=1)
         order: list[Contact] = []
         while queries := task.next(0.0):
             for query in queries:
@@ -325,7 +325,7 @@ def test_without_other_candidates_it_waits_shortly_for_late_replies(
 ) -> None:
     """Twice as long as the slowest reply took, or the maximum if there was none."""
     quick, silent = contacts(2)
-    task = Lookup([blob(1).key], [quick, silent], 2**256, entropy(), enough=1)
+    task = look_up([blob(1).key], [quick, silent], 2**256, entropy(), enough=1)
     assert len(task.next(0.0)) == 2
     if took is not None:
         task.answered(quick, FindReply(((),), ((),)), took, WALL)
@@ -365,7 +365,7 @@ def answer(task: Lookup, *listed: Aged, nearest: tuple[Contact, ...] = ()) -> st
 
 
 def one_key(key: Key) -> Lookup:
-    return Lookup([key], contacts(30), 2**256, entropy(), enough=1)
+    return look_up([key], contacts(30), 2**256, entropy(), enough=1)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_liar_that_invents_authors_does_not_end_a_look_up(defended: bool) -> N
     liar, *honest = contacts(6)
     one = record(blob(1))
     forged = tuple(Aged(0, sealed(blob(1), 100 + n)) for n in range(16))
-    task = Lookup([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=16)
+    task = look_up([one.key], [liar, *honest], 2**256, entropy(), settings=settings, enough=16)
     now = 0.0
     while queries := task.next(now):
         now += 0.1
@@ -407,7 +407,7 @@ def test_a_liar_that_invents_authors_does_not_end_a_look_up(defended: bool) -> N
 
 
 def test_enough_counts_authors() -> None:
-    task = Lookup([blob(1).key], contacts(9), 2**256, entropy(), enough=2)
+    task = look_up([blob(1).key], contacts(9), 2**256, entropy(), enough=2)
     answer(task, Aged(0, sealed(blob(1))))
     answer(task, Aged(0, sealed(blob(1), made=WALL + 1)))
     assert not task.done
@@ -430,7 +430,7 @@ def test_a_look_up_ends_however_many_contacts_are_named() -> None:
     """Each reply names twenty more, ever nearer."""
     key = blob(1).key
     settings = LookupSettings()
-    task = Lookup([key], contacts(3), 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([key], contacts(3), 2**256, entropy(), settings=settings, enough=1)
     number, now = 10_000, 0.0
     while queries := task.next(now):
         now += 0.1
@@ -466,7 +466,7 @@ def test_a_linked_node_of_the_region_is_queried_alone_first() -> None:
     listed = contacts(12)
 
     def begun(linked: bool, radius: float = 2**256, enough: int = 1) -> Lookup:
-        return Lookup(
+        return look_up(
             [blob(1).key], listed, radius, entropy(), linked=lambda peer: linked, enough=enough
         )
 
@@ -540,9 +540,9 @@ def test_a_background_look_up_dials_no_relay() -> None:
     relay = Address("8.8.8.8", 4001, peer(9))
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 14)]
     key = blob(33).key
-    task = Lookup([key], hidden, 2**256, entropy(), limiter=DialLimiter(20.0, 0.0))
+    task = look_up([key], hidden, 2**256, entropy(), limiter=DialLimiter(20.0, 0.0))
     assert task.next(100.0) == [] and task.done
-    assert Lookup([key], hidden, 2**256, entropy()).next(100.0), "a user waits for this one"
+    assert look_up([key], hidden, 2**256, entropy()).next(100.0), "a user waits for this one"
 
 
 def test_contacts_behind_a_relay_are_queried_last() -> None:
@@ -551,7 +551,7 @@ def test_contacts_behind_a_relay_are_queried_last() -> None:
     hidden = [Contact(peer(n), [relay.through(peer(n))]) for n in range(10, 20)]
     settings = LookupSettings(paths=1, at_once=3)
     start = [*hidden, *contacts(3, first=50)]
-    task = Lookup([blob(34).key], start, 2**256, entropy(), settings=settings, enough=1)
+    task = look_up([blob(34).key], start, 2**256, entropy(), settings=settings, enough=1)
     assert {query.contact for query in task.next(0.0)} == set(contacts(3, first=50))
 
 
@@ -559,7 +559,7 @@ def test_a_background_look_up_ends_while_all_contacts_are_unreachable(net: Net) 
     fresh(net)
     for node in net.nodes.values():
         node.up = False
-    task = Lookup(
+    task = look_up(
         [blob(35).key], contacts(60), 2**256, entropy(), limiter=DialLimiter(20.0, net.now)
     )
     net.run(task)

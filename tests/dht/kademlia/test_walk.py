@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.diallimiter import DialLimiter
-from shoal.dht.kademlia.query import Query
-from shoal.dht.kademlia.walk import StoreQuery, Walk, cell_radius, cells
+from shoal.dht.kademlia.parcels import StoreQuery
+from shoal.dht.kademlia.query import Querier, Query
+from shoal.dht.kademlia.walk import KnownNodes, Walk, cell_radius, cells
 from shoal.dht.records.key import SPACE, distance, key_at, point
 from shoal.dht.records.record import Record
 from shoal.transport.identity import PeerId
@@ -31,10 +32,18 @@ def fresh(net: Net) -> Net:
     return net
 
 
+def known(one: Node) -> KnownNodes:
+    return KnownNodes(one.table.nearest, one.table.radius())
+
+
+def by(net: Net, one: Node) -> Querier:
+    return Querier(net.random.randbytes, one.contact.peer)
+
+
 def walk(net: Net, records: list[Record]) -> Walk:
     one = net.any()
     radius = min(SPACE * defaults.REGION_NODES // len(net.nodes), SPACE)
-    task = Walk(records, one.table.nearest, radius, net.random.randbytes, own=one.contact.peer)
+    task = Walk(records, KnownNodes(one.table.nearest, radius), by(net, one))
     net.run(task, by=ME)
     return task
 
@@ -72,7 +81,7 @@ def test_one_message_per_node(net: Net) -> None:
 
 
 def test_nothing_to_publish() -> None:
-    task = Walk([], lambda key, count: [], SPACE, Random(1).randbytes)
+    task = Walk([], KnownNodes(lambda key, count: [], SPACE), Querier(Random(1).randbytes))
     assert task.done and task.next(0.0) == []
 
 
@@ -81,7 +90,7 @@ def test_stores_in_flight_are_limited(net: Net) -> None:
     fresh(net)
     one = net.any()
     records = [record(blob(number)) for number in range(300)]
-    task = Walk(records, one.table.nearest, one.table.radius(), net.random.randbytes)
+    task = Walk(records, known(one), Querier(net.random.randbytes))
     under_way: list[StoreQuery] = []
     for turn in range(4000):
         for query in task.next(float(turn)):
@@ -147,9 +156,7 @@ def test_a_region_that_lost_most_nodes_is_looked_up_again(
     fresh(net)
     one = record(blob(2))
     me = net.any()
-    task = Walk(
-        [one], me.table.nearest, me.table.radius(), net.random.randbytes, own=me.contact.peer
-    )
+    task = Walk([one], known(me), by(net, me))
     now, rounds = 0.0, 0
     while not task.done and now < 100:
         for query in task.next(now):
@@ -180,7 +187,7 @@ def test_codes_are_reported_and_busy_nodes_are_retried(net: Net) -> None:
     fresh(net)
     several = [record(blob(3)), record(blob(3), 2)]
     me = net.any()
-    task = Walk(several, me.table.nearest, me.table.radius(), net.random.randbytes)
+    task = Walk(several, known(me), Querier(net.random.randbytes))
     now, asked = 0.0, 0
     codes = {ME: "busy", identity(2).peer: "quota"}
     while not task.done and now < 60:
@@ -199,8 +206,9 @@ def test_codes_are_reported_and_busy_nodes_are_retried(net: Net) -> None:
 
 
 def test_unrequested_replies_change_nothing(net: Net) -> None:
-    task = Walk([record(blob(1))], net.any().table.nearest, SPACE, net.random.randbytes)
-    (other,) = (Walk([record(blob(1))], net.any().table.nearest, SPACE, net.random.randbytes),)
+    querier = Querier(net.random.randbytes)
+    task = Walk([record(blob(1))], KnownNodes(net.any().table.nearest, SPACE), querier)
+    (other,) = (Walk([record(blob(1))], KnownNodes(net.any().table.nearest, SPACE), querier),)
     query = other.next(0.0)[0]
     assert not isinstance(query, StoreQuery)
     task.failed(query, 0.0)
@@ -211,7 +219,7 @@ def test_unrequested_replies_change_nothing(net: Net) -> None:
 def test_too_many_replicas_are_chosen_at_random() -> None:
     """Three hundred identities next to a key cannot keep its records from twenty honest nodes."""
     one = record(blob(1))
-    task = Walk([one], lambda key, count: [], SPACE, Random(2).randbytes)
+    task = Walk([one], KnownNodes(lambda key, count: [], SPACE), Querier(Random(2).randbytes))
     region = sorted(contacts(320), key=lambda each: distance(each.key, one.key))
     chosen = task._replicas(one.key, region)
     assert len(set(chosen)) == defaults.REGION_MOST
@@ -235,7 +243,7 @@ def test_a_few_records_are_stored_before_the_look_up_ends(net: Net) -> None:
     radius = SPACE * defaults.REGION_NODES // len(net.nodes)
 
     def first(records: list[Record]) -> list[StoreQuery]:
-        task = Walk(records, me.table.nearest, radius, net.random.randbytes)
+        task = Walk(records, KnownNodes(me.table.nearest, radius), Querier(net.random.randbytes))
         return [query for query in task.next(0.0) if isinstance(query, StoreQuery)]
 
     at_once = first([one])
@@ -258,11 +266,8 @@ def test_without_unknown_nodes_there_is_no_look_up() -> None:
     records = [record(blob(number)) for number in range(40)]
     task = Walk(
         records,
-        me.table.nearest,
-        SPACE,
-        small.random.randbytes,
-        own=me.contact.peer,
-        all_known=True,
+        KnownNodes(me.table.nearest, SPACE, complete=True),
+        by(small, me),
     )
     small.run(task, by=ME)
     assert (task.finds, task.stores) == (0, len(me.table))
@@ -275,11 +280,8 @@ def patient(net: Net, one: Record, linked: set[PeerId]) -> tuple[Walk, list[tupl
     sent: list[tuple[float, PeerId]] = []
     task = Walk(
         [one],
-        me.table.nearest,
-        me.table.radius(),
-        net.random.randbytes,
-        own=me.contact.peer,
-        linked=linked.__contains__,
+        known(me),
+        Querier(net.random.randbytes, me.contact.peer, linked=linked.__contains__),
         limiter=DialLimiter(20.0, net.now),
     )
     real = task.next

@@ -11,7 +11,7 @@ from bench.worlds.ringnode import WALL, RingNode
 from bench.worlds.town import Town
 from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Find, FindReply
-from shoal.dht.kademlia.query import Query
+from shoal.dht.kademlia.query import LookupGoal, Querier, Query
 from shoal.dht.records.key import Key
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import draw, load
@@ -52,13 +52,13 @@ class Real:
         """Look a key up like `RingNode.get`, over links, as a task of its host."""
         table, began = self._node.table, trio.current_time()
         task = Lookup(
-            (key,),
+            LookupGoal((key,), table.radius(), enough=1),
             table.nearest(key),
-            table.radius(),
-            self._town.world.streams.get(self.climber.peer, "lookup").randbytes,
-            own=self.climber.peer,
-            linked=lambda peer: self.climber.endpoint.link(peer) is not None,
-            enough=1,
+            Querier(
+                self._town.world.streams.get(self.climber.peer, "lookup").randbytes,
+                self.climber.peer,
+                linked=lambda peer: self.climber.endpoint.link(peer) is not None,
+            ),
         )
         tell, news = trio.open_memory_channel[None](inf)
         async with trio.open_nursery() as nursery:

@@ -23,6 +23,7 @@ from shoal.state.group.facts import Role
 from shoal.state.group.sealing import box_of
 from shoal.state.membership.membership import Membership
 from shoal.state.service import State
+from shoal.state.settings import StateSettings
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.errors import CallRefused, DialFailed
@@ -52,8 +53,9 @@ class Peer:
         self.endpoint = Endpoint(HOST, self.identity, admission=admission)
         self.dialer = Dialer(HOST, self.endpoint)
         self.health = Health()
+        settings = StateSettings(folder / "state")
         self.state = State(
-            HOST, self.endpoint, identity, folder / "state", trouble=lambda name, error: None
+            HOST, self.endpoint, identity, settings, trouble=lambda name, error: None
         )
         directory = Membership(HOST, self.endpoint, identity)
         self.grouping = Grouping(self.state, credentials, self.endpoint, directory, self.health)

@@ -23,8 +23,8 @@ def known(*numbers: int) -> Secrets:
 
 
 def test_a_new_secret_is_reported_once() -> None:
-    it, told = known(1), list[int]()
-    it.on_change = lambda: told.append(len(it))
+    told = list[int]()
+    it = Secrets([(1, secret(1))], lambda: told.append(len(it)))
     it.add(2, secret(2))
     it.add(2, secret(2))
     assert told == [2]

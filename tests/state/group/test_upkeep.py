@@ -43,7 +43,6 @@ class Member(Node):
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         charter = Charter(self.founder.peer, NONCE)
         group = Group(charter, self.identity, Secrets([(1, FIRST)]))
-        self.state.hold = self.hold
         await self.state.enter(group, alone=self.alone)
         await super()._run(task_status=task_status)
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -20,8 +20,11 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.process import EngineProcess
+from shoal.tasks.engine.process import Connect, EngineProcess
+from shoal.tasks.engine.wire import WireClosed
 from shoal.transport.host.real import RealChild, RealHost
+from shoal.transport.host.seam import Host
+from tests.tasks.fake_swarm import FakeHost
 
 TOKENS = (5, 17, 3, 88, 41)
 
@@ -295,3 +298,80 @@ async def test_a_worker_that_keeps_crashing_is_started_less_and_less_often(
     with pytest.raises(EngineError) as failure:
         await engine.open(name("s"), 1, lambda event: None)
     assert failure.value.code == "worker-crashed"
+
+
+class FakeWorker:
+    """A worker and the connection to it. It loads any shard, and ends when `die` is called."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self._frames: list[tuple[tuple[Any, ...], memoryview]] = [
+            (("ready", 1, "x"), memoryview(b""))
+        ]
+        self._news = trio.Event()
+        self._news.set()
+        self._dead = False
+
+    def die(self) -> None:
+        self._dead = True
+        self._news.set()
+
+    def put(self, header: tuple[Any, ...], payload: Any = b"") -> None:
+        self._frames.append((("ok", header[1], (1, 1, 0.1, ())), memoryview(b"")))
+        self._news.set()
+
+    def flush(self) -> bool:
+        return True
+
+    def receive(self) -> list[tuple[tuple[Any, ...], memoryview]]:
+        if self._dead:
+            raise WireClosed("dead")
+        frames, self._frames = self._frames, []
+        self._news = trio.Event()
+        return frames
+
+    def close(self) -> None: ...
+
+    async def wait_readable(self) -> None:
+        await self._news.wait()
+
+    async def wait_writable(self) -> None: ...
+
+    async def wait(self) -> int:
+        await trio.lowlevel.checkpoint()
+        return -9
+
+    async def stop(self, grace: float) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.trio
+async def test_a_worker_that_has_loaded_is_back_soon_however_often_it_crashes(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock, checkpoint: Any
+) -> None:
+    """A crash before it has loaded makes the pauses grow only until a worker has loaded again."""
+    workers: list[FakeWorker] = []
+    starts: list[float] = []
+
+    async def connect(*_: object) -> tuple[FakeWorker, FakeWorker]:
+        await trio.lowlevel.checkpoint()
+        starts.append(trio.current_time())
+        workers.append(FakeWorker())
+        return workers[-1], workers[-1]
+
+    engine = EngineProcess(cast(Host, FakeHost()), threads=1, connect=cast(Connect, connect))
+    await nursery.start(engine.run)
+    shard = checkpoint("Llama").shard()
+    pauses = []
+    for loads in [True] * 8 + [False] * 3 + [True] * 2:
+        if loads:
+            await engine.load(shard)
+        died = trio.current_time()
+        count = len(starts)
+        workers[-1].die()
+        while len(starts) == count:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        pauses.append(starts[-1] - died)
+    assert pauses == pytest.approx([0.25] * 8 + [0.5, 1, 2] + [0.25] * 2, abs=0.02)
+    nursery.cancel_scope.cancel()

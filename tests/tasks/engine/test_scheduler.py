@@ -60,7 +60,7 @@ costs_of = st.builds(
     StepCosts,
     st.sampled_from([0.0, 0.001, 0.04, 0.5]),
     st.sampled_from([0.0, 1e-4, 0.004, 0.3]),
-    st.sampled_from([0.0, 1e-6, 1e-3]),
+    st.sampled_from([0.0, 1e-6, 1e-4]),
 )
 
 

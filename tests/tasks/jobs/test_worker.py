@@ -76,8 +76,8 @@ class Desk:
             {"sum": self.runner},
             self.shelf,
             live=lambda: self.live,
+            health=self.troubles.append,
         )
-        self.worker.health = self.troubles.append
 
     def claim(self, peer: PeerId, job: str, attempt: int = 1, **more: object) -> None:
         claim = new_claim(peer, job, attempt, **more)  # type: ignore[arg-type]

@@ -13,7 +13,14 @@ from shoal.dht.errors import ModelError
 from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.dht.names import NameMeaning
 from shoal.state.membership.record import Aim, MemberRecord, ModelName, Rank, ShardRecord
-from shoal.tasks.defaults import CLAIM_WAIT, DEMAND_LOOK, DEMAND_TIME, RESOLVE_PAUSE, SERVE_RETRY
+from shoal.tasks.defaults import (
+    CLAIM_WAIT,
+    DEMAND_LOOK,
+    DEMAND_TIME,
+    LOAD_CRASHES,
+    RESOLVE_PAUSE,
+    SERVE_RETRY,
+)
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import LoadShard, Parts
@@ -36,10 +43,13 @@ class FakeServingEngine(FakeEngine):
         super().__init__(wire, Parts(True, 0, 2, True))
         self.loads: list[LoadShard] = []
         self.errors: list[EngineError] = []
+        self.held: trio.Event | None = None  # `load` waits for it
         self.restart: list[Callable[[], None]] = []
 
     async def load(self, shard: LoadShard) -> object:  # type: ignore[override]
         await trio.lowlevel.checkpoint()
+        if self.held is not None:
+            await self.held.wait()
         if self.errors:
             raise self.errors.pop(0)
         self.loads.append(shard)
@@ -230,8 +240,46 @@ async def test_a_restarted_engine_is_loaded_again(autojump_clock: object) -> Non
             callback()
         await world.settle("serving")
         assert len(world.engine.loads) == 2
-        shards = [change["shards"] for change in world.directory.published if "shards" in change]
-        assert [len(found) for found in shards] == [1, 0, 1]
+        assert [len(found) for found in published(world)] == [1, 1], "routes rely on its shard"
+
+    await world.run(body)
+
+
+def published(world: World) -> list[tuple[ShardRecord, ...]]:
+    return [change["shards"] for change in world.directory.published if "shards" in change]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("crashes", [0, 1, LOAD_CRASHES - 1, LOAD_CRASHES])
+async def test_a_worker_may_crash_again_while_it_loads(
+    autojump_clock: object, crashes: int
+) -> None:
+    """Sessions wait for its shard, so only many crashes in a row withdraw it."""
+    world = World()
+    world.library.kept[world.manifest.root] = world.manifest
+    world.other_has_it()
+
+    async def body() -> None:
+        await world.settle("serving")
+        (before,) = world.shards()
+        crashed = EngineError("worker-crashed", "the engine's worker process ended")
+        world.engine.errors = [crashed] * crashes
+        world.engine.held = held = trio.Event()
+        for callback in world.engine.restart:
+            callback()
+        await world.settle("loading")
+        assert world.stage.room_for(OTHER) == 0, "it opens no session before it is loaded"
+        assert world.shards() == (before,)
+        for callback in world.engine.restart:  # the worker started again before it was loaded
+            callback()
+        held.set()
+        if crashes == LOAD_CRASHES:
+            await world.settle("failed")
+            await trio.sleep(2 * SERVE_RETRY[0] + 1)
+        await world.settle("serving")
+        assert len(world.engine.loads) == 2, "not once more for a restart before it was loaded"
+        gone = [()] if crashes == LOAD_CRASHES else []
+        assert published(world) == [(before,), *gone, (before,)]
 
     await world.run(body)
 

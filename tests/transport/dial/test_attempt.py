@@ -16,6 +16,7 @@ from shoal.transport.dial.attempts import ConnectionAttempts
 from shoal.transport.errors import DialFailed
 from shoal.transport.guard import Guard
 from shoal.transport.identity import Identity, PeerId
+from shoal.transport.peertasks import PeerTasks
 from shoal.transport.strategies.dialer import Strategies
 
 PEER, R1, R2 = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
@@ -132,13 +133,15 @@ async def test_a_connection_attempt_whose_link_has_ended_is_not_awaited(
         ],
         attempt=dial,
     )
-    climbs = ConnectionAttempts(cast(Any, None), cast(Any, links), cast(Any, plan))
-    async with trio.open_nursery() as climbs.nursery:
-        first = climbs.to(PEER, (), 60.0)
-        link = await first.first()
-        assert climbs.to(PEER, (), 60.0) is first, "its link is there"
-        links.current = None
-        second = climbs.to(PEER, (), 60.0)
-        assert second is not first
-        assert await second.first() is not link
-        climbs.nursery.cancel_scope.cancel()
+    tasks = PeerTasks(links.guard)
+    climbs = ConnectionAttempts(cast(Any, None), cast(Any, links), cast(Any, plan), tasks)
+    async with trio.open_nursery() as nursery:
+        with tasks.run_in(nursery):
+            first = climbs.to(PEER, (), 60.0)
+            link = await first.first()
+            assert climbs.to(PEER, (), 60.0) is first, "its link is there"
+            links.current = None
+            second = climbs.to(PEER, (), 60.0)
+            assert second is not first
+            assert await second.first() is not link
+            nursery.cancel_scope.cancel()

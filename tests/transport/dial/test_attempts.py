@@ -11,7 +11,9 @@ from trio.testing import MockClock
 from bench.worlds.climber import TransportNode
 from shoal.netsim.world import World
 from shoal.transport.dial.attempts import ConnectionAttempts
+from shoal.transport.guard import Guard
 from shoal.transport.host.real import RealHost
+from shoal.transport.peertasks import PeerTasks
 from tests.transport.homes import UNPUNCHED, Street, strategies, until, way_of
 
 
@@ -117,7 +119,7 @@ async def test_only_a_path_that_was_looked_for_hurries_the_other_searches(
         rescue=SimpleNamespace(wake=lambda: woken.append(None)), link=lambda peer: None
     )
     plan: Any = SimpleNamespace(book=lambda peer: (), attempts=lambda *where: [], attempt=None)
-    climbs = ConnectionAttempts(RealHost(), endpoint, plan)
+    climbs = ConnectionAttempts(RealHost(), endpoint, plan, PeerTasks(Guard()))
     lost: Any = SimpleNamespace(peer="lost", needed=False)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(climbs.find, lost)

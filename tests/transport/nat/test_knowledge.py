@@ -21,6 +21,7 @@ from shoal.transport.nat.reach.reachability import (
     Reachability,
     UdpKind,
 )
+from shoal.transport.nat.sources import AddressSources
 from shoal.transport.relay import service
 from shoal.transport.relay.vouch import Vouched, seen_at
 from shoal.transport.strategies.dialer import Strategies
@@ -128,15 +129,17 @@ HOME = Reachability(
 
 def made(known: Reachability = HOME, *held: Vouched) -> NodeKnowledge:
     item = SimpleNamespace(address="192.168.1.2")
-    parts = (
-        SimpleNamespace(interfaces=lambda: [item]),
-        SimpleNamespace(port=4001, link=lambda peer: None),
+    sources = (
         SimpleNamespace(port=4001),
         SimpleNamespace(reachability=known, observers=list),
         SimpleNamespace(relays=[SimpleNamespace(relay=RELAY, seen=seen) for seen in held]),
         SimpleNamespace(mapping=None),
     )
-    return NodeKnowledge(*cast(Any, parts))
+    return NodeKnowledge(
+        cast(Any, SimpleNamespace(interfaces=lambda: [item])),
+        cast(Any, SimpleNamespace(port=4001, link=lambda peer: None)),
+        AddressSources(*cast(Any, sources)),
+    )
 
 
 def test_a_relay_may_see_a_peer_at_two_addresses() -> None:

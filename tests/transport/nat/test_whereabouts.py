@@ -10,6 +10,7 @@ from shoal.transport.host.seam import Interface
 from shoal.transport.identity import Identity
 from shoal.transport.nat.portmap.mapping import PortMapping
 from shoal.transport.nat.reach.reachability import DialBackResult, Dialled, Ipv6, Reachability
+from shoal.transport.nat.sources import AddressSources
 from shoal.transport.nat.whereabouts import Whereabouts
 
 ME, PEER, RELAY = (Identity.from_seed(bytes([n]) * 32).peer for n in (1, 2, 3))
@@ -35,7 +36,7 @@ class World:
 
     def whereabouts(self) -> Whereabouts:
         me = cast(Any, self)
-        return Whereabouts(me, me, me, me, me)
+        return Whereabouts(me, me, AddressSources(me, me, me, me))
 
     def published(self) -> list[str]:
         found = self.whereabouts().addresses()

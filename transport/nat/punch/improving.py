@@ -9,9 +9,9 @@ import trio
 
 from ... import defaults
 from ...bytestream import PathKind
-from ...guard import Guard
 from ...identity import PeerId
 from ...link.link import Link
+from ...peertasks import PeerTasks
 from .attempt import FUTILE
 from .predict import PredictionPlan
 from .puncher import Puncher
@@ -25,9 +25,9 @@ class Improving:
     Only a link that is `needed` therefore gets one.
     """
 
-    def __init__(self, puncher: Puncher, guard: Guard) -> None:
+    def __init__(self, puncher: Puncher, tasks: PeerTasks) -> None:
         self._puncher = puncher
-        self._guard = guard
+        self._tasks = tasks
         self._under_way: dict[PeerId, tuple[Link, trio.Event]] = {}
         self._spared: set[Link] = set()  # links whose birthday search was skipped
         self._needing: Counter[PeerId] = Counter()  # peers whose next link counts as needed
@@ -47,16 +47,16 @@ class Improving:
         link.need()
         self.look(link)
 
-    def begin(self, link: Link, nursery: trio.Nursery, *, at_once: bool) -> None:
-        """Start to improve a link, unless this has begun already.
+    def begin(self, link: Link, *, at_once: bool) -> None:
+        """Start to improve a link, unless this has begun already, or the node does not run.
 
         The first attempt begins at once if `at_once`, as on the side that dialled; otherwise after
         some seconds.
         """
         under_way = self._under_way.get(link.peer)
-        if under_way is None or under_way[0] is not link:
+        if self._tasks.running and (under_way is None or under_way[0] is not link):
             self._under_way[link.peer] = link, trio.Event()
-            self._guard.start(nursery, link.peer, self._run, link, at_once)
+            self._tasks.start(link.peer, self._run, link, at_once)
 
     def look(self, link: Link) -> None:
         """Make the birthday search of a link at once, if it was skipped and the link is now

@@ -1,5 +1,7 @@
 """Punching for relayed links: at most one task for each, and its pauses."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,7 @@ from shoal.transport.guard import Guard
 from shoal.transport.nat.punch.improving import Improving
 from shoal.transport.nat.punch.outcome import PunchOutcome, StrategyOutcome, StrategyResult
 from shoal.transport.nat.punch.predict import PredictionPlan
+from shoal.transport.peertasks import PeerTasks
 
 pytestmark = pytest.mark.trio
 
@@ -44,15 +47,23 @@ class Puncher:
         return PunchOutcome(link.peer, {"prediction": spared} if self.hard and thrifty else {})
 
 
+@asynccontextmanager
+async def improves(puncher: Puncher) -> AsyncIterator[tuple[Improving, trio.Nursery]]:
+    """Run an `Improving`, and return it with the nursery of its tasks."""
+    tasks = PeerTasks(Guard())
+    async with trio.open_nursery() as nursery:
+        with tasks.run_in(nursery):
+            yield Improving(cast(Any, puncher), tasks), nursery
+
+
 async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
     autojump_clock: MockClock,
 ) -> None:
     puncher = Puncher()
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
-        improving.begin(cast(Any, Link()), nursery, at_once=True)
+    async with improves(puncher) as (improving, nursery):
+        improving.begin(cast(Any, Link()), at_once=True)
         await trio.sleep(1)
-        improving.begin(cast(Any, Link()), nursery, at_once=True)
+        improving.begin(cast(Any, Link()), at_once=True)
         await trio.sleep(5)
         nursery.cancel_scope.cancel()
     assert puncher.at == [0.0, 1.0, 5.0]  # and nothing more for the older one
@@ -60,10 +71,9 @@ async def test_a_newer_link_to_the_same_peer_has_a_task_of_its_own(
 
 async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
+    async with improves(puncher) as (improving, nursery):
         for _ in range(3):
-            improving.begin(link, nursery, at_once=True)
+            improving.begin(link, at_once=True)
         await trio.sleep(sum(defaults.PUNCH_PAUSES_S[:2]) + 1)
         nursery.cancel_scope.cancel()
     assert puncher.at == [0.0, 4.0, 14.0]
@@ -71,9 +81,8 @@ async def test_one_task_for_each_link(autojump_clock: MockClock) -> None:
 
 async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
-        improving.begin(link, nursery, at_once=True)
+    async with improves(puncher) as (improving, _):
+        improving.begin(link, at_once=True)
         await trio.sleep(1)
         link.path_kind = PathKind.PUNCHED
     assert puncher.at == [0.0]
@@ -81,9 +90,8 @@ async def test_it_ends_when_the_link_is_direct(autojump_clock: MockClock) -> Non
 
 async def test_a_network_change_retries_at_once(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
-        improving.begin(link, nursery, at_once=False)
+    async with improves(puncher) as (improving, nursery):
+        improving.begin(link, at_once=False)
         await trio.sleep(1)
         improving.hurry()
         await trio.sleep(1)
@@ -94,9 +102,8 @@ async def test_a_network_change_retries_at_once(autojump_clock: MockClock) -> No
 async def test_a_search_waits_until_a_component_needs_the_link(autojump_clock: MockClock) -> None:
     """A search sends 2,000 datagrams, as many as a home may send in its whole first minute."""
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
-        improving.begin(link, nursery, at_once=True)
+    async with improves(puncher) as (improving, nursery):
+        improving.begin(link, at_once=True)
         await trio.sleep(60)
         assert (puncher.at, puncher.searched) == ([0.0], []), "again would be as vain"
         improving.need(link)
@@ -110,14 +117,13 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
     how: str, autojump_clock: MockClock
 ) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
+    async with improves(puncher) as (improving, nursery):
         if how == "held by a session":
             link.needed = True
-            improving.begin(link, nursery, at_once=True)
+            improving.begin(link, at_once=True)
         else:
             with improving.needing(link.peer):
-                improving.begin(link, nursery, at_once=True)
+                improving.begin(link, at_once=True)
                 await trio.sleep(0.1)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
@@ -126,9 +132,8 @@ async def test_a_link_that_is_needed_is_searched_for_at_once(
 
 async def test_a_link_that_a_session_begins_to_hold_is_noticed(autojump_clock: MockClock) -> None:
     puncher, link = Puncher(hard=True), cast(Any, Link())
-    improving = Improving(cast(Any, puncher), Guard())
-    async with trio.open_nursery() as nursery:
-        improving.begin(link, nursery, at_once=True)
+    async with improves(puncher) as (improving, nursery):
+        improving.begin(link, at_once=True)
         await trio.sleep(10)
         improving.look(link)
         await trio.sleep(1)

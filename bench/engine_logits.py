@@ -1,0 +1,293 @@
+"""The engine's logits against transformers, for every family, and against itself.
+
+Small random models of every family that `shoal` knows, with and without a sliding window, in
+float32 and bfloat16. The engine's core computes each prompt and its greedy answer in the ways in
+which daemons compute them: a whole shard or 2 to 4 in a chain, alone or beside 7 other sessions,
+its prompt in one part or in several, with or without a cached prefix.
+
+`value` is the largest difference of float32 logits from those of transformers; goal 1e-4. `ok` also
+asks that the greedy text in float32 is that of transformers; that in bfloat16, given the same
+tokens, the engine's choice differs from transformers' only where both logits are within 2 units of
+the last place; and that each row of logits has the same bits in all of these ways.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file
+from worlds.engines import write_tensor
+
+from shoal.tasks.engine import families
+from shoal.tasks.engine.core import Core
+from shoal.tasks.engine.interface import DType, LoadShard, Parts, Span, TensorSource
+from shoal.tasks.engine.messages import load_payload, span_frame
+from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.wire import Buffer, Header
+from shoal.tasks.inference.names import PrefixNames
+
+MEASURES = ("tasks/engine", "tasks/inference/names.py")
+
+GOAL: Final = 1e-4
+ROOT: Final = "ab" * 32
+TINY: Final = {
+    "vocab_size": 211,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+FAMILIES: Final = {
+    "Llama": {},
+    "Llama tied": {"tie_word_embeddings": True},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 16},
+    "Mistral": {"sliding_window": 24},
+}
+NEW: Final = 24  # tokens of a greedy answer
+MATES: Final = 7
+STEP_COSTS: Final = {"whole": StepCosts(0.0, 0.0, 0.0), "parts": StepCosts(0.0, 0.02, 0.0)}
+
+
+@dataclass
+class Checkpoint:
+    """A random model of transformers, and its tensors as chunk files."""
+
+    model: Any
+    config: dict[str, Any]
+    tensors: list[TensorSource]
+    dtype: DType
+
+    def shard(self, parts: Parts) -> LoadShard:
+        needed = families.tensor_shapes(families.architecture(self.config), parts)
+        tensors = tuple(each for each in self.tensors if needed.keys() & set(each.roles))
+        return LoadShard(ROOT, parts, self.config, tensors, self.dtype, 1 << 24)
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray[Any, Any]:
+        with torch.inference_mode():
+            found: torch.Tensor = self.model(torch.tensor([tokens])).logits[0]
+        return found.float().numpy()
+
+
+def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
+    """Make a random model of a family."""
+    torch.manual_seed(seed)
+    family = name.split()[0]
+    settings = getattr(transformers, f"{family}Config")(**{**TINY, **FAMILIES[name]})
+    kind = getattr(transformers, f"{family}ForCausalLM")
+    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    model = kind(settings).to(kinds[dtype])
+    for role, parameter in model.named_parameters():
+        if role.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    # Read again: `.to` rounds the rotary frequencies too, which from_pretrained does not.
+    model = kind.from_pretrained(folder, dtype=kinds[dtype]).eval()
+    tensors = [
+        write_tensor(folder, (role,), tensor)
+        for path in sorted(folder.glob("*.safetensors"))
+        for role, tensor in load_file(path).items()
+    ]
+    return Checkpoint(model, json.loads((folder / "config.json").read_text()), tensors, dtype)
+
+
+class Chain:
+    """Cores of 1 to 4 shards of a model, one after the other."""
+
+    def __init__(self, model: Checkpoint, shards: int, costs: StepCosts) -> None:
+        layers = TINY["num_hidden_layers"]
+        cuts = [int(layers) * index // shards for index in range(shards + 1)]
+        self.frames: list[list[tuple[Header, bytes]]] = [[] for _ in range(shards)]
+        self.cores = []
+        for index in range(shards):
+            parts = Parts(index == 0, cuts[index], cuts[index + 1], index == shards - 1)
+            core = Core(self._keeper(index))
+            core.handle(("load", 1), memoryview(bytearray(load_payload(model.shard(parts)))))
+            core._scheduler.costs = costs
+            self.cores.append(core)
+
+    def _keeper(self, index: int) -> Any:
+        def emit(header: Header, payload: Buffer) -> None:
+            self.frames[index].append((header, bytes(payload)))
+
+        return emit
+
+    def open(self, name: bytes, tokens: int, names: bytes = b"") -> int:
+        """Open a session in every core, and return the shortest cached prefix."""
+        cached = []
+        for core, frames in zip(self.cores, self.frames, strict=True):
+            core.handle(("open", 1, name, tokens, "gateway", False), memoryview(names))
+            header = frames.pop()[0]
+            assert header[0] == "ok", header
+            cached.append(int(str(header[2])))
+        return min(cached)
+
+    def close(self, name: bytes, names: bytes = b"") -> None:
+        for core in self.cores:
+            core.handle(("close", 1, name), memoryview(names))
+
+    def logits(self, spans: dict[bytes, tuple[int, Sequence[int]]]) -> dict[bytes, Any]:
+        """Compute a span (start, tokens) of several sessions at once; return their logits."""
+        inputs: dict[bytes, Any] = {name: tokens for name, (_, tokens) in spans.items()}
+        for index, core in enumerate(self.cores):
+            last = index == len(self.cores) - 1
+            for name, data in inputs.items():
+                start, tokens = spans[name]
+                given = {"tokens": tuple(data)} if index == 0 else {"hidden": data}
+                want = "logits" if last else "hidden"
+                header, payload = span_frame(Span(name, 1, start, len(tokens), want=want, **given))
+                core.handle(tuple(header), memoryview(bytearray(payload)))
+            while core.busy:
+                core.step()
+            frames, self.frames[index] = self.frames[index], []
+            self.frames[index][:] = []
+            inputs = {bytes(header[1]): data for header, data in frames if header[0] == "hidden"}
+            assert len(inputs) == len(spans), [header for header, _ in frames]
+        width = int(str(TINY["vocab_size"]))
+        return {
+            name: np.frombuffer(data, np.float32).reshape(-1, width)
+            for name, data in inputs.items()
+        }
+
+
+@dataclass
+class Found:
+    """What the comparison found for one dtype."""
+
+    worst: float = 0.0
+    texts: int = 0
+    wrong_texts: int = 0
+    rows: int = 0
+    wrong_choices: int = 0
+    other_bits: int = 0
+    details: list[str] = field(default_factory=list)
+
+
+def answers(chain: Chain, tokens: Sequence[int], *, mates: int, cached: bool) -> Iterator[Any]:
+    """Yield the logits of the prompt, and then of each greedy token, as a chain computes them."""
+    rng = np.random.default_rng(len(tokens))
+    width = int(str(TINY["vocab_size"]))
+    names = PrefixNames(b"secret").of(ROOT, tokens) if cached else b""
+    others = {bytes([number + 1]) * 16: 0 for number in range(mates)}
+    most = len(tokens) + NEW
+    if cached:  # an earlier session with the same beginning
+        chain.open(b"earlier".ljust(16, b"."), most, names)
+        chain.logits({b"earlier".ljust(16, b"."): (0, tokens)})
+        chain.close(b"earlier".ljust(16, b"."), names)
+    name = b"mine".ljust(16, b".")
+    start = min(chain.open(name, most, names), max(0, (len(tokens) - 2) // 16 * 16))
+    assert bool(start) == cached
+    for other in others:
+        chain.open(other, 256)
+    spans: dict[bytes, tuple[int, Sequence[int]]] = {name: (start, tokens[start:])}
+    position = len(tokens)
+    for _ in range(NEW + 1):
+        for other, at in others.items():
+            size = int(rng.integers(1, 20)) if at == 0 else 1
+            if at + size <= 256:
+                spans[other] = at, [int(each) for each in rng.integers(0, width, size)]
+                others[other] = at + size
+        rows = chain.logits(spans)[name]
+        yield start, rows
+        token = int(rows[-1].argmax())
+        spans, start = {name: (position, [token])}, position
+        position += 1
+    chain.close(name)
+    for other in others:
+        chain.close(other)
+
+
+def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool) -> None:
+    """Compare all ways of computing one prompt with transformers, and with each other."""
+    reference: dict[int, Any] = {}
+    text: list[int] = []
+    for shards in (1, 2) if quick else (1, 2, 3, 4):
+        for costs in STEP_COSTS:
+            chain = Chain(model, shards, STEP_COSTS[costs])
+            for mates in (0, MATES):
+                for cached in (False, True):
+                    way = f"{shards} shards, {costs}, {mates} mates, cached {cached}"
+                    made = []
+                    for start, rows in answers(chain, tokens, mates=mates, cached=cached):
+                        made.append(int(rows[-1].argmax()))
+                        for offset, row in enumerate(rows):
+                            known = reference.setdefault(start + offset, row)
+                            if not np.array_equal(known, row):
+                                found.other_bits += 1
+                                found.details.append(f"bits at {start + offset}: {way}")
+                    text = text or made
+                    found.texts += 1
+                    if made != text:
+                        found.wrong_texts += 1
+                        found.details.append(f"text: {way}")
+    theirs = model.logits([*tokens, *text[:-1]])
+    ours = np.stack([reference[at] for at in range(len(theirs))])
+    found.worst = max(found.worst, float(np.abs(ours - theirs).max()))
+    found.rows += len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        tie = model.dtype == "bfloat16" and is_tie(mine, other)
+        if mine.argmax() != other.argmax() and not tie:
+            found.wrong_choices += 1
+
+
+def is_tie(mine: Any, other: Any) -> bool:
+    """Return whether the two choices are within 2 units of the last place of bfloat16."""
+    first, second = mine.argmax(), other.argmax()
+    unit = 2.0 ** (np.floor(np.log2(np.abs(other[second]))) - 7)
+    return bool(abs(other[second] - other[first]) <= 2 * unit)
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    found: dict[DType, Found] = {"float32": Found(), "bfloat16": Found()}
+    for dtype in found:
+        for number, name in enumerate(FAMILIES):
+            with tempfile.TemporaryDirectory() as folder:
+                model = checkpoint(Path(folder), name, dtype, 7 + number)
+                for size in (37,) if quick else (17, 37, 96):
+                    rng = np.random.default_rng(size)
+                    tokens = [int(each) for each in rng.integers(0, 211, size)]
+                    compare(model, tokens, found[dtype], quick)
+    exact, half = found["float32"], found["bfloat16"]
+    for each in (*exact.details[:5], *half.details[:5]):
+        print(each, file=sys.stderr)
+    ok = exact.worst <= GOAL and not exact.wrong_choices and not half.wrong_choices
+    return {
+        "name": "engine_logits",
+        "value": float(f"{exact.worst:.2g}"),
+        "goal": GOAL,
+        "ok": ok and not any(each.wrong_texts + each.other_bits for each in found.values()),
+        "families": list(FAMILIES),
+        "texts": {dtype: each.texts for dtype, each in found.items()},
+        "other_texts": {dtype: each.wrong_texts for dtype, each in found.items()},
+        "rows": {dtype: each.rows for dtype, each in found.items()},
+        "other_choices": {dtype: each.wrong_choices for dtype, each in found.items()},
+        "rows_with_other_bits": {dtype: each.other_bits for dtype, each in found.items()},
+        "worst_bfloat16": float(f"{half.worst:.2g}"),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one prompt, chains of 1 and 2")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    with torch.inference_mode():
+        result = measure(args.quick)
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Parts of a node that all its fetches share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ..content.library import Library
+from .switchboard import Swarm, Switchboard
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeParts:
+    """Parts of one node that fetch content from peers and store it."""
+
+    host: Host
+    switchboard: Switchboard
+    library: Library
+    swarm: Swarm
+    on_liar: Callable[[PeerId, str], None]
+    """Called with a peer that has sent wrong bytes, and with the digest that they do not match."""
+    guard: Guard

@@ -1,0 +1,60 @@
+"""Rules for stages that lose a session's state but will serve their layers again. No I/O.
+
+When a worker crashes, its node restarts it and loads the same shard. The gateway then sends the
+prompt and the tokens so far to a new session (docs/adr/0040-crashes-are-pauses.md).
+"""
+
+from collections.abc import Mapping
+
+from ...transport.identity import PeerId
+from ..defaults import CRASHES, CRASHES_IN_ALL, LOAD_PATIENCE, RETURN_PATIENCE
+from ..errors import NoRoute, SessionError, StageLost
+
+LOST_STATE = frozenset({"worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
+"""Codes of a stage that lost its state. Unless its node moves, it serves the same layers again."""
+
+
+def returning(refused: Mapping[PeerId, SessionError]) -> set[PeerId]:
+    """Return the stages whose refusal to open a session says that they lost their state."""
+    return {peer for peer, error in refused.items() if error.code in LOST_STATE}
+
+
+def patience(refused: Mapping[PeerId, SessionError]) -> float:
+    """Return how many seconds a request waits for the stages that have refused it and will return.
+
+    A stage that says `no-shard` while its record lists its layers is loading them, which may take
+    long. A stage says `worker-crashed` only until its worker has started.
+    """
+    loads = all(refused[peer].code == "no-shard" for peer in returning(refused))
+    return RETURN_PATIENCE + LOAD_PATIENCE * loads
+
+
+def not_back(error: SessionError | NoRoute, waited: float) -> SessionError:
+    """Return the error of a request whose stage has not returned after `waited` seconds."""
+    return SessionError(
+        error.code,
+        f"{error.message} (still after {waited:.0f} s)",
+        hint="`shoal peers` shows what the nodes do; run it again when the layers are served",
+    )
+
+
+class Crashes:
+    """Counter of the losses of state during one request, which may be their cause."""
+
+    def __init__(self) -> None:
+        self._made: list[int] = []  # for each loss: the number of tokens generated before it
+
+    def note(self, error: StageLost, made: int) -> None:
+        """Count a loss after `made` tokens.
+
+        Raises SessionError with the stage's own code if there were too many. A request that gets
+        further between the losses is probably not their cause, so it may continue more often.
+        """
+        self._made.append(made)
+        count = len(self._made)
+        if self._made.count(made) >= CRASHES or count >= CRASHES_IN_ALL:
+            raise SessionError(
+                error.cause or error.code,
+                f"{error.message} ({count} times during this request)",
+                hint="this request may be the cause: change it, or try another model or node",
+            )
