@@ -11,9 +11,11 @@ import trio
 
 from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
+from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
+    NAME_BYTES,
     Engine,
     EngineEvent,
     FailedEvent,
@@ -223,6 +225,7 @@ class _State:
     on_event: Callable[[EngineEvent], None]
     rows: list[list[int]] = field(default_factory=list)
     running: bool = True
+    owner: str = ""
 
 
 class FakeEngine:
@@ -232,7 +235,10 @@ class FakeEngine:
         self._wire = wire
         self.parts = parts
         self.kv_tokens = kv_tokens
-        self.cached = 0
+        self.cached = 0  # positions that it claims to have cached of any prefix
+        self.kept: dict[tuple[str, bytes], list[list[int]]] = {}  # rows by owner and name
+        self.terms: list[SessionTerms] = []  # of all sessions
+        self.closed: list[bytes] = []  # names that sessions were closed with
         self.states: dict[SessionId, _State] = {}
         self.spans: list[Span] = []
         self.fail_at: int | None = None  # a span that ends there fails
@@ -257,11 +263,23 @@ class FakeEngine:
             raise EngineError("worker-crashed", "the worker is not there")
         if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
             raise EngineError("no-memory", "no memory for that many tokens")
-        self.states[session] = _State(tokens, on_event, [[0] * 100] * self.cached)
+        self.terms.append(terms)
+        rows = self._found(terms) or [[0] * 100] * self.cached
+        self.states[session] = _State(tokens, on_event, rows, owner=terms.owner)
         if self.opening is not None:
             await self.opening.wait()
         await trio.lowlevel.checkpoint()
-        return self.cached
+        return len(rows)
+
+    def _found(self, terms: SessionTerms) -> list[list[int]]:
+        """Return the rows of the longest named prefix."""
+        rows: list[list[int]] = []
+        for at in range(0, len(terms.names), NAME_BYTES):
+            found = self.kept.get((terms.owner, terms.names[at : at + NAME_BYTES]))
+            if found is None:
+                break
+            rows = found
+        return [*rows]
 
     def submit(self, span: Span) -> None:
         if self.refuse_spans:
@@ -280,11 +298,17 @@ class FakeEngine:
         if self.closing is not None:
             await self.closing.wait()
         await trio.lowlevel.checkpoint()
-        self.states.pop(session, None)
+        state = self.states.pop(session, None)
+        self.closed.append(names)
+        if state is not None:
+            for number in range(min(len(names) // NAME_BYTES, len(state.rows) // BLOCK)):
+                name = names[number * NAME_BYTES : (number + 1) * NAME_BYTES]
+                self.kept[state.owner, name] = state.rows[: (number + 1) * BLOCK]
 
     def lose_all(self) -> None:
         """End all sessions and open no others, as when the worker process is killed."""
         states, self.states, self.crashed = self.states, {}, True
+        self.kept.clear()
         for name, state in states.items():
             state.on_event(FailedEvent(name, 1, "worker-crashed", "killed by signal 9"))
 

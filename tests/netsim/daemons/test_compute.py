@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.tasks.engine.budget import KvBudget
-from shoal.tasks.engine.core import Compute, Core
+from shoal.tasks.engine.blocks import BlockPool, BlockTable
+from shoal.tasks.engine.core import Compute, Core, Piece
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import (
     DType,
@@ -26,6 +27,7 @@ from shoal.tasks.engine.interface import (
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
 from shoal.tasks.engine.wire import Buffer, Header
+from shoal.tasks.inference.names import PrefixNames
 from tests.netsim.daemons.shards import (
     CHUNK,
     CONFIG,
@@ -39,6 +41,7 @@ from tests.netsim.daemons.shards import (
 
 TOKENS = (3, 1, 4, 1, 5, 9, 2, 6)
 NAME = b"session.".ljust(16, b".")
+NAMES = PrefixNames(b"secret")
 
 
 class NumberCore(Core):
@@ -68,7 +71,7 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False)[:2] == ("ok", 0)
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -201,11 +204,11 @@ def test_refusals() -> None:
     half = Stage(parts_of(0, 3))
     half.open()
     assert half.code(Span(NAME, 0, 0, 1, tokens=(1,), want="token")) == "no-head"
-    assert half.request("open", b"x" * 16, 10**5)[:2] == ("refused", "too-long")
+    assert half.request("open", b"x" * 16, 10**5, "gateway", False)[:2] == ("refused", "too-long")
     names = (b"n%015d" % number for number in range(1000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
-        reply = stage.request("open", next(names), 300)
+        reply = stage.request("open", next(names), 300, "gateway", False)
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -281,11 +284,51 @@ def test_times_follow_the_machine() -> None:
     for name in ("raspberry", "desktop"):
         watch = Stopwatch()
         timed = Timed(inner, PROFILES[name], watch)
-        state = inner.state("ab" * 32, 300, KvBudget(1 << 30))
-        timed.advance([1], 0, 1, state, 0)
+        tables = [BlockTable(BlockPool(20), 300) for _ in range(16)]
+        for table in tables:
+            table.prepare(0, 300)
+        pieces = [Piece(table, [1], 0, 1, 0, decode=True) for table in tables]
+        timed.forward(pieces[:1])
         one = watch.take()
-        timed.advance(list(range(256)), 0, 256, state, 1)
-        spent[name] = one, watch.take()
-    for one, many in spent.values():
+        timed.forward(pieces)
+        batch = watch.take()
+        timed.forward([Piece(tables[0], list(range(256)), 0, 256, 1, decode=False)])
+        spent[name] = one, batch, watch.take()
+    for one, batch, many in spent.values():
         assert one < many < 256 * one, "a prompt costs less per token than decoding"
+        assert one <= batch < 4 * one, "the weights are read once for all sessions of a step"
     assert spent["raspberry"][0] > 2 * spent["desktop"][0]
+
+
+def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
+    stage = Stage()
+    random = Random(1)
+    prompts = [
+        tuple(random.randrange(VOCABULARY) for _ in range(random.randint(2, 60))) for _ in range(12)
+    ]
+    prompts += [(*prompts[0][:16], *prompts[1])]
+    for rounds in range(2):
+        names = [b"%d %d".ljust(16, b".") % (rounds, number) for number in range(13)]
+        names = [name[:16].ljust(16, b".") for name in names]
+        for name, prompt in zip(names, prompts, strict=True):
+            payload = NAMES.of("ab" * 32, prompt)
+            reply = stage.request("open", name, 90, "gateway", False, payload=payload)
+            cached = len(prompt) // 16 * 16
+            assert reply[:2] == ("ok", cached if rounds else 0)
+            start = min(cached, (len(prompt) - 2) // 16 * 16) if rounds else 0
+            part = prompt[start:]
+            span = Span(name, 0, start, len(part), tokens=part, want="token", steps=20)
+            header, data = span_frame(span)
+            stage.core.handle(tuple(header), memoryview(bytes(data)))
+            if random.random() < 0.5:
+                stage.core.step()
+        while stage.core.busy:
+            stage.core.step()
+        events = [parse_event(*frame) for frame in stage.frames]
+        stage.frames.clear()
+        for name, prompt in zip(names, prompts, strict=True):
+            said = [event for event in events if event.session == name]
+            assert all(isinstance(event, TokenEvent) for event in said), said
+            tokens = [event.token for event in said if isinstance(event, TokenEvent)]
+            assert tokens == text(20, prompt)
+            assert stage.request("close", name)[0] == "ok"

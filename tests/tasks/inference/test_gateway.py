@@ -18,7 +18,13 @@ from shoal.tasks.inference.gateway import (
     Summary,
     TextDelta,
 )
-from shoal.tasks.inference.session import Failed, Quiet, SampledToken, SpanProgress
+from shoal.tasks.inference.session import (
+    Failed,
+    Quiet,
+    SampledToken,
+    SpanProgress,
+    pack_tokens,
+)
 from shoal.transport.link.calls import Refusal
 from tests.tasks.fake_swarm import CONTEXT, EOS, VOCABULARY, FakeSwarm, Node, peer_of
 
@@ -161,16 +167,122 @@ async def test_a_long_prompt_is_pipelined_in_bounded_spans(
 @pytest.mark.trio
 async def test_the_session_starts_at_the_shortest_cached_prefix(autojump_clock: object) -> None:
     swarm = FakeSwarm((1, 2))
-    swarm.stages[0].engine.cached, swarm.stages[1].engine.cached = 4, 3
+    swarm.stages[0].engine.cached, swarm.stages[1].engine.cached = 32, 16
 
     async def body(_: FakeSwarm) -> None:
-        await _generate(swarm)
-        assert swarm.stages[0].engine.spans[0].start == 3
-        swarm.stages[1].engine.cached = 13  # more than there is: the last token is computed anyway
-        swarm.stages[0].engine.cached = 13
-        await _generate(swarm)
+        await _generate(swarm, "p" * 40)
+        assert swarm.stages[0].engine.spans[0].start == 16
+        swarm.stages[0].engine.cached = 48  # more than the prompt: its end is computed anyway
+        swarm.stages[1].engine.cached = 48
+        await _generate(swarm, "q" * 40)
         starts = [span.start for span in swarm.stages[0].engine.spans]
-        assert starts[8:] == [4, *range(5, 12)]
+        assert starts[8:] == [32, *range(40, 47)]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("prompt", "start"), [(1, 0), (2, 0), (16, 0), (17, 0), (18, 16), (32, 16), (33, 16), (34, 32)]
+)
+async def test_a_prompt_starts_with_a_block_and_two_positions_before_its_end_at_the_latest(
+    autojump_clock: object, prompt: int, start: int
+) -> None:
+    swarm = FakeSwarm((1, 2))
+    text = "abcdefghijklmnopqrstuvwxyz0123456789"[:prompt]
+
+    async def body(_: FakeSwarm) -> None:
+        expected = swarm.expected(_ids(text), 8)
+        assert list((await _generate(swarm, text)).token_ids) == expected
+        swarm.stages[0].engine.spans.clear()
+        assert list((await _generate(swarm, text)).token_ids) == expected
+        first = swarm.stages[0].engine.spans[0]
+        assert (first.start, first.count) == (start, prompt - start)
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+def _starts(swarm: FakeSwarm) -> list[int]:
+    """Return where the prompts since the last call began at the first stage."""
+    spans = swarm.stages[0].engine.spans
+    found = [span.start for at, span in enumerate(spans) if not at or span.count > 1]
+    spans.clear()
+    return found
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(2,), (2, 4, 6)])
+async def test_the_next_turn_computes_only_what_is_new(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+    prompt = "a long beginning that all of these prompts have"
+
+    async def body(_: FakeSwarm) -> None:
+        first = await _generate(swarm, prompt, max_tokens=30)
+        assert _starts(swarm)[0] == 0
+        longer = prompt + "".join(map(chr, first.token_ids)) + " and then?"
+        again = await _generate(swarm, longer)
+        assert list(again.token_ids) == swarm.expected(_ids(longer), 8)
+        assert _starts(swarm)[0] == (len(prompt) + 30 - 1) // 16 * 16
+        other = prompt[:40] + " but another end"
+        changed = await _generate(swarm, other)
+        assert list(changed.token_ids) == swarm.expected(_ids(other), 8)
+        assert _starts(swarm)[0] == 32
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_chain_whose_stages_remember_differently_starts_at_the_shortest(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    prompt = "".join(chr(65 + at) for at in range(50))
+
+    async def body(_: FakeSwarm) -> None:
+        await _generate(swarm, prompt)
+        names = swarm.stages[1].engine.terms[0].names
+        for at in (1, 2):  # a block was evicted at the second stage, and all but one at the third
+            kept = swarm.stages[at].engine.kept
+            for number in range((2, 1)[at - 1], 3):
+                del kept[swarm.client.peer, names[16 * number : 16 * number + 16]]
+        _starts(swarm)
+        again = await _generate(swarm, prompt)
+        assert _starts(swarm)[0] == 16
+        assert list(again.token_ids) == swarm.expected(_ids(prompt), 8)
+        swarm.stages[2].engine.kept.clear()
+        assert list((await _generate(swarm, prompt)).token_ids) == list(again.token_ids)
+        assert _starts(swarm)[0] == 0
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_names_tell_nothing_to_other_gateways(autojump_clock: object) -> None:
+    """A gateway's names are not those of another one, and do not contain the text."""
+    swarm = FakeSwarm((2, 4), client_serves=False)
+    other = Node(swarm, 201, None)
+    swarm.nodes.append(other)
+    prompt = "the same secret prompt of two gateways"
+
+    async def body(_: FakeSwarm) -> None:
+        for node in (swarm.client, other, swarm.client):
+            await node.gateway.generate(_request(prompt), Client().emit)
+        assert [start for start in _starts(swarm) if start] == [32]
+        for stage in swarm.stages:
+            first, second, third = stage.engine.terms
+            assert [len(terms.names) for terms in stage.engine.terms] == [32, 32, 32]
+            assert first.owner == third.owner == swarm.client.peer != second.owner == other.peer
+            assert first.names == third.names
+            halves = {first.names[:16], first.names[16:], second.names[:16], second.names[16:]}
+            assert len(halves) == 4
+            ids = pack_tokens(_ids(prompt))
+            for names in (first.names, second.names, *stage.engine.closed):
+                assert not any(ids[at : at + 8] in names for at in range(0, len(ids) - 8, 4))
+                assert prompt[:8].encode() not in names
 
     await _run(swarm, body)
 

@@ -8,7 +8,13 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.engine.interface import FailedEvent, Parts, Sampling, TokenEvent
+from shoal.tasks.engine.interface import (
+    FailedEvent,
+    Parts,
+    Sampling,
+    SessionTerms,
+    TokenEvent,
+)
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
@@ -263,9 +269,98 @@ async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: obj
         await _open_all(swarm, tokens=CONTEXT)
         await _close_all(swarm)
         for number in range(4):
-            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT // 4).header()
+            tokens = 496 + number % 2 * 8  # 500 on average, in 31 or 32 blocks of 16
+            header = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
+            if number == 3:
+                tokens = CONTEXT - 2 * 496 - 512 + 1
+                large = _open(swarm, session=number.to_bytes(16), tokens=tokens).header()
+                assert await _refused(stage, stage, "session.open", large) == "no-memory"
+                header = _open(swarm, session=number.to_bytes(16), tokens=tokens - 1).header()
             await _call(stage, stage, "session.open", header)
         assert stage.stage.sessions == 4
+        assert stage.stage.room_for(stage.peer) == 0
+
+
+@pytest.mark.trio
+async def test_room_is_in_whole_blocks(autojump_clock: object) -> None:
+    """As in the engine, which otherwise would refuse what the stage has promised."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=16 * 6 + 15)
+
+    async def body(_: FakeSwarm) -> None:
+        assert stage.stage.room_for(swarm.client.peer) == 96
+        await _open_all(swarm, tokens=33)
+        assert stage.stage.room_for(stage.peer) == 48
+        await _call(stage, stage, "session.open", _open(swarm, tokens=48).header())
+        assert stage.stage.room_for(stage.peer) == 0
+
+    await _run(swarm, body)
+
+
+NAMES = bytes(range(64))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("size", [1, 15, 17, 49, 64, 10_000])
+async def test_names_that_do_not_fit_the_session_are_refused(
+    autojump_clock: object, size: int
+) -> None:
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        header = _open(swarm).header()  # 50 tokens: at most three full blocks
+        with pytest.raises(CallRefused) as caught:
+            await swarm.client.courier.call(
+                stage.peer, "session.open", header, bytes(size), timeout=5
+            )
+        assert caught.value.code == "bad-message"
+        assert stage.engine.terms == []
+        swarm.assert_free()
+        await swarm.client.courier.call(stage.peer, "session.open", header, NAMES[:48], timeout=5)
+        assert stage.engine.terms == [SessionTerms(swarm.client.peer, False, NAMES[:48])]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("size", "kept"), [(0, 0), (5, 0), (16, 16), (31, 16), (48, 48), (64, 48), (10_000, 48)]
+)
+async def test_a_close_keeps_whole_names_of_the_session_only(
+    autojump_clock: object, size: int, kept: int
+) -> None:
+    """A session ends whatever names it is closed with."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        names = (NAMES * 200)[:size]
+        await swarm.client.courier.call(
+            stage.peer, "session.close", Close(SESSION).header(), names, timeout=5
+        )
+        assert stage.engine.closed == [NAMES[:kept]]
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_owner_and_background_come_from_the_link_and_the_job(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage, other = swarm.stages[0], Node(swarm, 201, None)
+
+    async def body(_: FakeSwarm) -> None:
+        job = _open(swarm, job="cd" * 32).header()
+        await _call(swarm.client, stage, "session.open", job)
+        await _call(other, stage, "session.open", _open(swarm).header())
+        assert stage.engine.terms == [
+            SessionTerms(swarm.client.peer, True),
+            SessionTerms(other.peer, False),
+        ]
 
     await _run(swarm, body)
 
