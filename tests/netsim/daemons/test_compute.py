@@ -10,8 +10,8 @@ import pytest
 
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
-from shoal.tasks.engine.budget import KvBudget
-from shoal.tasks.engine.core import Compute, Core
+from shoal.tasks.engine.blocks import BlockPool, BlockTable
+from shoal.tasks.engine.core import Compute, Core, Piece
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import (
     DType,
@@ -68,7 +68,7 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False)[:2] == ("ok", 0)
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -201,11 +201,11 @@ def test_refusals() -> None:
     half = Stage(parts_of(0, 3))
     half.open()
     assert half.code(Span(NAME, 0, 0, 1, tokens=(1,), want="token")) == "no-head"
-    assert half.request("open", b"x" * 16, 10**5)[:2] == ("refused", "too-long")
+    assert half.request("open", b"x" * 16, 10**5, "", False)[:2] == ("refused", "too-long")
     names = (b"n%015d" % number for number in range(1000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
-        reply = stage.request("open", next(names), 300)
+        reply = stage.request("open", next(names), 300, "", False)
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -281,10 +281,11 @@ def test_times_follow_the_machine() -> None:
     for name in ("raspberry", "desktop"):
         watch = Stopwatch()
         timed = Timed(inner, PROFILES[name], watch)
-        state = inner.state("ab" * 32, 300, KvBudget(1 << 30))
-        timed.advance([1], 0, 1, state, 0)
+        table = BlockTable(BlockPool(20), 300)
+        table.prepare(0, 257)
+        timed.forward([Piece(table, [1], 0, 1, 0, decode=True)])
         one = watch.take()
-        timed.advance(list(range(256)), 0, 256, state, 1)
+        timed.forward([Piece(table, list(range(256)), 0, 256, 1, decode=False)])
         spent[name] = one, watch.take()
     for one, many in spent.values():
         assert one < many < 256 * one, "a prompt costs less per token than decoding"

@@ -161,16 +161,17 @@ async def test_a_long_prompt_is_pipelined_in_bounded_spans(
 @pytest.mark.trio
 async def test_the_session_starts_at_the_shortest_cached_prefix(autojump_clock: object) -> None:
     swarm = FakeSwarm((1, 2))
-    swarm.stages[0].engine.cached, swarm.stages[1].engine.cached = 4, 3
+    swarm.stages[0].engine.cached, swarm.stages[1].engine.cached = 32, 16
+    prompt = "a prompt of more than two blocks: forty."
 
     async def body(_: FakeSwarm) -> None:
-        await _generate(swarm)
-        assert swarm.stages[0].engine.spans[0].start == 3
-        swarm.stages[1].engine.cached = 13  # more than there is: the last token is computed anyway
-        swarm.stages[0].engine.cached = 13
-        await _generate(swarm)
+        await _generate(swarm, prompt)
+        assert swarm.stages[0].engine.spans[0].start == 16
+        swarm.stages[1].engine.cached = 40  # all of it: the last block is computed anyway
+        swarm.stages[0].engine.cached = 40
+        await _generate(swarm, prompt)
         starts = [span.start for span in swarm.stages[0].engine.spans]
-        assert starts[8:] == [4, *range(5, 12)]
+        assert starts[8:] == [32, *range(40, 47)]
 
     await _run(swarm, body)
 

@@ -263,7 +263,7 @@ async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: obj
         await _open_all(swarm, tokens=CONTEXT)
         await _close_all(swarm)
         for number in range(4):
-            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT // 4).header()
+            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT // 4 - 4).header()
             await _call(stage, stage, "session.open", header)
         assert stage.stage.sessions == 4
 
