@@ -19,7 +19,7 @@ from typing import Final
 import trio
 from worlds.engines import Answer, Worker, prompt, worker
 
-MEASURES = ("tasks/engine",)
+MEASURES = ("tasks/engine", "transport/host")
 
 GOALS: Final = {"value": 4.0, "over_prefill": 0.7, "over_llama": 1.0}
 SESSIONS: Final = 16

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 from worlds.engines import Answer, Worker, prompt, worker
 
-MEASURES = ("tasks/engine",)
+MEASURES = ("tasks/engine", "transport/host")
 
 GOAL: Final = 2.0
 SESSIONS: Final = 8

@@ -34,7 +34,7 @@ from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
 
-MEASURES = ("tasks/engine", "tasks/inference/names.py")
+MEASURES = ("tasks/engine", "tasks/inference/names.py", "transport/host")
 
 GOAL: Final = 1e-4
 ROOT: Final = "ab" * 32

@@ -18,7 +18,7 @@ from worlds.engines import Worker, prompt, worker
 from shoal.tasks.engine.interface import SessionTerms
 from shoal.tasks.inference.names import PrefixNames
 
-MEASURES = ("tasks/engine", "tasks/inference/names.py")
+MEASURES = ("tasks/engine", "tasks/inference/names.py", "transport/host")
 
 GOAL: Final = 15.0
 OWN: Final = 64

@@ -31,10 +31,11 @@ from shoal.dht.content.library import Library
 from shoal.node.control.messages.generation import GeneratedText, Run
 from shoal.node.control.messages.models import AddModel
 from shoal.node.control.messages.node import Status
+from shoal.tasks.engine.blocks import BlockPool, BlockTable, blocks_for
+from shoal.tasks.engine.compute import TorchCompute
+from shoal.tasks.engine.core import Piece
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
-from shoal.tasks.engine.kv import KV, KvBudget
-from shoal.tasks.engine.llama import ShardModel
 from shoal.tasks.engine.sampling import choose
 from shoal.tasks.placement.shard import choose_dtype, shard_of
 from shoal.transport.host.real import RealHost
@@ -81,8 +82,7 @@ class Bare:
     """The engine's own forward pass, cache and sampling, called in a loop."""
 
     def __init__(self, case: Case) -> None:
-        self._shard = case.shard
-        self._model = ShardModel(architecture(case.shard.config), case.shard)
+        self._model = TorchCompute(architecture(case.shard.config), case.shard)
         self._tokens = case.tokens
 
     def token_ms(self, prompt_tokens: int) -> float:
@@ -93,14 +93,18 @@ class Bare:
             return self._token_ms(prompt_tokens)
 
     def _token_ms(self, prompt_tokens: int) -> float:
-        model, shard = self._model, self._shard
-        size = prompt_tokens + self._tokens
-        kv = KV(shard.root, model.arch, shard.parts, shard.dtype, size, KvBudget(2**40))
+        model, size = self._model, prompt_tokens + self._tokens
+        model.allocate(blocks_for(size))
+        model.costs()  # decides how products are padded
+        table = BlockTable(BlockPool(blocks_for(size)), size)
         ids = torch.ones(prompt_tokens, dtype=torch.long)
         position, began = 0, 0.0
         for step in range(self._tokens):
-            x = model.forward(model.embed(ids), kv, position)
+            table.prepare(position, position + len(ids))
+            piece = Piece(table, ids, 0, len(ids), position, decode=step > 0)
+            (x,) = model.forward([piece])
             position += len(ids)
+            table.fill(position)
             token, _ = choose(model.logits(x[-1:])[0].numpy(), Sampling(), position)
             ids = torch.tensor([token])
             if step == 0:

@@ -70,7 +70,8 @@ class TorchCompute(ShardModel):
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         batch = Attention(pieces, self.arch.kv_heads)
         rows = self.forward_rows(x, batch, self._memory)
-        return torch.split(rows, [piece.count for piece in pieces])
+        parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
+        return parts
 
     def _input(self, piece: Piece) -> torch.Tensor:
         """Return the input rows of a piece (count x hidden)."""

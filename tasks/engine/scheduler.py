@@ -238,7 +238,8 @@ class Scheduler:
 def _fair(shares: Collection[Share]) -> Iterator[Share]:
     """Yield sessions in the order of their gateways' virtual time, and then of their own.
 
-    Of equal ones, the one that has waited longest comes first. The caller charges each one before it takes the next.
+    Of equal ones, the one that has waited longest comes first. The caller charges each one before
+    it takes the next.
     """
     waiting: dict[_Account, list[Share]] = {}
     for share in sorted(shares, key=lambda share: share.time)[::-1]:

@@ -156,6 +156,34 @@ def test_the_same_seed_gives_the_same_packets() -> None:
     assert traces[0].count > 1000
 
 
+def test_the_same_seed_gives_the_same_packets_with_many_sessions_at_once() -> None:
+    """They share the steps of two engines, and the second round finds the prefixes of the first."""
+    prompts = [f"{PROMPT} {number % 5}" for number in range(10)]
+
+    async def body(world: World) -> list[str]:
+        daemons = await three(world)
+        texts: dict[int, str] = {}
+
+        async def ask(number: int) -> None:
+            await trio.sleep(0.01 * (number % 7))
+            said = await daemons[number % 3].generate(prompts[number % 10], max_tokens=20)
+            texts[number] = str(said["text"])
+
+        for first in (0, 10):
+            async with trio.open_nursery() as nursery:
+                for number in range(first, first + 10):
+                    nursery.start_soon(ask, number)
+        return [texts[number] for number in range(20)]
+
+    traces = [Trace(), Trace()]
+    texts = [run(body, seed=5, trace=trace) for trace in traces]
+    assert traces[0].digest == traces[1].digest
+    assert texts[0] == texts[1]
+    assert texts[0][:10] == texts[0][10:], "neither other sessions nor cached prefixes change it"
+    assert texts[0][:5] == texts[0][5:10]
+    assert len(set(texts[0])) == 5
+
+
 def test_a_crash_and_a_restart_keep_the_identity() -> None:
     async def body(world: World) -> None:
         a, b, c = await three(world)

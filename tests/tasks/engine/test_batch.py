@@ -211,11 +211,12 @@ def test_a_cached_prefix_gives_the_same_text_and_only_the_rest_is_computed(
     worker = worker_of(made.shard(), driver)
     rows: list[int] = []
     forward = worker.core._model.forward
-    monkeypatch.setattr(
-        worker.core._model,
-        "forward",
-        lambda pieces: rows.append(sum(piece.count for piece in pieces)) or forward(pieces),
-    )
+
+    def counted(pieces: Any) -> Any:
+        rows.append(sum(piece.count for piece in pieces))
+        return forward(pieces)
+
+    monkeypatch.setattr(worker.core._model, "forward", counted)
     prompt, text = ids(1, 40), made.greedy(ids(1, 40), 30)
 
     def ask(name: bytes, tokens: Sequence[int], owner: str, start: int, steps: int) -> list[int]:
@@ -517,7 +518,8 @@ def test_sessions_in_fragmented_memory_do_not_touch_each_other(
         for event in map(_event, frames):
             got[event.session].append(event)
         for name, (index, begin) in [*running.items()]:
-            if got[name] and isinstance(got[name][-1], TokenEvent) and got[name][-1].final:
+            last = got[name][-1] if got[name] else None
+            if isinstance(last, TokenEvent) and last.final:
                 logits, tokens = expected[index]
                 assert result(got[name], name) == (logits[begin * row :], tokens), name
                 del running[name]
