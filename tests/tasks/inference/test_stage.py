@@ -280,6 +280,8 @@ async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: obj
         assert stage.stage.sessions == 4
         assert stage.stage.room_for(stage.peer) == 0
 
+    await _run(swarm, body)
+
 
 @pytest.mark.trio
 async def test_room_is_in_whole_blocks(autojump_clock: object) -> None:
