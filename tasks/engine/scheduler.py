@@ -8,8 +8,8 @@ step, so that a running text slows down to half of its speed at most.
 
 If not everything fits, sessions are served by virtual time: the time predicted for the rows that
 were computed for a gateway so far, and within it for a session. The one with the least comes first.
-Those that had no work, or got all they wanted, are advanced to the virtual time of the others, so
-that nobody saves up time.
+A session that had no work, or got all that it wanted, is advanced to the virtual time of the
+others, and so is a gateway. Neither can therefore save up time.
 """
 
 import heapq
