@@ -15,7 +15,7 @@ from shoal.netsim.world import World
 from shoal.node.errors import ControlError
 from shoal.state.membership.membership import Membership
 from shoal.state.membership.record import MemberRecord
-from shoal.state.service import State
+from shoal.state.vouching import Vouching
 from shoal.transport.identity import PeerId
 
 Body = Callable[[World], Awaitable[Any]]
@@ -34,10 +34,10 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> None:
         near = {own, *(link.peer for link in links)}
         return {peer: record for peer, record in members(self).items() if peer in near}
 
-    async def nobody(_self: State) -> None: ...
+    async def nobody(_self: Vouching) -> None: ...
 
     monkeypatch.setattr(Membership, "members", linked)
-    monkeypatch.setattr(State, "_vouch", nobody)
+    monkeypatch.setattr(Vouching, "run", nobody)
 
 
 def run(body: Body, *, seed: int = 1) -> Any:
