@@ -187,7 +187,7 @@ def answers(chain: Chain, tokens: Sequence[int], *, mates: int, cached: bool) ->
         chain.close(b"earlier".ljust(16, b"."), names)
     name = b"mine".ljust(16, b".")
     start = min(chain.open(name, most, names), max(0, (len(tokens) - 2) // 16 * 16))
-    assert bool(start) == cached
+    assert bool(start) == (cached and len(tokens) >= 18)  # the last two are computed anyway
     for other in others:
         chain.open(other, 256)
     spans: dict[bytes, tuple[int, Sequence[int]]] = {name: (start, tokens[start:])}
