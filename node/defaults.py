@@ -10,6 +10,23 @@ CONTROL_WRITE_TIMEOUT = 30.0  # seconds for which a client may leave a reply unr
 CONTROL_STEP = 64  # items of a reply that are made or encoded before other tasks run
 CONTROL_CONNECTIONS = 64  # clients at once; more are refused
 
+# The HTTP API (docs/spec/api.md).
+API_ADDRESS = "127.0.0.1"
+API_PORT = 8462
+API_TOKEN_BYTES = 32  # random bytes of the token
+API_BODY = 4 << 20  # bytes of one request body
+API_DISCARD = 16 << 20  # bytes of a refused request that are read, so that its client reads why
+API_DISCARD_TIME = 5.0  # seconds for reading them
+API_HEAD = 16 << 10  # bytes of the request line and the headers
+API_HEAD_TIME = 15.0  # seconds for the headers of a request to arrive, also of the next one
+API_BODY_TIME = 30.0  # seconds for the body of a request to arrive
+API_SEND_TIME = 30.0  # seconds for which a client may leave a response unread
+API_AHEAD = 64 << 10  # bytes that a client may send before its last request is answered
+API_CONNECTIONS = 64  # connections at once; an idle one makes room for a new one
+API_REQUESTS = 16  # answers generated at once; further requests are refused
+API_RETRY = 1  # seconds after which a refused client should try again
+API_ACCEPT_PAUSE = 0.1  # seconds until connections are accepted again after an error
+
 INVITE_LIFETIME = 24 * 3600.0  # seconds
 INVITE_USES = 1  # joins per code
 INVITE_LIMIT = 64  # outstanding codes per node

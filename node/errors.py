@@ -6,7 +6,8 @@ ShoalError
     ├── BadInvite          an invitation code is invalid
     ├── OtherSwarm         the data folder and the inviter belong to different private swarms
     ├── BadSetting         a setting is invalid (a layer range, a size, an address)
-    └── ControlError       a request on the control socket is refused
+    ├── ControlError       a request on the control socket is refused
+    └── ApiRefusal         a request to the HTTP API is refused
 """
 
 from ..transport.errors import ShoalError
@@ -51,3 +52,19 @@ class BadSetting(NodeError):
 
 class ControlError(NodeError):
     """A request on the control socket is refused."""
+
+
+class ApiRefusal(NodeError):
+    """A request to the HTTP API is refused with an HTTP status.
+
+    `param` names the parameter at fault, if there is one. `allow` lists the methods of the
+    resource if the request's method is not one of them.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, allow: str = ""
+    ) -> None:
+        super().__init__(code, message)
+        self.status = status
+        self.param = param
+        self.allow = allow

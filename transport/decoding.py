@@ -1,5 +1,5 @@
-"""Bounded decoding of msgpack from peers, the disk and child processes. No other module decodes
-msgpack.
+"""Bounded decoding of msgpack from peers, the disk and child processes, and of JSON from clients of
+the API. No other module decodes msgpack.
 
 A msgpack header announces the number of items of a list or map, and the msgpack library allocates
 memory for that number before it has seen any item: 3.5 kB of nested headers allocate 28 MB. An
@@ -82,6 +82,20 @@ def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> 
     return _checked(found)
 
 
+def read_json(kind: type[M], data: bytes | bytearray, *, limit: int) -> M:
+    """Decode the JSON object in `data`, of at most `limit` bytes, as a message.
+
+    JSON announces no lengths, so memory is allocated only for what has arrived. Raises Undecodable
+    if the object is malformed. For a message with `forbid_unknown_fields`, the error names an
+    unknown field.
+    """
+    decoder = _json_decoders.get(kind)
+    if decoder is None:
+        decoder = _json_decoders[kind] = msgspec.json.Decoder(kind).decode
+    found: M = _read(decoder, data, limit)
+    return _checked(found)
+
+
 def read_rows(
     kind: type[T], data: bytes | bytearray | memoryview, *, limit: int, most: int
 ) -> list[T]:
@@ -108,6 +122,7 @@ def typed(kind: type[M], value: object) -> M:
 _ERROR_CHARACTERS: Final = 200
 _BYTES: Final = (bytes,)  # without this, msgspec would accept base64 text in place of bytes
 _decoders: Final[dict[tuple[type, int | None], Callable[..., Any]]] = {}
+_json_decoders: Final[dict[type, Callable[..., Any]]] = {}
 
 
 def _decoder(kind: type[T], most: int | None = None) -> Callable[..., Any]:

@@ -49,10 +49,11 @@ def node(
     Options except --private are stored in the data folder for later starts. The value `default`
     removes one: `--memory default`. `shoal config` shows and changes them.
     """
+    from ...node.defaults import API_PORT
     from ...node.settings.config import NodeConfig
     from ..foreground import run_foreground
 
-    config = NodeConfig(data=data, private=private)
+    config = NodeConfig(data=data, private=private, api=API_PORT)
     if config.private and _was_open(config.folder):
         _confirm_private(config.data, yes=yes)
     run_foreground(config, given_settings(options), parent_fd)
@@ -104,10 +105,12 @@ def join(
 
     Options are stored for later starts, as with `shoal node`.
     """
+    from ...node.defaults import API_PORT
     from ...node.invite import decode
     from ...node.settings.config import NodeConfig
 
-    config = NodeConfig(data=data, private=private, invitation=decode(_code(code, source)))
+    invitation = decode(_code(code, source))
+    config = NodeConfig(data=data, private=private, invitation=invitation, api=API_PORT)
     from ..foreground import run_foreground
 
     run_foreground(config, given_settings(options), parent_fd)

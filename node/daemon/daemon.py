@@ -15,6 +15,7 @@ from ...tasks.engine.errors import EngineUnavailable
 from ...tasks.serving.serving import NO_TORCH
 from ...transport.host.seam import Host
 from .. import defaults
+from ..control.api import ApiOperations
 from ..control.blobs import BlobOperations
 from ..control.dht import Lookups
 from ..control.group import GroupOperations
@@ -32,6 +33,7 @@ from ..settings.config import NodeConfig
 from ..settings.settings import Settings, remember
 from ..swarm.bootstrap import Bootstrap, join
 from ..swarm.browsers import serve_browsers
+from .api import new_api
 from .base import Base, EngineFactory, ManagedEngine, Say, prepare
 from .compute import ComputeParts
 from .content import ContentParts
@@ -109,6 +111,7 @@ class Node:
         self.holdings, self.kv = content.holdings, content.kv
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
+        self.api = new_api(base, network, content, compute)
         self._bar = bar
         self._logs = logs
         self._restarts = 0  # of the engine's worker process
@@ -131,6 +134,7 @@ class Node:
             **GroupOperations(state, directory, base.credentials).table(),
             **JobOperations(base, state, directory, content.names, compute.working).table(),
             **SettingOperations(host, base.settings, live).table(),
+            **ApiOperations(self.api).table(),
         }
 
     @property
@@ -168,11 +172,16 @@ class Node:
         self.directory.publish(shards=())
         await self.working.leave()
         with trio.move_on_after(defaults.DRAIN_TIME):
-            while self.control.clients or self.gateway.sessions or self.stage.sessions:  # noqa: ASYNC110
+            while self._is_busy():  # noqa: ASYNC110
                 await trio.sleep(defaults.DRAIN_LOOK)
         self.working.write_usage()
         await self.discovery.leave()
         await self.network.remembering.write()
+
+    def _is_busy(self) -> bool:
+        """Return whether a request of a command, a client of the API or a peer is in progress."""
+        running = self.api.running if self.api is not None else 0
+        return bool(self.control.clients or running or self.gateway.sessions or self.stage.sessions)
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
         base, compute = self.base, self.compute
@@ -201,19 +210,25 @@ class Node:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
             page = await nursery.start(start)
         await nursery.start(self.control.run)
-        self._greet(page)
+        api = "" if self.api is None else await nursery.start(self.api.run)
+        self._greet(page, api)
         check_memory(base)
         if self._logs:
             nursery.start_soon(keep_journal, base.say, self.directory, self.gateway, self.stage)
 
-    def _greet(self, page: str) -> None:
-        """Print the node's version, identity and addresses, and the resources that it offers."""
+    def _greet(self, page: str, api: str) -> None:
+        """Print the node's version, identity and addresses, and the resources that it offers.
+
+        `page` and `api` are URLs, or "".
+        """
         base = self.base
         base.say(f"shoal {__version__}, peer {self.identity.peer}")
         for address in self.listening.addresses:
             base.say(f"address {address}")
         if page:
             base.say(f"browsers {page}")
+        if api:
+            base.say(f"API {api}")
         relaying = self.dialer.relaying.book.limits
         allowance, works = self.content.quota.allowance, self.working.does_jobs
         for line in giving_lines(base, allowance, relaying, works=works):

@@ -42,6 +42,7 @@ class NodeConfig:
     strategies: Strategies = ALL_STRATEGIES  # connection strategies that this node uses
     state: Literal["auto", "all", "needed"] = "auto"  # which part of the swarm's state is stored
     jobs: bool | None = None  # run jobs of other nodes; None: while this node serves layers
+    api: int | None = None  # port on loopback of the HTTP API; 0: a free one; None: no API
     private: bool = False  # create a private group (if there is none), which admits only members
 
     @property
@@ -114,6 +115,10 @@ class DataFolder:
     @property
     def settings(self) -> Path:
         return self.path / "settings.conf"
+
+    @property
+    def api_token(self) -> Path:
+        return self.path / "api-token"
 
     @property
     def control_socket(self) -> Path:

@@ -110,6 +110,8 @@ KEYS = {
         Key("libp2p-relay", "addresses", partial(_addresses, values.parse_libp2p_relay),
             _field("libp2p_relays"), "none", ()),
         Key("browsers", "IP:PORT", values.parse_browsers, _field("browsers"), "none"),
+        Key("api", "a port, yes or no", values.parse_api, _field("api"),
+            f"port {defaults.API_PORT} on {defaults.API_ADDRESS}", defaults.API_PORT),
         _switch("jobs", "while this node serves layers", _field("jobs")),
     )
 }  # fmt: skip

@@ -136,6 +136,19 @@ def parse_browsers(text: str) -> tuple[str, int]:
     return host, int(found[3])
 
 
+def parse_api(text: str) -> int | None:
+    """Parse the port of the HTTP API: `yes` gives the default port, `no` gives None, and 0 means a
+    free port. Raises BadSetting if the text is neither these nor a port."""
+    if text.lower() in ("yes", "no"):
+        return defaults.API_PORT if text.lower() == "yes" else None
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
+        raise BadSetting(
+            f"`{text}` is not a port for the API",
+            hint=f"`--api {defaults.API_PORT}`, or `--api no` for no API",
+        )
+    return int(text)
+
+
 def parse_libp2p_relay(text: str) -> Address:
     """Parse the multiaddr of a libp2p relay.
 

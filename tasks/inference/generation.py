@@ -1,6 +1,7 @@
 """State of one generation at its gateway: request, session, tokens, text and figures."""
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
-from ..text.process import ChatTurn, Detokenizer, TextDelta
+from ..text.process import ChatTurn, Detokenizer, TextDelta, TokenText
 from .routing import Hop
 from .session import SampledToken, SpanProgress
 
@@ -72,7 +73,8 @@ class GenerateRequest:
     """A client's request, with either `prompt` or `messages`.
 
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
-    the request closes its chain, and in the next turn it continues after the last token.
+    the request closes its chain, and in the next turn it continues after the last token. If
+    `logprobs`, the events carry each token with its probability.
     """
 
     model: str
@@ -84,6 +86,7 @@ class GenerateRequest:
     stop: tuple[str, ...] = ()
     job: str = ""  # id of the job, or ""
     turn: Turn | None = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +300,32 @@ class GenerationRun:
         return f"stage {place} of {len(self.route)} ({hop.peer}, {layers})"
 
 
+class TokenTexts:
+    """The tokens of an answer with the text that each one completed.
+
+    A token is withheld until all of its text is part of the answer, so that no token shows what a
+    stop string cuts off.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[TokenText, int]] = deque()  # (token, end of its text)
+        self._completed = 0  # characters that all tokens have completed
+        self._released = 0  # characters that are part of the answer
+
+    def push(self, text: str, logprob: float) -> None:
+        """Append a token and the text that it completed."""
+        self._completed += len(text)
+        self._waiting.append((TokenText(text, logprob), self._completed))
+
+    def release(self, characters: int) -> tuple[TokenText, ...]:
+        """Return the tokens whose text is complete with `characters` more of the answer."""
+        self._released += characters
+        released = list[TokenText]()
+        while self._waiting and self._waiting[0][1] <= self._released:
+            released.append(self._waiting.popleft()[0])
+        return tuple(released)
+
+
 class Answer:
     """The text and the figures of one answer, from the tokens of all its chains.
 
@@ -322,6 +351,7 @@ class Answer:
         self._emit = emit
         self._began = began
         self._text: list[str] = []
+        self._tokens = TokenTexts() if request.logprobs else None
         self._times: list[float] = []
         self._computing = 0.0  # seconds that the stages computed after the first token
         self._between = 0.0  # seconds between the tokens of one chain and of the next
@@ -347,9 +377,10 @@ class Answer:
         """Append tokens to the answer and emit their text. Return whether the answer has ended.
 
         Tokens that arrived together are detokenized together. If the request has stop strings,
-        tokens are detokenized one at a time, so that no token after a stop string counts.
+        tokens are detokenized one at a time, so that no token after a stop string counts. The same
+        applies if it asks for the text of each token.
         """
-        step = 1 if self._stop else len(arrived)
+        step = 1 if self._stop or self._tokens is not None else len(arrived)
         for first in range(0, len(arrived), step):
             if await self._add(arrived[first : first + step]):
                 return True
@@ -366,6 +397,8 @@ class Answer:
                 break
             fresh.append(item.token.token)
         delta = await self._detokenizer.push(*fresh)
+        if self._tokens is not None and fresh:
+            self._tokens.push(self._detokenizer.completed, arrived[0].token.logprob)
         await self._write(delta.text)
         if delta.stopped:
             self._reason = "stop"
@@ -383,9 +416,10 @@ class Answer:
         self._times.append(arrived.at)
 
     async def _write(self, text: str) -> None:
-        if text:
+        tokens = () if self._tokens is None else self._tokens.release(len(text))
+        if text or tokens:
             self._text.append(text)
-            await self._emit(TextDelta(text, False))
+            await self._emit(TextDelta(text, False, tokens))
 
     def summary(self) -> Summary:
         took = self._times[-1] - self._times[0]

@@ -83,12 +83,26 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token of an answer: the text that it completed (possibly empty), and its logarithmic
+    probability by the model's own distribution."""
+
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     """New text, possibly empty. `stopped` tells whether a stop string, which is left out, was
-    found."""
+    found.
+
+    `tokens` are those whose text is complete with this delta. It is empty unless the request asked
+    for them.
+    """
 
     text: str
     stopped: bool
+    tokens: tuple[TokenText, ...] = ()
 
 
 class _Request:
@@ -365,6 +379,7 @@ class Detokenizer:
         self._process = process
         self._window = TextWindow()
         self._filter = StopFilter(stop)
+        self.completed = ""  # text that the last `push` completed, also a part of a stop string
 
     async def push(self, *tokens: int) -> TextDelta:
         """Append tokens, and return the text that they complete.
@@ -374,8 +389,8 @@ class Detokenizer:
         if self._filter.stopped or not tokens:
             return TextDelta("", self._filter.stopped)
         ids, cut = self._window.push(tokens)
-        text = self._window.advance(*await self._process.decode(ids, cut))
-        return TextDelta(self._filter.push(text), self._filter.stopped)
+        self.completed = self._window.advance(*await self._process.decode(ids, cut))
+        return TextDelta(self._filter.push(self.completed), self._filter.stopped)
 
     async def finish(self) -> str:
         """Return the withheld text up to the first stop string, if there is one.

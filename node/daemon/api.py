@@ -1,0 +1,33 @@
+"""Connects the HTTP API of a daemon with the parts that it uses."""
+
+from collections.abc import Sequence
+
+from ..control import views
+from ..http.backend import Backend
+from ..http.server import ApiServer
+from .base import Base
+from .compute import ComputeParts
+from .content import ContentParts
+from .network import NetworkParts
+
+
+def new_api(
+    base: Base, network: NetworkParts, content: ContentParts, compute: ComputeParts
+) -> ApiServer | None:
+    """Return the server of the HTTP API, or None if the owner wants none."""
+    if base.config.api is None:
+        return None
+
+    def names() -> Sequence[str]:
+        found = views.swarm_models(network.directory, base.library)
+        return [model.name for model in found if model.name and model.complete]
+
+    backend = Backend(
+        host=base.host,
+        guard=network.endpoint.guard,
+        generate=compute.gateway.generate,
+        names=names,
+        find=content.sources.find,
+        refuse_when_stopping=base.refuse_when_stopping,
+    )
+    return ApiServer(base.host, base.config.folder, base.config.api, base.health, backend)

@@ -1,0 +1,277 @@
+"""The API as an ASGI application: its routes, by starlette, and the handling of each request.
+
+Imported only when a client connects.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from ...tasks.inference.generation import Emit, GatewayEvent, GenerateRequest, Routed, Summary
+from ...tasks.text.process import TokenText
+from ...transport.errors import ShoalError
+from .. import defaults
+from ..control.server import only_shoal_error
+from ..errors import ApiRefusal
+from .answers import (
+    AnswerForm,
+    ChatAnswer,
+    CompletionAnswer,
+    Heading,
+    event_of,
+    model_of,
+    models_of,
+)
+from .backend import Backend
+from .door import Door, check_body_headers, too_large
+from .protocol import CLIENT
+from .refusals import body_of, headers_of, mishap, refusal_of
+from .requests import Asked, read_chat, read_completion
+from .stream import ClientStream
+
+JSON: Final = {"Content-Type": "application/json"}
+EVENTS: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
+_SAFE: Final = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+_ID_BYTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of generation: how its requests are read, and the form of its answers."""
+
+    read: Callable[[bytearray], Asked]
+    form: type[AnswerForm]
+
+
+_CHAT: Final = _Kind(read_chat, ChatAnswer)
+_COMPLETION: Final = _Kind(read_completion, CompletionAnswer)
+
+
+class ApiApp:
+    """The ASGI application of one node."""
+
+    def __init__(self, backend: Backend, door: Door) -> None:
+        self._backend = backend
+        self._door = door
+        self.running = 0  # answers that are being generated
+        self._router = Router(
+            [
+                Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
+                Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
+                Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
+                Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
+            ],
+            redirect_slashes=False,
+            default=_unknown,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Whatever it raises becomes a refusal."""
+        exchange = _Exchange(receive, send)
+        client: ClientStream = scope["state"][CLIENT]
+        try:
+            with self._backend.guard.around("a request to the API", instead=mishap):
+                self._door.check(scope["headers"])
+                client.answering = True
+                await self._router({**scope, "app": self}, exchange.receive, exchange.send)
+        except ShoalError as error:
+            await exchange.refuse(refusal_of(error))
+        except HTTPException as error:  # of starlette: the method is not allowed
+            allowed = (error.headers or {}).get("Allow", "")
+            await exchange.refuse(
+                ApiRefusal(405, "method_not_allowed", f"expected {allowed}", allow=allowed)
+            )
+        finally:
+            client.answering = False
+            client.idle_since = self._backend.host.now()
+
+    # Endpoints.
+
+    async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await respond(send, 200, models_of(self._backend.names()), JSON)
+
+    async def _model(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        name: str = scope["path_params"]["name"]
+        await self._backend.find(name)
+        await respond(send, 200, json.dumps(model_of(name)).encode(), JSON)
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._generate(_CHAT, scope, receive, send)
+
+    async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._generate(_COMPLETION, scope, receive, send)
+
+    async def _generate(self, kind: _Kind, scope: Scope, receive: Receive, send: Send) -> None:
+        self._backend.refuse_when_stopping()
+        check_body_headers(scope["headers"], defaults.API_BODY)
+        with self._place():
+            asked = kind.read(await read_body(receive))
+            host = self._backend.host
+            request = asked.for_gateway(int.from_bytes(host.entropy(8)))
+            ident = kind.form.ident + host.entropy(_ID_BYTES).hex()
+            form = kind.form(Heading(ident, int(host.wall()), asked.model), asked)
+            if asked.stream:
+                await self._stream(request, form, send)
+            else:
+                await self._whole(request, form, send)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Count one more answer during the block. Raises ApiRefusal if too many are generated."""
+        if self.running >= defaults.API_REQUESTS:
+            raise ApiRefusal(
+                429,
+                "rate_limit_exceeded",
+                f"{defaults.API_REQUESTS} answers are being generated already; try again in "
+                f"{defaults.API_RETRY} s",
+            )
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    async def _whole(self, request: GenerateRequest, form: AnswerForm, send: Send) -> None:
+        tokens: list[TokenText] = []
+
+        async def note(event: GatewayEvent) -> None:
+            await trio.lowlevel.checkpoint()
+            if not isinstance(event, Routed):
+                tokens.extend(event.tokens)
+
+        summary = await self._answer(request, note)
+        await respond(send, 200, form.whole(summary, tokens), JSON)
+
+    async def _stream(self, request: GenerateRequest, form: AnswerForm, send: Send) -> None:
+        """Send the answer as it is generated. The response begins with the first text, so that an
+        error before it has its own HTTP status. A later error is an event."""
+        begun = False
+
+        async def begin() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                await start(send, 200, EVENTS)
+                await more(send, form.opening())
+
+        async def pass_on(event: GatewayEvent) -> None:
+            if not isinstance(event, Routed):
+                await begin()
+                await more(send, form.piece(event.text, event.tokens))
+
+        try:
+            summary = await self._answer(request, pass_on)
+            await begin()
+            end = form.closing(summary)
+        except ShoalError as error:
+            if not begun:
+                raise
+            end = event_of(body_of(refusal_of(error)))
+        await more(send, end, last=True)
+
+    async def _answer(self, request: GenerateRequest, emit: Emit) -> Summary:
+        """Have the gateway answer. Raises ShoalError if it fails, also because of a bug."""
+        try:
+            with self._backend.guard.around("a request to the API", instead=mishap):
+                return await self._backend.generate(request, emit)
+        except BaseExceptionGroup as group:
+            raise only_shoal_error(group) from None
+        raise AssertionError("a guard with `instead` does not suppress")  # for the type checker
+
+
+class _Endpoint:
+    """A coroutine function as the endpoint of a route, which starlette calls as it is."""
+
+    def __init__(self, run: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._run(scope, receive, send)
+
+
+class _Exchange:
+    """One request and its response: notes how far both are."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._received = False  # the whole request
+        self._began = False  # the response
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        self._received = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self._began = True
+        await self._send(message)
+
+    async def refuse(self, refusal: ApiRefusal) -> None:
+        """Send a refusal, unless the response has begun; then it ends unfinished.
+
+        The rest of the request is read first, because closing a connection with unread data resets
+        it, and the client might not see the response.
+        """
+        if self._began:
+            return
+        with trio.move_on_after(defaults.API_DISCARD_TIME):
+            left = defaults.API_DISCARD
+            while not self._received and left > 0:
+                left -= len((await self.receive()).get("body", b""))
+        headers = JSON | headers_of(refusal)
+        if not self._received:
+            headers["Connection"] = "close"
+        await respond(self.send, refusal.status, body_of(refusal), headers)
+
+
+async def read_body(receive: Receive) -> bytearray:
+    """Return the body of a request. Raises ApiRefusal if it is too large or too slow."""
+    body = bytearray()
+    with trio.move_on_after(defaults.API_BODY_TIME):
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ApiRefusal(400, "disconnected", "the client has disconnected")
+            body += message.get("body", b"")
+            if len(body) > defaults.API_BODY:
+                raise too_large(defaults.API_BODY)
+            if not message.get("more_body", False):
+                return body
+    raise ApiRefusal(
+        408, "request_timeout", f"expected the whole body within {defaults.API_BODY_TIME:g} s"
+    )
+
+
+async def respond(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
+    """Send a complete response."""
+    await start(send, status, headers | {"Content-Length": str(len(body))})
+    await more(send, body, last=True)
+
+
+async def start(send: Send, status: int, headers: dict[str, str]) -> None:
+    """Send the status and the headers of a response."""
+    pairs = [(name.lower().encode(), value.encode()) for name, value in (headers | _SAFE).items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+
+
+async def more(send: Send, body: bytes, *, last: bool = False) -> None:
+    """Send the next part of a response's body."""
+    await send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+async def _unknown(scope: Scope, _receive: Receive, _send: Send) -> None:
+    await trio.lowlevel.checkpoint()
+    path = ascii(scope["path"][:64])
+    raise ApiRefusal(404, "unknown_url", f"{path} is not part of this API")

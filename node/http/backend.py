@@ -1,0 +1,24 @@
+"""The parts of a node that its API uses."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from ...tasks.inference.generation import Emit, GenerateRequest, Summary
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The parts of the node that the API uses."""
+
+    host: Host
+    guard: Guard
+    generate: Callable[[GenerateRequest, Emit], Awaitable[Summary]]
+    """Answers a request, as the gateway does."""
+    names: Callable[[], Sequence[str]]
+    """Returns the names of the models that can answer now."""
+    find: Callable[[str], Awaitable[object]]
+    """Resolves a model's name. Raises ModelError if it is unknown or ambiguous."""
+    refuse_when_stopping: Callable[[], None]
+    """Raises ControlError if the node is stopping."""

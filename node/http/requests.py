@@ -1,0 +1,271 @@
+"""Requests of the API: JSON bodies become typed and bounded structures. No I/O.
+
+Each structure lists every parameter that is accepted. A parameter that this node cannot honour has
+a type that only its neutral value fits, so that it is refused by name instead of being ignored.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
+
+from msgspec import Meta
+
+from ...tasks.defaults import STOP_STRING_CHARACTERS, TEXT_MESSAGES
+from ...tasks.engine.interface import Sampling
+from ...tasks.inference.generation import GenerateRequest
+from ...tasks.text.process import ChatTurn
+from ...transport.decoding import read_json
+from ...transport.errors import Undecodable
+from ...transport.message import Message
+from .. import defaults
+from ..control.messages.models import NAME_LIMIT
+from ..errors import ApiRefusal
+
+STOPS: Final = 4  # stop strings of one request, as OpenAI allows
+COMPLETION_TOKENS: Final = 16  # tokens of a completion without `max_tokens`, as OpenAI generates
+_SEED_BITS: Final = 64
+_PARTS: Final = 1024  # parts of one message
+_LABEL: Final = 512  # characters of a text that is ignored
+
+B = TypeVar("B", bound="_Body")
+_Unsupported: TypeAlias = None
+_Tokens = Annotated[int, Meta(ge=1, le=2**24)]
+_Zero = Annotated[float, Meta(ge=0, le=0)]
+_Label = Annotated[str, Meta(max_length=_LABEL)]
+_Stop = Annotated[str, Meta(min_length=1, max_length=STOP_STRING_CHARACTERS)]
+_Model = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
+
+
+class TextPart(Message, frozen=True, forbid_unknown_fields=True):
+    """A part of a message's content. Only text is supported."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One message of a conversation. `name` is ignored."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Meta(min_length=1, max_length=_PARTS)]
+    name: _Label | None = None
+    annotations: _Unsupported = None
+    audio: _Unsupported = None
+    function_call: _Unsupported = None
+    refusal: _Unsupported = None
+    tool_calls: _Unsupported = None
+
+    def turn(self) -> ChatTurn:
+        """Return the message as a turn for the chat template, whose name for `developer` is
+        `system`."""
+        role = "system" if self.role == "developer" else self.role
+        if isinstance(self.content, str):
+            return ChatTurn(role, self.content)
+        return ChatTurn(role, "".join(part.text for part in self.content))
+
+
+class StreamOptions(Message, frozen=True, forbid_unknown_fields=True):
+    """Options of a streamed response. `include_obfuscation` is ignored."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ResponseFormat(Message, frozen=True, forbid_unknown_fields=True):
+    """Form of the answer. Only text is supported."""
+
+    type: Literal["text"]
+
+
+class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters that chat completions and completions share."""
+
+    model: _Model
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: _Tokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    seed: int | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=STOPS)] | None = None
+    n: Literal[1] | None = None
+    frequency_penalty: _Zero | None = None
+    presence_penalty: _Zero | None = None
+    logit_bias: _Unsupported = None
+    # Ignored: they change nothing about the answer.
+    user: _Label | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if parameters contradict each other or the seed is out of range."""
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("`stream_options`: expected only together with `stream`")
+        if self.seed is not None and not -(2 ** (_SEED_BITS - 1)) <= self.seed < 2**_SEED_BITS:
+            raise ValueError("`seed`: expected a whole number of 64 bits")
+
+
+class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=TEXT_MESSAGES)]
+    max_completion_tokens: _Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Literal[0] | None = None
+    response_format: ResponseFormat | None = None
+    modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    audio: _Unsupported = None
+    function_call: _Unsupported = None
+    functions: _Unsupported = None
+    prediction: _Unsupported = None
+    reasoning_effort: _Unsupported = None
+    tools: _Unsupported = None
+    verbosity: _Unsupported = None
+    web_search_options: _Unsupported = None
+    # Ignored: they change nothing about the answer.
+    metadata: Annotated[dict[_Label, _Label], Meta(max_length=16)] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: _Label | None = None
+    prompt_cache_retention: _Label | None = None
+    safety_identifier: _Label | None = None
+    service_tier: _Label | None = None
+    store: bool | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if parameters contradict each other or the seed is out of range."""
+        _Body.check(self)
+        both = self.max_tokens, self.max_completion_tokens
+        if None not in both and both[0] != both[1]:
+            raise ValueError("`max_tokens`: expected the same number as `max_completion_tokens`")
+
+
+class CompletionBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Body of `POST /v1/completions`."""
+
+    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
+    logprobs: Literal[0] | None = None  # more would be those of tokens that were not chosen
+    best_of: Literal[1] | None = None
+    echo: bool | None = None
+    suffix: _Unsupported = None
+
+    def check(self) -> None:
+        """Raise ValueError if a parameter is not supported or out of range."""
+        _Body.check(self)
+        if self.echo:
+            raise ValueError("`echo`: expected false, because the prompt is not repeated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request in the words of this program. A `seed` of None means a random one. If
+    `max_tokens` is None, the model decides, up to the gateway's limit."""
+
+    model: str
+    prompt: str | None = None
+    messages: tuple[ChatTurn, ...] | None = None
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    stream: bool = False
+    include_usage: bool = False
+
+    def for_gateway(self, random: int) -> GenerateRequest:
+        """Return the request for the gateway. `random` is the seed if the client gave none."""
+        seed = random if self.seed is None else self.seed
+        return GenerateRequest(
+            model=self.model,
+            prompt=self.prompt,
+            messages=self.messages,
+            raw=self.messages is None,
+            max_tokens=self.max_tokens,
+            sampling=Sampling(self.temperature, self.top_k, self.top_p, seed),
+            stop=self.stop,
+            logprobs=self.logprobs,
+        )
+
+
+def read_chat(data: bytes | bytearray) -> Asked:
+    """Parse the body of a chat completion. Raises ApiRefusal if it is invalid."""
+    body = _read(ChatBody, data)
+    tokens = body.max_completion_tokens
+    return replace(
+        _shared(body),
+        messages=tuple(message.turn() for message in body.messages),
+        max_tokens=body.max_tokens if tokens is None else tokens,
+        logprobs=bool(body.logprobs),
+    )
+
+
+def read_completion(data: bytes | bytearray) -> Asked:
+    """Parse the body of a completion. Raises ApiRefusal if it is invalid."""
+    body = _read(CompletionBody, data)
+    return replace(
+        _shared(body),
+        prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
+        max_tokens=COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens,
+        logprobs=body.logprobs is not None,
+    )
+
+
+def _shared(body: _Body) -> Asked:
+    """Return the parameters that both kinds of body have."""
+    stop = body.stop or ()
+    return Asked(
+        model=body.model,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k or 0,
+        seed=None if body.seed is None else body.seed % 2**_SEED_BITS,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stream=bool(body.stream),
+        include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+    )
+
+
+def _read(kind: type[B], data: bytes | bytearray) -> B:
+    try:
+        return read_json(kind, data, limit=defaults.API_BODY)
+    except Undecodable as error:
+        raise _refusal(error.message) from None
+
+
+# What msgspec says about a body, and what a refusal makes of it.
+_PLACE: Final = re.compile(r"(.*) - at `\$\.?([^`]*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"object contains unknown field `([\w.-]{1,64})`")
+_MISSING: Final = re.compile(r"object missing required field `(\w+)`")
+_OWN: Final = re.compile(r"`(\w+)`: ")
+_EXPECTED: Final = {
+    "n": "expected 1: this API generates one answer for each request",
+    "best_of": "expected 1: this API generates one answer for each request",
+    "top_logprobs": "expected 0: the probabilities of tokens that were not chosen are not known",
+    "frequency_penalty": "expected 0: penalties are not supported",
+    "presence_penalty": "expected 0: penalties are not supported",
+    "prompt": "expected a text, or a list of exactly one text",
+}
+
+
+def _refusal(text: str) -> ApiRefusal:
+    """Return the refusal for a body, from the decoder's error text. It names the parameter."""
+    place = _PLACE.fullmatch(text)
+    text, path = (place[1], place[2]) if place is not None else (text, "")
+    param = path or None
+    name = re.split(r"[.\[]", path)[0]
+    if (unknown := _UNKNOWN.fullmatch(text)) is not None:
+        param = f"{path}.{unknown[1]}" if path else unknown[1]
+        text = f"`{param}` is not a parameter of this API"
+    elif (missing := _MISSING.fullmatch(text)) is not None:
+        param = f"{path}.{missing[1]}" if path else missing[1]
+        text = f"`{param}` is missing"
+    elif text.startswith("expected `null`, got"):
+        text = f"`{path}` is not supported"
+    elif path:
+        text = f"`{path}`: {_EXPECTED.get(name, text)}"
+    elif (own := _OWN.match(text)) is not None:
+        param = own[1]
+    else:
+        text = f"the body is not the expected JSON object: {text}"
+    return ApiRefusal(400, "invalid_value", text, param=param)

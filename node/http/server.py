@@ -1,0 +1,154 @@
+"""The listener of the API: accepts clients on loopback, and limits their number.
+
+Everything that parses HTTP is imported when the first client connects.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+from trio import TaskStatus
+
+from ...transport.errors import AddressInUse, HostError
+from ...transport.host.seam import Host
+from .. import defaults
+from ..health import Health
+from ..settings.config import DataFolder
+from .backend import Backend
+from .door import Door
+from .stream import ClientStream
+from .token import load_or_create_token
+
+CONDITION = "api"
+"""Name of the condition that the API is not at its port."""
+
+
+class ApiServer:
+    """Server of one node's API."""
+
+    def __init__(
+        self, host: Host, folder: DataFolder, port: int, health: Health, backend: Backend
+    ) -> None:
+        """`port` is the TCP port on loopback; 0 takes a free one."""
+        self._host = host
+        self._folder = folder
+        self._wanted = port
+        self._health = health
+        self._backend = backend
+        self._clients: set[ClientStream] = set()
+        self._loading = trio.Lock()
+        self._serve: Callable[[ClientStream], Awaitable[None]] | None = None
+        self.token = ""
+        self.port = 0
+        """The port that is open, or 0."""
+
+    @property
+    def url(self) -> str:
+        """Base URL of the API, or "" if its port could not be opened."""
+        return f"http://{defaults.API_ADDRESS}:{self.port}/v1" if self.port else ""
+
+    @property
+    def running(self) -> int:
+        """Number of requests in progress."""
+        return sum(client.answering for client in self._clients)
+
+    def models(self) -> Sequence[str]:
+        """Return the names of the models that can answer now."""
+        return self._backend.names()
+
+    async def run(self, *, task_status: TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Accept clients until cancelled. `nursery.start` returns the base URL.
+
+        If the port is in use, another one is opened, and a condition says so. If none can be
+        opened, a condition says that as well, and the URL is "". Raises NodeError `disk` if the
+        token cannot be stored.
+        """
+        self.token = await self._host.offload(load_or_create_token, self._host, self._folder)
+        listener = await self._listen()
+        if listener is None:
+            task_status.started("")
+            return
+        async with listener, trio.open_nursery() as nursery:
+            self.port = int(listener.socket.getsockname()[1])
+            task_status.started(self.url)
+            await self._accept(listener, nursery)
+
+    async def _listen(self) -> trio.SocketListener | None:
+        port = self._wanted
+        try:
+            try:
+                return await self._host.listen(defaults.API_ADDRESS, port)
+            except AddressInUse:
+                listener = await self._host.listen(defaults.API_ADDRESS, 0)
+        except HostError as error:
+            self._health.report(CONDITION, f"the API is off: {error.message}", hint=error.hint)
+            return None
+        actual = int(listener.socket.getsockname()[1])
+        self._health.report(
+            CONDITION,
+            f"port {port} on {defaults.API_ADDRESS} is in use by another program, so the API is "
+            f"at port {actual} until this node stops",
+            hint="`shoal api` shows the URL; `shoal config set api PORT` chooses another port, "
+            "`shoal config set api no` none",
+        )
+        return listener
+
+    async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
+        guard = self._backend.guard
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError:  # no file descriptor is left, or the client has hung up already
+                await trio.sleep(defaults.API_ACCEPT_PAUSE)
+                continue
+            end = stream.socket.close
+            if len(self._clients) >= defaults.API_CONNECTIONS and not self._make_room():
+                end()
+                continue
+            scope = trio.CancelScope()
+            client = ClientStream(stream, self._host.now(), scope.cancel)
+            self._clients.add(client)
+            guard.start(nursery, "client of the API", self._keep, client, scope, end=end)
+
+    def _make_room(self) -> bool:
+        """Disconnect the client that has had no request in progress for the longest time. Return
+        False if all have one."""
+        idle = [client for client in self._clients if not client.answering]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda client: client.idle_since)
+        self._clients.discard(longest)
+        longest.close()
+        return True
+
+    async def _keep(self, client: ClientStream, scope: trio.CancelScope) -> None:
+        """Serve one client until its connection ends."""
+        try:
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(client.pump)
+                    serve = await self._loaded()
+                    await serve(client)
+                    nursery.cancel_scope.cancel()
+        finally:
+            client.close()
+            self._clients.discard(client)
+
+    async def _loaded(self) -> Callable[[ClientStream], Awaitable[None]]:
+        """Return the function that serves a client. Imports it in a thread at the first call."""
+        async with self._loading:
+            if self._serve is None:
+                self._serve = await self._host.offload(_load, self._backend, Door(self.token))
+            return self._serve
+
+
+def _load(backend: Backend, door: Door) -> Callable[[ClientStream], Awaitable[None]]:
+    """Import what serves clients, which takes 7 MB and some hundredths of a second."""
+    from .app import ApiApp
+    from .protocol import HttpConnection, http_config
+
+    app, config = ApiApp(backend, door), http_config()
+
+    async def serve(client: ClientStream) -> None:
+        await HttpConnection(app, config, client).run()
+
+    return serve
