@@ -84,17 +84,23 @@ class ApiApp:
             with self._backend.guard.around("a request to the API", instead=mishap):
                 self._door.check(scope["headers"])
                 client.answering = True
-                await self._router({**scope, "app": self}, exchange.receive, exchange.send)
+                await self._route(scope, exchange)
         except ShoalError as error:
             await exchange.refuse(refusal_of(error))
-        except HTTPException as error:  # of starlette: the method is not allowed
-            allowed = (error.headers or {}).get("Allow", "")
-            await exchange.refuse(
-                ApiRefusal(405, "method_not_allowed", f"expected {allowed}", allow=allowed)
-            )
         finally:
             client.answering = False
             client.idle_since = self._backend.host.now()
+
+    async def _route(self, scope: Scope, exchange: "_Exchange") -> None:
+        """Run the endpoint of the request. Raises ApiRefusal 404 or 405 if there is none."""
+        try:
+            # With `app` in the scope, starlette raises an exception for a wrong method.
+            await self._router({**scope, "app": self}, exchange.receive, exchange.send)
+        except HTTPException as error:
+            allow = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+            raise ApiRefusal(
+                405, "method_not_allowed", f"expected one of the methods {allow}", allow=allow
+            ) from None
 
     # Endpoints.
 

@@ -267,5 +267,5 @@ def _refusal(text: str) -> ApiRefusal:
     elif (own := _OWN.match(text)) is not None:
         param = own[1]
     else:
-        text = f"the body is not the expected JSON object: {text}"
+        text = f"the body is not the expected JSON object: {text.replace('jSON', 'JSON')}"
     return ApiRefusal(400, "invalid_value", text, param=param)

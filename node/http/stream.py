@@ -46,9 +46,13 @@ class ClientStream:
             self.close()
 
     async def receive_some(self, most: int) -> bytes:
-        """Return the next bytes of the client, at most `most`."""
+        """Return the next bytes of the client, at most `most`.
+
+        They are at most API_HEAD, because h11 limits a head only while it is incomplete.
+        """
         while not self._buffer:
             await self._changed.wait()
+        most = min(most, defaults.API_HEAD)
         data = bytes(self._buffer[:most])
         del self._buffer[:most]
         self._wake()

@@ -1,0 +1,135 @@
+"""Bodies become typed requests, or a refusal that names the parameter."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shoal.node import defaults
+from shoal.node.errors import ApiRefusal
+from shoal.node.http.requests import COMPLETION_TOKENS, Asked, read_chat, read_completion
+from shoal.tasks.text.process import ChatTurn
+
+USER = {"role": "user", "content": "Hello"}
+
+
+def chat(**more: Any) -> Asked:
+    return read_chat(json.dumps({"model": "tiny", "messages": [USER]} | more).encode())
+
+
+def completion(**more: Any) -> Asked:
+    return read_completion(json.dumps({"model": "tiny", "prompt": "Hello"} | more).encode())
+
+
+def test_defaults() -> None:
+    asked = chat()
+    assert asked == Asked(model="tiny", messages=(ChatTurn("user", "Hello"),))
+    assert asked.temperature == 1.0 and asked.max_tokens is None
+    assert completion() == Asked(model="tiny", prompt="Hello", max_tokens=COMPLETION_TOKENS)
+
+
+def test_all_parameters() -> None:
+    asked = chat(
+        temperature=0.5, top_p=0.9, top_k=40, seed=-1, stop=["a", "bc"], max_completion_tokens=7,
+        stream=True, stream_options={"include_usage": True}, logprobs=True, top_logprobs=0, n=1,
+        user="me", metadata={"a": "b"}, store=False, presence_penalty=0, frequency_penalty=0.0,
+        response_format={"type": "text"}, tools=None, logit_bias=None, service_tier="auto",
+    )  # fmt: skip
+    request = asked.for_gateway(99)
+    assert request.sampling == (0.5, 40, 0.9, 2**64 - 1)
+    assert (request.max_tokens, request.stop, request.logprobs) == (7, ("a", "bc"), True)
+    assert asked.stream and asked.include_usage and not request.raw
+    assert chat(stop="x").stop == ("x",)
+
+
+def test_a_completion_skips_the_template() -> None:
+    request = completion(prompt=["In the"], logprobs=0, max_tokens=3).for_gateway(99)
+    assert request.raw and request.prompt == "In the" and request.logprobs
+    assert request.sampling.seed == 99
+
+
+def test_roles_and_parts() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    first = {"role": "developer", "content": "x"}
+    asked = chat(messages=[first, {"role": "user", "content": parts}])
+    assert asked.messages == (ChatTurn("system", "x"), ChatTurn("user", "ab"))
+
+
+def test_an_answer_can_be_sent_back() -> None:
+    """openai's client writes all fields of a message that it received."""
+    back = {"role": "assistant", "content": "Hi", "refusal": None, "annotations": None,
+            "audio": None, "function_call": None, "tool_calls": None}  # fmt: skip
+    asked = chat(messages=[USER, back, USER])
+    assert asked.messages is not None and len(asked.messages) == 3
+
+
+@pytest.mark.parametrize(
+    ("more", "param", "text"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools", "`tools` is not supported"),
+        ({"logit_bias": {"1": 5}}, "logit_bias", "not supported"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "not supported"),
+        ({"functions": []}, "functions", "not supported"),
+        ({"mirostat": 2}, "mirostat", "is not a parameter of this API"),
+        ({"n": 2}, "n", "expected 1"),
+        ({"top_logprobs": 3, "logprobs": True}, "top_logprobs", "expected 0"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "not supported"),
+        ({"temperature": 2.1}, "temperature", "<= 2.0"),
+        ({"temperature": "hot"}, "temperature", "got `str`"),
+        ({"top_p": 0}, "top_p", "> 0"),
+        ({"max_tokens": 0}, "max_tokens", ">= 1"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "the same number"),
+        ({"seed": 2**64}, "seed", "64 bits"),
+        ({"seed": 1.5}, "seed", "got `float`"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "length <= 4"),
+        ({"stop": [""]}, "stop[0]", "length >= 1"),
+        ({"stop": "x" * 257}, "stop", "length <= 256"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "together with `stream`"),
+        ({"response_format": {"type": "json_object"}}, "response_format.type", "json_object"),
+        ({"messages": []}, "messages", "length >= 1"),
+        ({"messages": [USER] * 1025}, "messages", "length <= 1024"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "tool"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "null"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "is missing"),
+        ({"messages": [USER | {"weight": 1}]}, "messages[0].weight", "not a parameter"),
+        ({"messages": [USER | {"content": [{"type": "image_url"}]}]}, None, "image_url"),
+        ({"model": ""}, "model", "length >= 1"),
+        ({"model": "x" * 257}, "model", "length <= 256"),
+        ({"user": "x" * 513}, "user", "length <= 512"),
+    ],
+)
+def test_refused_by_name(more: dict[str, Any], param: str | None, text: str) -> None:
+    with pytest.raises(ApiRefusal) as raised:
+        chat(**more)
+    assert raised.value.status == 400
+    if param is not None:
+        assert raised.value.param == param
+    assert text in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [({"logprobs": 1}, "logprobs"), ({"best_of": 2}, "best_of"), ({"echo": True}, "echo"),
+     ({"suffix": "x"}, "suffix"), ({"prompt": [1, 2]}, "prompt[0]"), ({"prompt": []}, "prompt"),
+     ({"prompt": ["a", "b"]}, "prompt"), ({"messages": [USER]}, "messages")],
+)  # fmt: skip
+def test_refused_in_a_completion(more: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiRefusal) as raised:
+        completion(**more)
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b'{"model":"\\ud800"}', b'{"model": "tiny"} x',
+     b"[" * 100_000, b'{"model":"tiny","messages":' + b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_request(data: bytes) -> None:
+    with pytest.raises(ApiRefusal) as raised:
+        read_chat(data)
+    assert raised.value.status == 400 and len(raised.value.message) < 300
+
+
+def test_the_size_is_bounded() -> None:
+    with pytest.raises(ApiRefusal, match="expected at most"):
+        read_chat(b" " * (defaults.API_BODY + 1))
