@@ -39,7 +39,8 @@ class LocalNode:
             with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "shoal.cli.main", "node", "--data", str(self.data),
-                     "--parent-fd", str(theirs), *args],  # -P: do not import from this folder
+                     "--parent-fd", str(theirs), "--api", "no",  # only one could have the port
+                     *args],  # -P: do not import from this folder
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs,),
                     start_new_session=True,  # this process handles Ctrl-C for all of them
                 )  # fmt: skip

@@ -17,6 +17,7 @@ API_TOKEN_BYTES = 32  # random bytes of the token
 API_BODY = 4 << 20  # bytes of one request body
 API_DISCARD = 16 << 20  # bytes of a refused request that are read, so that its client reads why
 API_DISCARD_TIME = 5.0  # seconds for reading them
+API_PIECES = 4096  # pieces in which the body of a request may arrive; each costs 0.1 ms
 API_HEAD = 16 << 10  # bytes of the request line and the headers
 API_HEAD_TIME = 15.0  # seconds for the headers of a request to arrive, also of the next one
 API_BODY_TIME = 30.0  # seconds for the body of a request to arrive

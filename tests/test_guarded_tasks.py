@@ -106,6 +106,7 @@ OWN = {
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
+    "node/http/server.py": {"client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
         "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
@@ -115,7 +116,7 @@ OWN = {
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
-        "self.control.run", "self._enter_swarm", "start",
+        "self.control.run", "self.api.run", "self._enter_swarm", "start",
         "self.content.embedded.bring",
     },
     "node/swarm/discovery.py": {"self.dht.run"},

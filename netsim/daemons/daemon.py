@@ -11,6 +11,7 @@ import trio
 from ...node.daemon.daemon import EngineFactory, ManagedEngine, Node, run_node
 from ...node.errors import ControlError
 from ...node.folder import disk_errors
+from ...node.http.server import preload
 from ...node.settings.config import NodeConfig
 from ...node.settings.values import parse_memory
 from ...tasks.defaults import PROBE_FILE
@@ -157,6 +158,8 @@ class Daemon:
             memory=self.profile.offered if offered is None else offered,
             **{"listen": "0.0.0.0", "port": 4001, **config},
         )
+        if self.config.api is not None:
+            preload()  # within the run, the imports would draw from the host's random numbers
         self._engine = engine
         self._loud = loud
         self._tokens: Tokens = tokens

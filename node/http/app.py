@@ -232,10 +232,11 @@ class _Exchange:
         """
         if self._began:
             return
+        left, pieces = defaults.API_DISCARD, defaults.API_PIECES
         with trio.move_on_after(defaults.API_DISCARD_TIME):
-            left = defaults.API_DISCARD
-            while not self._received and left > 0:
+            while not self._received and left > 0 and pieces:
                 left -= len((await self.receive()).get("body", b""))
+                pieces -= 1
         headers = JSON | headers_of(refusal)
         if not self._received:
             headers["Connection"] = "close"
@@ -246,7 +247,7 @@ async def read_body(receive: Receive) -> bytearray:
     """Return the body of a request. Raises ApiRefusal if it is too large or too slow."""
     body = bytearray()
     with trio.move_on_after(defaults.API_BODY_TIME):
-        while True:
+        for _ in range(defaults.API_PIECES):
             message = await receive()
             if message["type"] != "http.request":
                 raise ApiRefusal(400, "disconnected", "the client has disconnected")
@@ -255,6 +256,9 @@ async def read_body(receive: Receive) -> bytearray:
                 raise too_large(defaults.API_BODY)
             if not message.get("more_body", False):
                 return body
+        raise ApiRefusal(
+            413, "request_too_large", f"expected a body of at most {defaults.API_PIECES} chunks"
+        )
     raise ApiRefusal(
         408, "request_timeout", f"expected the whole body within {defaults.API_BODY_TIME:g} s"
     )

@@ -141,6 +141,13 @@ class ApiServer:
             return self._serve
 
 
+def preload() -> None:
+    """Import what serves clients now instead of when the first one connects."""
+    from . import app, protocol
+
+    assert app and protocol
+
+
 def _load(backend: Backend, door: Door) -> Callable[[ClientStream], Awaitable[None]]:
     """Import what serves clients, which takes 7 MB and some hundredths of a second."""
     from .app import ApiApp

@@ -30,6 +30,8 @@ class Daemon:
     def __init__(self, data: Path, *args: str, command: str = "node", torch: bool = True) -> None:
         self.data = data
         self.log = data.with_suffix(".log")
+        if "--api" not in args:  # only one daemon of this machine could have the default port
+            args = (*args, "--api", "no")
         words = [*(WITH_TORCH if torch else WITHOUT_TORCH), *command.split(), *args]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(

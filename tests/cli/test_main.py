@@ -48,6 +48,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["node", "--down", "1e9"], 2, "`1e9` is not a rate", "--down 8Mbit`"),
     (["join", "x", "--down", "fast"], 2, "`fast` is not a rate", "--down 1MB`"),
     (["node", "--browsers", ":80"], 2, "not an address and port for browsers", "--browsers 127"),
+    (["node", "--api", "on"], 2, "`on` is not a port for the API", "--api 8462`"),
     (["node", "--libp2p-relay", "1.2.3.4"], 2, "the port is missing", ":4001"),
     (["node", "--no-lan", "x"], 2, "unexpected extra argument", "`shoal node --help`"),
     (["doctor"], 10, "no daemon is running on", "`shoal node --data"),

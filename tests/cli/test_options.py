@@ -7,6 +7,7 @@ import pytest
 
 from shoal.cli import foreground
 from shoal.cli.main import invoke
+from shoal.node.defaults import API_PORT
 from shoal.node.settings.config import NodeConfig
 from shoal.node.settings.settings import remember
 from shoal.transport.host.real import RealHost
@@ -59,6 +60,10 @@ def test_defaults_without_options(given: list[NodeConfig], tmp_path: Path) -> No
         ("--no-jobs", "jobs", False),
         ("--no-udp --no-lan", "strategies", Strategies(udp=False, lan=False)),
         ("--browsers 127.0.0.1:8080", "browsers", ("127.0.0.1", 8080)),
+        ("--api 9000", "api", 9000),
+        ("--api 0", "api", 0),
+        ("--api no", "api", None),
+        ("--api default", "api", API_PORT),
     ],
 )
 def test_an_option(given: list[NodeConfig], line: str, field: str, value: Any) -> None:
@@ -76,4 +81,4 @@ def test_options_apply_to_later_starts_until_removed(given: list[NodeConfig]) ->
     assert config_of(given, "") == first and len(first.bootstrap) == 2
     assert config_of(given, "--memory 2GiB").memory == 2 << 30
     again = config_of(given, "--lan --bootstrap default --memory default")
-    assert again == config_of(given, "") == NodeConfig(first.data)
+    assert again == config_of(given, "") == NodeConfig(first.data, api=API_PORT)

@@ -310,6 +310,21 @@ async def test_an_endless_body_is_cut(tmp_path: Path, monkeypatch: pytest.Monkey
         assert sent < 100 << 20
 
 
+async def test_a_body_of_very_many_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk costs as much as a large one."""
+    monkeypatch.setattr(defaults, "API_PIECES", 50)
+    chunks = b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n"
+    async with serving(tmp_path) as served:
+        more = ("Content-Type: application/json", "Transfer-Encoding: chunked")
+        for token, status in ((None, 413), ("wrong", 401)):
+            head = served.head("POST", "/v1/completions", *more, token=token)
+            response = await served.ask(head + chunks)
+            assert (response.status, response.headers["connection"]) == (status, "close")
+        await served.until_clients(0)
+
+
 async def test_a_slow_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defaults, "API_BODY_TIME", 0.2)
     monkeypatch.setattr(defaults, "API_DISCARD_TIME", 0.1)
@@ -355,9 +370,9 @@ async def test_other_protocols_are_not_reached(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         upgrade = ("Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__")
         plain = await served.ask(served.head("GET", "/v1/models", *upgrade, "Upgrade: h2c"))
-        upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+        web_socket = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
                    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")  # fmt: skip
-        web = await served.ask(served.head("GET", "/v1/models", *upgrade))
+        web = await served.ask(served.head("GET", "/v1/models", *web_socket))
         prior = await served.ask(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         assert (plain.status, web.status, prior.status) == (200, 200, 421)
         assert not served.mishaps

@@ -10,6 +10,7 @@ import pytest
 from shoal.cli.commands import node as commands
 from shoal.node import defaults
 from shoal.node.control.messages.encoding import encode
+from shoal.node.defaults import API_PORT
 from shoal.node.errors import BadSetting, NodeError
 from shoal.node.settings.applying import LIVE
 from shoal.node.settings.config import DataFolder, NodeConfig
@@ -44,7 +45,7 @@ def written(folder: DataFolder, text: str) -> SettingsFile:
 
 
 def test_the_default_of_every_key_is_the_daemon_s() -> None:
-    config = NodeConfig(Path("/x"))
+    config = NodeConfig(Path("/x"), api=API_PORT)  # as `shoal node` runs it
     for key in KEYS.values():
         assert key.change(config, key.default) == config, key.name
 

@@ -4,6 +4,7 @@ import pytest
 
 from shoal.node.errors import BadSetting
 from shoal.node.settings.values import (
+    parse_api,
     parse_browsers,
     parse_count,
     parse_disk,
@@ -169,6 +170,20 @@ def test_browsers(text: str, place: tuple[str, int]) -> None:
 def test_bad_browsers(text: str) -> None:
     with pytest.raises(BadSetting, match="for browsers") as raised:
         parse_browsers(text)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "port"), [("yes", 8462), ("no", None), ("0", 0), ("9000", 9000), ("65535", 65535)]
+)
+def test_api(text: str, port: int | None) -> None:
+    assert parse_api(text) == port
+
+
+@pytest.mark.parametrize("text", ["", "65536", "-1", "127.0.0.1:80", "on", "8462x", "99999999999"])
+def test_bad_api(text: str) -> None:
+    with pytest.raises(BadSetting, match="not a port for the API") as raised:
+        parse_api(text)
     assert raised.value.hint
 
 

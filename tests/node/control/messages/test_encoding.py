@@ -8,7 +8,17 @@ import pytest
 import trio
 
 from shoal.netsim.world import World
-from shoal.node.control.messages import dht, generation, group, jobs, models, node, settings, state
+from shoal.node.control.messages import (
+    api,
+    dht,
+    generation,
+    group,
+    jobs,
+    models,
+    node,
+    settings,
+    state,
+)
 from shoal.node.control.messages.encoding import (
     Ask,
     decode,
@@ -21,10 +31,10 @@ from shoal.node.control.messages.encoding import (
 from shoal.node.errors import ControlError
 from shoal.node.invite import decode as decode_code
 
-MODULES = (dht, generation, group, jobs, models, node, settings, state)
+MODULES = (api, dht, generation, group, jobs, models, node, settings, state)
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
-    "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
+    "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
     "state_verify",
 )  # fmt: skip
 """Operations without keys that change nothing."""
@@ -43,7 +53,7 @@ def asks() -> Iterator[type[Ask[Any, Any]]]:
 
 
 async def test_every_request_has_an_operation(world: World) -> None:
-    daemon = await world.host("a").start(engine=False)
+    daemon = await world.host("a").start(engine=False, api=0)
     assert {kind.op for kind in asks()} == set(daemon.node.control.operations)
 
 
@@ -51,7 +61,7 @@ async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
     """A command with `--json` prints what it decoded, so no key or value may change."""
     first = await world.host("a").start(model="tiny", layers=(0, 6), private=True)
     code = (await first.ask("invite"))["code"]
-    second = await world.host("b").start(invitation=decode_code(code), engine=False)
+    second = await world.host("b").start(invitation=decode_code(code), engine=False, api=0)
     await first.serving()
     await trio.sleep(30)
     path = str(second.node.config.data / "file")

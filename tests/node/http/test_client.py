@@ -1,0 +1,177 @@
+"""The official client of OpenAI against real daemons: a gateway without torch, and one with layers.
+
+`shoal run` asks the same gateway, so its texts are what the API must give.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.cli.daemons import Daemon, daemons, shoal
+
+PROMPT = "In the beginning"
+USER: Any = {"role": "user", "content": PROMPT}
+LONG = 40  # tokens
+
+
+@dataclass
+class Pair:
+    """The gateway's daemon, and a client of its API."""
+
+    gateway: Daemon
+    client: OpenAI
+
+    def chat(self, **more: Any) -> Any:
+        given = {"model": "tiny", "messages": [USER], "max_tokens": LONG, "temperature": 0}
+        return self.client.chat.completions.create(**{**given, **more})
+
+    def run(self, *words: str) -> dict[str, Any]:
+        """Return the answer of `shoal run`."""
+        done = shoal("run", "tiny", PROMPT, "--max-tokens", str(LONG), "--json", *words,
+                     "--data", str(self.gateway.data))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def sessions(self) -> int:
+        return int(self.gateway.ask("status")["sessions"]["gateway"])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("api")
+    with daemons() as start:
+        worker = start(folder / "1", "--model", "tiny")
+        worker.wait_until(lambda status: bool(status["addresses"]))
+        gateway = start(folder / "2", "--bootstrap", worker.address, "--api", "0", torch=False)
+        worker.wait_until(lambda status: bool(status["serving"]["phase"] == "serving"))
+        gateway.wait_until(lambda status: any(model["complete"] for model in status["models"]))
+        api = gateway.ask("api")
+        with OpenAI(base_url=api["url"], api_key=api["token"], max_retries=0) as client:
+            yield Pair(gateway, client)
+        assert gateway.end() == 0, gateway.log.read_text()
+
+
+def test_models(pair: Pair) -> None:
+    assert [model.id for model in pair.client.models.list()] == ["tiny"]
+    assert pair.client.models.retrieve("tiny").owned_by == "shoal"
+    with pytest.raises(openai.NotFoundError):
+        pair.client.models.retrieve("no-such-model")
+
+
+def test_a_chat_is_what_run_answers(pair: Pair) -> None:
+    expected, answer = pair.run(), pair.chat()
+    (choice,) = answer.choices
+    assert choice.message.content == expected["text"] and choice.message.role == "assistant"
+    assert choice.finish_reason == ("stop" if expected["reason"] == "stop" else "length")
+    assert answer.usage.prompt_tokens == expected["prompt_tokens"]
+    assert answer.usage.completion_tokens == expected["tokens"]
+
+
+def test_a_streamed_chat_is_the_same(pair: Pair) -> None:
+    whole = pair.chat()
+    *chunks, usage = pair.chat(stream=True, stream_options={"include_usage": True})
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert usage.usage == whole.usage and not usage.choices
+
+
+def test_a_completion_is_what_run_continues(pair: Pair) -> None:
+    expected = pair.run("--raw")
+    answer = pair.client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=LONG, temperature=0, logprobs=0
+    )
+    (choice,) = answer.choices
+    assert choice.text == expected["text"] and choice.logprobs is not None
+    assert "".join(choice.logprobs.tokens or ()) == choice.text
+    stream = pair.client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=LONG, temperature=0, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == choice.text
+
+
+def test_a_seed_repeats_the_text(pair: Pair) -> None:
+    expected = pair.run("--temperature", "1", "--seed", "5", "--top-p", "0.9")["text"]
+    for _ in range(2):
+        answer = pair.chat(temperature=1, seed=5, top_p=0.9)
+        assert answer.choices[0].message.content == expected
+    assert pair.chat(temperature=1, seed=6).choices[0].message.content != expected
+
+
+def test_stop_strings_also_across_tokens(pair: Pair) -> None:
+    """Neither the text, nor a chunk, nor a token shows anything of the stop string or after it."""
+    text: str = pair.chat().choices[0].message.content
+    tokens = [token.token for token in pair.chat(logprobs=True).choices[0].logprobs.content]
+    assert "".join(tokens) == text and len(tokens) > 8
+    start = len("".join(tokens[:4])) + 1  # within the fifth token
+    stop = text[start : start + len(tokens[4]) + 2]  # and into the next one
+    kept = text[: text.index(stop)]
+    for more in ({}, {"logprobs": True}):
+        answer = pair.chat(stop=["never", stop], **more)
+        assert answer.choices[0].message.content == kept
+        assert answer.choices[0].finish_reason == "stop"
+        chunks = list(pair.chat(stop=stop, stream=True, **more))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == kept
+    shown = [token.token for token in answer.choices[0].logprobs.content]
+    assert kept.startswith("".join(shown)) and shown == tokens[: len(shown)]
+    found = [token.token for chunk in chunks if (logprobs := chunk.choices[0].logprobs)
+             for token in logprobs.content]  # fmt: skip
+    assert found == shown
+
+
+def test_the_limit_is_a_reason(pair: Pair) -> None:
+    answer = pair.chat(max_tokens=3)
+    assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 3
+    assert pair.chat(max_tokens=openai.omit, max_completion_tokens=2).usage.completion_tokens == 2
+
+
+def test_a_prompt_over_the_context_is_refused(pair: Pair) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as raised:
+            pair.chat(messages=[{"role": "user", "content": "word " * 3000}], stream=stream)
+        assert raised.value.code == "context_length_exceeded"
+        assert "the model's context holds" in raised.value.message
+
+
+def test_refusals(pair: Pair) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        pair.chat(model="tinny")
+    assert unknown.value.code == "model_not_found" and "did you mean `tiny`" in str(unknown.value)
+    with pytest.raises(openai.BadRequestError) as unsupported:
+        pair.chat(tools=[{"type": "function", "function": {"name": "f"}}])
+    assert unsupported.value.param == "tools"
+    with pytest.raises(openai.NotFoundError) as later:
+        pair.client.embeddings.create(model="tiny", input="x")
+    assert later.value.code == "unknown_url"
+    with pytest.raises(openai.AuthenticationError):
+        pair.client.with_options(api_key="wrong").models.list()
+
+
+def test_a_cancelled_stream_frees_its_session(pair: Pair) -> None:
+    stream = pair.chat(max_tokens=900, stream=True)
+    next(iter(stream))
+    assert pair.sessions() == 1
+    stream.close()
+    deadline = time.monotonic() + 10
+    while pair.sessions():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_command_shows_how_to_use_it(pair: Pair) -> None:
+    shown = shoal("api", "--json", "--data", str(pair.gateway.data))
+    api = json.loads(shown.stdout)
+    assert api == pair.gateway.ask("api") and api["model"] == "tiny"
+    text = shoal("api", "--data", str(pair.gateway.data)).stdout
+    assert text.count(api["url"]) == 3 and text.count(api["token"]) == 3
+    example = text[text.index("from openai") :]
+    said: list[str] = []
+    exec(example, {"print": said.append})  # noqa: S102  the example that people paste
+    assert len(said) == 1 and isinstance(said[0], str)
