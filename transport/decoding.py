@@ -17,7 +17,9 @@ Use `decode` and then `typed` for signed values that nodes forward: all nodes mu
 values, and the depth at which `read` refuses an unknown field depends on the interpreter's stack.
 """
 
+import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
@@ -31,10 +33,12 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message | Row)
 DEPTH: Final = 32  # largest number of nested containers
 ITEMS: Final = 4_096  # largest number of elements of a value; a pair of a map counts as two
+JSON_MARKS: Final = 131_072  # texts, commas and opening brackets of a value in JSON
 
 _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _CONTAINERS: Final = bytes((*_ARRAYS, *_MAPS))
+_JSON_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,\[{]', re.DOTALL)  # cannot backtrack
 
 
 def decode(
@@ -85,10 +89,17 @@ def read(kind: type[M], data: bytes | bytearray | memoryview, *, limit: int) -> 
 def read_json(kind: type[M], data: bytes | bytearray, *, limit: int) -> M:
     """Decode the JSON object in `data`, of at most `limit` bytes, as a message.
 
-    JSON announces no lengths, so memory is allocated only for what has arrived. Raises Undecodable
-    if the object is malformed. For a message with `forbid_unknown_fields`, the error names an
+    msgspec checks the length of a list or map only after it has built it, so the texts, commas and
+    opening brackets are counted before, up to JSON_MARKS. Raises Undecodable if the object is
+    malformed or exceeds a limit. For a message with `forbid_unknown_fields`, the error names an
     unknown field.
     """
+    if len(data) > limit:
+        raise _too_long(limit, len(data))
+    if sum(map(data.count, (b'"', b",", b"[", b"{"))) > JSON_MARKS:  # some may be within texts
+        marks = sum(1 for _ in islice(_JSON_MARK.finditer(data), JSON_MARKS + 1))
+        if marks > JSON_MARKS:
+            raise Undecodable("the value has too many elements")
     decoder = _json_decoders.get(kind)
     if decoder is None:
         decoder = _json_decoders[kind] = msgspec.json.Decoder(kind).decode

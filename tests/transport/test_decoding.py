@@ -3,20 +3,35 @@
 import math
 import time
 import tracemalloc
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from shoal.transport import decoding
-from shoal.transport.decoding import DEPTH, ITEMS, Reader, decode
+from shoal.transport.decoding import DEPTH, ITEMS, JSON_MARKS, Reader, decode, read_json
 from shoal.transport.errors import Undecodable
+from shoal.transport.message import Message
 
 from ..bombs import DECODER_BOMBS
 
 MOST = 1 << 24
+
+
+class Listed(Message, frozen=True, forbid_unknown_fields=True):
+    """A message in JSON."""
+
+    texts: Annotated[tuple[str, ...], Meta(max_length=4)] = ()
+    text: str = ""
+
+    def check(self) -> None:
+        if self.text == "bad":
+            raise ValueError("`text`: expected another one")
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
     | st.text(max_size=300) | st.binary(max_size=300),
@@ -176,3 +191,58 @@ def test_a_reader_builds_no_container_and_no_long_text() -> None:
         with pytest.raises(Undecodable):
             Reader(data, limit=100, text=8).flat()
     assert math.isnan(Reader(msgpack.packb(math.nan), limit=9).flat())
+
+
+# JSON.
+
+
+def from_json(data: bytes) -> Listed:
+    return read_json(Listed, data, limit=MOST)
+
+
+def test_json_becomes_a_message() -> None:
+    assert from_json(b'{"texts": ["a"], "text": "b, [c]"}') == Listed(("a",), "b, [c]")
+    assert from_json(bytearray(b"{}")) == Listed()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b'{"new": 1}', "unknown field `new`"),
+        (b'{"text": 1}', "expected `str`"),
+        (b'{"text": "bad"}', "`text`: expected another one"),
+        (b'{"texts": ["a", "b", "c", "d", "e"]}', "length <= 4"),
+        (b'{"text": "\xff"}', "utf-8"),
+        (b'{"text": "\\ud800"}', "truncated"),
+        (b"{", "truncated"),
+        (b'{"text": ' + b"[" * 9000, "expected `str`"),
+    ],
+)
+def test_json_that_is_refused(data: bytes, text: str) -> None:
+    with pytest.raises(Undecodable, match=text):
+        from_json(data)
+
+
+def test_json_is_bounded_before_it_is_built() -> None:
+    with pytest.raises(Undecodable, match="at most 10 bytes"):
+        read_json(Listed, b" " * 11, limit=10)
+    bombs = (
+        b'{"texts": [' + b'"ab",' * 1_000_000 + b'"ab"]}',
+        b'""' * 2_500_000,
+        b'"' + b"x" * 5_000_000,
+        b'{"text":' + b'"a\\",' * 1_000_000,
+    )
+    tracemalloc.start()
+    for data in bombs:
+        began = time.perf_counter()
+        with pytest.raises(Undecodable):
+            from_json(data)
+        assert time.perf_counter() - began < 1.0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_commas_in_texts_are_no_elements() -> None:
+    text = '\\",[{' * JSON_MARKS
+    assert from_json(b'{"text": "' + text.encode() + b'"}').text == text.replace("\\", "")

@@ -4,10 +4,19 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shoal.node import defaults
 from shoal.node.errors import ApiRefusal
-from shoal.node.http.requests import COMPLETION_TOKENS, Asked, read_chat, read_completion
+from shoal.node.http.requests import (
+    COMPLETION_TOKENS,
+    Asked,
+    ChatBody,
+    CompletionBody,
+    read_chat,
+    read_completion,
+)
 from shoal.tasks.text.process import ChatTurn
 
 USER = {"role": "user", "content": "Hello"}
@@ -128,6 +137,31 @@ def test_what_is_no_request(data: bytes) -> None:
     with pytest.raises(ApiRefusal) as raised:
         read_chat(data)
     assert raised.value.status == 400 and len(raised.value.message) < 300
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=10,
+)
+NAMES = st.sampled_from([*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__])
+
+
+@given(st.dictionaries(NAMES | st.text(), VALUES, max_size=6))
+def test_any_object_is_read_or_refused(more: dict[str, Any]) -> None:
+    for read in (chat, completion):
+        try:
+            assert isinstance(read(**more), Asked)
+        except ApiRefusal as refusal:
+            assert refusal.status == 400 and len(refusal.message) < 500
+            assert refusal.message.isprintable()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(data: bytes) -> None:
+    for read in (read_chat, read_completion):
+        with pytest.raises(ApiRefusal):
+            read(data)
 
 
 def test_the_size_is_bounded() -> None:
