@@ -45,9 +45,9 @@ class ChunkStore:
         self._folder = folder
         self._reserve = reserve
         self.limit: int | None = None
-        """Most bytes of all chunks together, as set by the owner. None means no limit."""
+        """Limit that the owner has set on the bytes of all chunks. None means no limit."""
         self.used_bytes = 0
-        """Bytes of all chunks. Counted by `open`, 0 before."""
+        """Bytes of all chunks, stored or staged. It is 0 until `open` has counted them."""
         self.damaged: set[str] = set()
         """Chunks that were found damaged and removed, including those fetched again since then."""
         self._staged: dict[str, Path] = {}  # digest -> temporary file, until `settle`
@@ -324,7 +324,7 @@ class ChunkStore:
     def free(self) -> int:
         """Return the number of free bytes of the disk.
 
-        Raises ModelError `unwritable` if it is unknown.
+        Raises ModelError `unwritable` if the operating system does not report it.
         """
         try:
             return self._files.free_space(self._folder)
@@ -341,9 +341,9 @@ class ChunkStore:
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:
-    """Write a file of the library with `Files.write`.
+    """Write a file of the library, whole or not at all. Blocking.
 
-    Raises DiskFull, or ModelError `unwritable`.
+    Raises DiskFull if the disk is full, and ModelError `unwritable` if the write is refused.
     """
     try:
         files.write(path, data)

@@ -44,7 +44,7 @@ class RootUses:
                 self.asked = self._listed(found.get("asked"))
 
     def _listed(self, found: object) -> set[str]:
-        """Return the fetched roots in a list of usage.json."""
+        """Return those roots in a list of usage.json that are in `fetched`; drop anything else."""
         listed = found if isinstance(found, list) else []
         return self.fetched.keys() & set(filter(is_digest, listed))
 
