@@ -213,11 +213,11 @@ class Table:
         return True
 
     def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
-        """Return the contacts in the most crowded part of the bucket's range, latest heard first.
+        """Return the contacts in the most crowded part of the bucket's range.
 
-        Returns none if evicting one in favour of `entry` would not balance the parts. Without this,
-        an attacker could fill the bucket with identities next to one key, because any number of
-        them can be generated.
+        Those that answered last come first. Returns [] if evicting one in favour of `entry` would
+        not balance the parts. Without this rule, an attacker could generate many identities next to
+        one key, and fill the bucket with them.
         """
         if not self._spread:
             return []
@@ -361,7 +361,7 @@ class Table:
     # Persistence.
 
     def dump(self) -> bytes:
-        """Encode the contacts for the next start, latest heard first."""
+        """Encode the contacts for the next start. Those that answered last come first."""
         entries = [e for bucket in self._buckets.values() for e in bucket.entries.values()]
         entries.sort(key=lambda entry: -entry.heard)
         dumped: bytes = msgpack.packb([entry.contact.packed for entry in entries[:_DUMPED]])
