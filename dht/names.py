@@ -63,10 +63,7 @@ class NameMeaning:
 
     @property
     def source(self) -> VoucherSource:
-        """The source that takes precedence among those of the vouchers.
-
-        The DHT if there are none.
-        """
+        """The voucher's source with the highest precedence, or the DHT if there are no vouchers."""
         return min((each.source for each in self.vouchers), default=VoucherSource.DHT)
 
 
