@@ -81,7 +81,7 @@ class Upkeep:
     async def more(self) -> Collection[bytes]:
         """Apply the group's rule to the stored feeds.
 
-        Return the authors that must be stored in addition.
+        Returns the public keys of the authors that are stored only because of it.
         """
         before = set(self._replica.authors.keys())
         await self.settle()
