@@ -182,8 +182,8 @@ class Comparison:
     ) -> tuple[dict[Place, Told], set[BucketAt]]:
         """Return (the peer's heads in these buckets, buckets in which it may have more).
 
-        Stops early if the peer has more heads than are stored of one peer. The rest is asked for
-        after the first part has been pulled.
+        Stops early if the peer has more heads than this node stores as offers of one peer. The
+        other buckets are compared after entries of the first ones have been pulled.
         """
         wanted: dict[Plot, bytes] = {}
         for (plot, number), (_, theirs) in pairs.items():

@@ -211,7 +211,7 @@ class Wanted:
         """Return at most `most` feeds to ask a peer for, from its offers in `lot`.
 
         At most `looks` offers are checked. Checked offers move to the end of the table, so that the
-        next call checks others. Offers that are no longer missing are removed.
+        next call checks others. Offers without missing entries are removed.
         """
         places: list[Place] = []
         patience = self._patience()
@@ -298,7 +298,7 @@ class Wanted:
                 del teller.vain[next(iter(teller.vain))]
 
     def settle(self, place: Place) -> None:
-        """Remove the offers of a feed that are no longer missing, after entries have arrived."""
+        """Remove the offers of a feed that have no missing entries any more, after some arrived."""
         for teller in self._tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
