@@ -1,4 +1,4 @@
-"""Figures of a node's DHT for its owner. Times are in seconds, durations unless said otherwise."""
+"""Figures of a node's DHT, which `shoal dht` shows. All times are durations in seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -47,8 +47,8 @@ class Blobs:
     async def add(self, path: Path, progress: Progress | None = None) -> Tree:
         """Import a file as a blob, and return its tree.
 
-        Raises DiskFull if the file does not fit on the disk, and ModelError: `no-file` if it does
-        not exist, `unreadable`, `too-large`, or `changed` if it shrinks during the import.
+        Raises NotEnoughDisk if the file does not fit on the disk, and ModelError: `no-file` if it
+        does not exist, `unreadable`, `too-large`, or `changed` if it shrinks during the import.
         """
         files, store = self._host.files, self._store
         size = await self._host.offload(files.size, path)
@@ -88,7 +88,7 @@ class Blobs:
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
         """Store a tree that was received from a peer and verified. `nodes` maps digests to bytes.
 
-        Raises DiskFull if the disk is full, and ModelError if a file cannot be written.
+        Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
         await self._host.offload(self._keep, found, nodes, self._host.now())
         await self._know(found)
@@ -115,7 +115,8 @@ class Blobs:
     async def mend(self, root: str) -> None:
         """Rewrite the missing tree nodes of a blob from the tree in the cache.
 
-        Raises DiskFull if the disk is full, and the errors of `tree` if the tree is not cached.
+        Raises NotEnoughDisk if the disk is full, and the errors of `tree` if the tree is not
+        cached.
         """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]

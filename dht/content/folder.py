@@ -91,8 +91,8 @@ async def import_folder(
     """Check a folder, store its chunks, and return its manifest. The manifest is not stored.
 
     At most `IMPORT_BATCH` bytes of weights are in memory at a time. If an import was interrupted,
-    the next one writes only the chunks that are missing. Raises DiskFull if the model does not fit,
-    and ModelError if the folder is invalid (the codes are in docs/spec/model.md).
+    the next one writes only the chunks that are missing. Raises NotEnoughDisk if the model does not
+    fit, and ModelError if the folder is invalid (the codes are in docs/spec/model.md).
     """
     scan = await host.offload(scan_folder, host.files, folder, check_config)
     await host.offload(_require_space, store, scan.size)
@@ -110,7 +110,7 @@ async def import_folder(
 
 
 def _require_space(store: ChunkStore, size: int) -> None:
-    """Check that `size` bytes of weights can be stored. Raises DiskFull or QuotaFull if not."""
+    """Check that `size` bytes of weights can be stored. Raises NotEnoughDisk if they cannot."""
     try:
         store.require_space(size)
     except NotEnoughDisk:
@@ -119,7 +119,7 @@ def _require_space(store: ChunkStore, size: int) -> None:
 
 
 def _batches(weights: Mapping[str, Slice]) -> Iterator[tuple[str, int, int]]:
-    """Yield the pieces of weights to read as (tensor, offset in bytes, bytes), sorted by tensor."""
+    """Yield the pieces of weights to read as (tensor, offset, size in bytes), sorted by tensor."""
     for name in sorted(weights):
         for offset in range(0, weights[name].size, IMPORT_BATCH):
             yield name, offset, min(IMPORT_BATCH, weights[name].size - offset)

@@ -156,7 +156,7 @@ class Library:
     async def forget(self, root: str) -> None:
         """Remove a root and its names. The caller removes the chunks.
 
-        Raises DiskFull or ModelError if a file cannot be written.
+        Raises NotEnoughDisk or ModelError if a file cannot be written.
         """
         names = {name: known for name, known in self._names.items() if known != root}
         if names != self._names:
@@ -215,7 +215,7 @@ class Library:
         """Import a Hugging Face folder as a model; return its name and manifest.
 
         If `name` is None, the name is derived from the folder. Raises ModelError if the folder or
-        the name is invalid, and DiskFull if the model does not fit.
+        the name is invalid, and NotEnoughDisk if the model does not fit.
         """
         name = slug(folder) if name is None else naming.normal(name)
         check_new_name(name)
@@ -235,7 +235,7 @@ class Library:
         """Import a folder again, which rewrites missing chunks of the model `root`.
 
         Returns whether the folder contains that model. Raises ModelError if the folder is invalid,
-        and DiskFull if the disk is full.
+        and NotEnoughDisk if the disk is full.
         """
         manifest = await import_folder(
             self._host, self.store, folder, check_config=self._check_config

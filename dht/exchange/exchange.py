@@ -244,7 +244,7 @@ class ChunkExchange:
         fails instead. `asked` means that the owner requested this content by name, so it may exceed
         a default quota.
 
-        Raises DiskFull if the chunks do not fit (those that were stored stay), FetchFailed
+        Raises NotEnoughDisk if the chunks do not fit (those that were stored stay), FetchFailed
         `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
         `unknown-blob` if the manifest or tree is not here, `not-of-model` or `not-of-blob` if the
         root does not have one of the chunks.

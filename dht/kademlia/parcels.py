@@ -1,4 +1,4 @@
-"""Store messages of one walk, their retries, and their results for each record. No I/O.
+"""`dht.store` messages of one walk, with their retries, and the result for each record. No I/O.
 
 A message that is not acknowledged is sent again, unless enough other nodes already store its
 records.
@@ -66,7 +66,7 @@ class _Parcel:
 
 
 class Parcels:
-    """Store messages of one walk.
+    """The `dht.store` messages of one walk, and the choice of when to send each.
 
     `results` maps the author, key and slot of each record of the walk to its result.
 
@@ -131,7 +131,7 @@ class Parcels:
         return found
 
     def _due(self, now: float) -> None:
-        """Queue the messages whose time has come, and give up those that are no longer needed."""
+        """Queue the messages whose retry is due, and give up those that are no longer needed."""
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:

@@ -1,9 +1,9 @@
 """Record store: records of other authors, whose keys are near this node's own key.
 
 It accepts only records in this node's part of the key space, and has limits per author, per network
-and per key, so that no author and no network can fill it. If it is full, it evicts from the network
-that uses the most space the record that is farthest from this node's key. No I/O. Times are seconds
-of the host's monotonic clock, except `wall`, which is in seconds since 1970.
+and per key, so that no author and no network can fill it. If it is full, the network that uses the
+most space loses its record that is farthest from this node's key. No I/O. Times are seconds of the
+host's monotonic clock, except `wall`, which is in seconds since 1970.
 """
 
 from bisect import bisect_left, insort
@@ -29,10 +29,10 @@ N = TypeVar("N", bound=str)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A stored record, reduced to what is needed here.
+    """A stored record without its decoded body.
 
-    It has no decoded body, because that of a blob with many runs takes thirty times as much memory
-    as its sealed bytes.
+    The decoded body of a blob record with many runs takes thirty times as much memory as the sealed
+    bytes.
     """
 
     author: PeerId
@@ -54,7 +54,7 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        """Bytes that the entry counts for."""
+        """Bytes that the entry counts as: the sealed record and `_OVERHEAD`."""
         return len(self.sealed) + _OVERHEAD
 
 
@@ -207,10 +207,11 @@ class RecordStore:
 
     @staticmethod
     def _ranked(here: Sequence[_Entry]) -> Iterator[tuple[int, int, int, _Entry]]:
-        """Yield each entry with three sort keys, for the choice of the entry to evict.
+        """Yield (group position, author position, random rank, entry) for each entry of a key.
 
-        These are its rank within its network or author, its rank within its author, and its random
-        rank.
+        The entry with the highest values is evicted. The author position counts the entries of the
+        same author up to this one, in the order of the random rank. The group position counts those
+        of the same network or author, whichever is more.
         """
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()

@@ -138,7 +138,7 @@ def read_contact(packed: bytes) -> Contact:
 
 
 def _named(peer: PeerId) -> str:
-    """Return the end of a multiaddr that contains the id of its peer."""
+    """Return `/p2p/PEER`, the end of a multiaddr that names its peer."""
     return f"/p2p/{peer}"
 
 

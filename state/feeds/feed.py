@@ -288,7 +288,7 @@ class Feed:
         return False
 
     def weigh(self, size: int) -> None:
-        """Set the size in bytes of the entries of a feed that was resumed without knowing it."""
+        """Set the size in bytes of the entries, if the feed was resumed with an unknown size."""
         self._size = size
 
     def unload(self) -> None:

@@ -187,8 +187,8 @@ class Management:
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
         """Return whether entries of a peer may still be missing at this node.
 
-        The heads that peers offer are not considered, because the peer to revoke could offer more
-        and more.
+        The heads that peers offer are not considered, because the peer to revoke could prevent its
+        revocation by always offering further heads.
         """
         replica = self._replica
         if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:

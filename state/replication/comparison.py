@@ -52,7 +52,7 @@ class Comparison:
         self.wanted = wanted
         self.on_reported: list[Callable[[PeerId], None]] = []
         """Called after each comparison with a peer that has no entry of this node's own feeds which
-        is missing here (see `Writer.reported`)."""
+        is missing here (see `FeedWriter.reported`)."""
         self._network = network
         self._neighbours = neighbours
         self._tell = tell

@@ -136,10 +136,10 @@ class Wanted:
         return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
-        """Store those heads of a peer that this node lacks as offers, in random order.
+        """Store the heads of a peer as offers if they have entries that this node lacks.
 
-        Because of that order, several nodes with the same offers each pull a different part first,
-        and get the rest from each other.
+        The offers are stored in random order. Several nodes with the same offers therefore each
+        pull a different part first, and get the rest from each other.
         """
         teller = self._tellers.setdefault(peer, _Teller())
         lacking = [told for told in heads if self._lacks(told)]
