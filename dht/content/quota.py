@@ -240,7 +240,7 @@ class Quota:
         return found
 
     async def _proven(self, candidates: Iterable[StoredRoot], lacking: int) -> list[StoredRoot]:
-        """Challenge the peers that claim replicas. Return the candidates with `replicas` counted.
+        """Challenge the peers that claim replicas, and set `replicas` of the returned candidates.
 
         The least recently used candidate is the first. Stops once candidates of `lacking` bytes
         have enough proven replicas, or after `PROOFS_S` seconds.

@@ -117,7 +117,7 @@ class ChunkExchange:
             obtaining.quiet(link.peer)
 
     def _link_back(self, link: Caller) -> None:
-        """Request chunks again from a peer whose link was silent."""
+        """Resume requests for chunks to a peer whose link was silent."""
         for fetch in self._running():
             fetch.back(link.peer)
 

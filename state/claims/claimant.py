@@ -251,9 +251,9 @@ class Claimant:
         return True
 
     def known(self) -> list[str]:
-        """Return all jobs whose state may have to be passed to `noticed`. There may be very many.
+        """Return the ids of all jobs that this node has records of, and of all claimed jobs.
 
-        Call `noticed` for each of them if it is unknown which jobs have changed.
+        There may be very many. Call `noticed` for each if it is unknown which jobs have changed.
         """
         held = self._jobs.all_in(JobState.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))

@@ -105,7 +105,7 @@ class Batch(NamedTuple):
 
 
 class Store:
-    """An open store.
+    """Store of feeds in an open SQLite database.
 
     Any method may raise OSError or DatabaseDamaged, besides the errors that its docstring names.
     """
