@@ -114,8 +114,8 @@ class Comparison:
     def _chosen(self, pairs: Mapping[BucketAt, Pair]) -> Mapping[BucketAt, Pair]:
         """Return the buckets of which to compare heads now.
 
-        While the budget for patient kinds is used up, these are only some buckets of such kinds,
-        chosen at random.
+        While the budget for patient kinds is used up, most buckets of these kinds are left out. A
+        random range of PATIENT_BUCKETS bucket numbers remains.
         """
         if not self.wanted.spent(self._network.now()):
             return pairs

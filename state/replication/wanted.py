@@ -298,7 +298,10 @@ class Wanted:
                 del teller.vain[next(iter(teller.vain))]
 
     def settle(self, place: Place) -> None:
-        """Remove the offers of a feed that have no missing entries any more, after some arrived."""
+        """Remove the offers of a feed that contain no missing entries any more.
+
+        Call this after entries of the feed have arrived.
+        """
         for teller in self._tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
