@@ -30,8 +30,8 @@ def flags(packet: Packet) -> int:
 
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
-    """Return the reset that answers an unexpected segment, or None if the segment is a reset (RFC
-    9293, section 3.10.7.1).
+    """Return the packet with the reset that answers an unexpected segment. Return None if the
+    segment is itself a reset (RFC 9293, section 3.10.7.1).
     """
     answer = refusal(packet.segment)
     if answer is None:
