@@ -60,7 +60,9 @@ def _checked(record: Any, name: str, count: int) -> Record:
 
 @dataclass(frozen=True)
 class Difference:
-    """First difference of two traces. `a` or `b` is None if that trace has ended before it."""
+    """First difference of two traces: the records `a` and `b` at the same index. A record is None
+    if its trace has already ended.
+    """
 
     index: int  # number of the first record that differs, from 0
     a: Record | None
