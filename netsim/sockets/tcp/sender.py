@@ -34,10 +34,10 @@ HANDSHAKE: Final = 5
 
 
 class Sender(Recovery):
-    """All of a connection except its states. It appends segments to send to `out`.
+    """Base class of a connection, with everything except its states. It appends the segments to
+    send to `out`.
 
-    `wake` is the time at which `tick` must be called at the latest. A call that is too early does
-    no harm. Times are seconds.
+    The caller must call `tick` at the time `wake`; an earlier call does no harm. Times are seconds.
     """
 
     __slots__ = (
