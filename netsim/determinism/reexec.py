@@ -31,7 +31,8 @@ def is_exact() -> bool:
 
 
 def reexec() -> None:
-    """Return if `is_exact` holds. Otherwise replace this process with one for which it holds.
+    """Replace this process with one for which `is_exact` returns True. Do nothing if it already
+    does.
 
     The new process keeps the standard streams, the working directory and the arguments. Raises
     SimError if the operating system does not allow fixed memory addresses.

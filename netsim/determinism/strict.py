@@ -65,7 +65,7 @@ _FORBIDDEN = {
     "socket.gethostbyaddr": "the machine's resolver",
     "sqlite3.connect": "a real file",
 }
-"""Audit events of the interpreter that hosts must not cause, each with a description for the error.
+"""Descriptions, for the error message, of the interpreter's audit events that hosts must not cause.
 An audit event reports a call regardless of the name by which the function was called.
 """
 
@@ -339,7 +339,7 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
 
 
 class _Bindings:
-    """Attributes of the imported modules that are bound to a function to replace."""
+    """All attributes of imported modules that refer to a function which must be replaced."""
 
     def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
         # By id of the real function: (real function, replacement). The reference to the real
