@@ -134,8 +134,8 @@ class World:
                 behind.route(each)
 
     def _check_new(self, name: str) -> None:
-        """Raise ValueError if a host or gateway has this name already. Names must be unique,
-        because faults and random streams identify hosts and gateways by name.
+        """Raise ValueError if a host or gateway has this name already. Faults and random streams
+        identify hosts and gateways by name, so that names must be unique.
         """
         for what, known in (
             ("host", self.hosts),
@@ -199,8 +199,8 @@ class World:
     def public_address(self, *, again: bool = False) -> str:
         """Return an unused public IPv4 address.
 
-        Set `again` if the owner had another address before. Such addresses have a separate range,
-        so that an additional host in the world does not change them.
+        Set `again` to True for the replacement of an earlier address. Replacements come from a
+        separate range, so that adding a host to the world does not change them.
         """
         number = self._next_address(again)
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"
