@@ -101,7 +101,8 @@ class RequestServer:
 
 
 class SwitchProcess:
-    """Controller of the process of a switch: a context manager, which ends the process at its end.
+    """Starts and controls the process of a switch. Use it as a context manager, which ends the
+    process at its end.
 
     `latency` is the seconds from any port to any other.
     """
@@ -150,7 +151,9 @@ class SwitchProcess:
         self._ask({"op": "change", "name": name, "link": asdict(link)})
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut the directions of a port that are True, and restore those that are False."""
+        """Cut each direction of a port whose argument is True. Restore a direction whose argument
+        is False.
+        """
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
     def counts(self) -> SwitchCounts:
