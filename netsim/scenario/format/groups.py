@@ -29,10 +29,10 @@ class Groups(Places):
     def drawn_groups(
         self, world: WorldTable, links: tuple[LinkTable, ...]
     ) -> tuple[GroupTable, ...]:
-        """Parse every [[group]], in the order of the file, and register its name and its possible
-        hosts.
+        """Parse every [[group]], in the order of the file. Register its name, and the hosts from
+        which it will be drawn.
 
-        The hosts themselves are drawn later, by `draw`, because they depend on the seed.
+        `draw` chooses the hosts of the group later, because they depend on the seed.
         """
         kinds = {PUBLIC, *vocabulary.kinds()}
         if world.hosts:

@@ -140,7 +140,9 @@ def populations() -> Sequence[str]:
 
 
 def latencies() -> Collection[str]:
-    """Return what `latency` can be: the built-in latency matrices, and the forms of files."""
+    """Return the words that `latency` accepts: the built-in matrices, and `FORMAT:FILE` for each
+    format of file.
+    """
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
