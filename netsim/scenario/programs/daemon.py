@@ -144,8 +144,8 @@ class DaemonProgram:
 
 
 class _Started(trio.TaskStatus["DaemonHandle"]):
-    """Task status that stores the handle in the program, then passes it on to the caller of
-    `start`.
+    """Task status that stores the daemon's handle in its program, then passes the handle on to the
+    caller of `Host.start`.
     """
 
     def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[DaemonHandle]") -> None:
