@@ -29,7 +29,7 @@ from .topology import RunHost, Topology, latency, relay_program
 Measured = tuple[Metrics, dict[str, list[float]], PairMatrix, list[HostFigures]]
 """The state at one time: metrics, samples of the distributions, matrix of pairs, and hosts."""
 Progress = Callable[[float], None]
-"""Called at every sample with the virtual time in seconds."""
+"""Function that is called at every sample with the virtual time in seconds."""
 
 
 def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:

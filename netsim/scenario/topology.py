@@ -234,7 +234,8 @@ class Topology:
     def _targets(self, member: RunHost, given: Sequence[str] | None) -> list[str]:
         """Return the names of the hosts to which a measuring program sends.
 
-        They are those in `given`; by default, the next host with the same program.
+        They are the names in `given`. If it is None, it is the next host with the same program, if
+        there is another one.
         """
         if given is not None:
             return list(given)
