@@ -32,7 +32,7 @@ SEARCHES: Final = 32  # maximum of replies in progress
 
 @dataclass(frozen=True, slots=True)
 class IgdSettings:
-    """Settings of the services that answer a gateway's requests for port forwards.
+    """Settings of the services with which a gateway answers requests for port forwards.
 
     `protocols`: names of the protocols, True for all, False for none. `lease`: maximum lease in
     seconds; 0 means no limit. `permanent`: whether UPnP refuses leases that expire (error 725).
