@@ -98,7 +98,7 @@ class TcpStack:
 
     @property
     def live(self) -> bool:
-        """Whether this is still the stack of the host. A crash replaces the stack, and the old one
+        """Whether this is still the stack of the host. It is False after a crash; the stack then
         sends nothing.
         """
         return self.host.protocols.get(TCP) is self

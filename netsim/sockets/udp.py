@@ -314,8 +314,8 @@ class UdpSocket(SimSocket):
     def score_local(self, address: str) -> int:
         """Return how well the socket's bound address matches a destination address.
 
-        The score is 3 for the same address. For a socket bound to every address, the score is 1 if
-        the destination has the socket's family, otherwise 0. It is -1 if the address does not match.
+        The score is 3 for the same address, and -1 for another one. For a socket bound to every
+        address, it is 1 if the destination has the socket's family, otherwise 0.
         """
         local = self._local
         if local is None or local == "0.0.0.0":
