@@ -39,8 +39,8 @@ Names = Iterable[str | Named]
 class Deed:
     """Entry of the timeline: one action, such as "partition" or "heal".
 
-    `time` is the simulated time in seconds, `what` the action, and `who` the names of the hosts or
-    gateways concerned.
+    `time` is the simulated time in seconds, `what` the action, and `who` has the names of its
+    hosts or gateways.
     """
 
     time: float

@@ -87,7 +87,7 @@ class DiskCalls(apsw.VFS):
         return 0, ""
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot return, for example from closing a file."""
+        """Ignore exceptions that SQLite cannot report to its caller, such as those of `xClose`."""
         return True
 
 
@@ -163,7 +163,7 @@ class DiskFile:
         return False
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot return."""
+        """Ignore exceptions that SQLite cannot report to its caller."""
         return True
 
 

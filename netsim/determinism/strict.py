@@ -378,8 +378,8 @@ _bindings: _Bindings | None = None
 
 
 def _bind() -> _Bindings:
-    """Return the bindings of this process. The first call creates them and installs the audit
-    hook.
+    """Return the object that replaces functions in the modules of this process. The first call
+    creates it and installs the audit hook.
     """
     global _bindings
     if _bindings is None:

@@ -75,7 +75,7 @@ def conntrack(source: str, unsolicited: str = DROP) -> Recipe:
     """
 
     def recipe(site: RecipeInputs) -> str:
-        """Return the rules."""
+        """Return the nftables rules of a gateway with the parameters `site`."""
         return f"""table ip nat {{
 chain prerouting {{
 type nat hook prerouting priority dstnat; policy accept;
@@ -119,7 +119,7 @@ def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Reci
     """
 
     def recipe(site: RecipeInputs) -> str:
-        """Return the rules."""
+        """Return the nftables rules of a gateway with the parameters `site`."""
         back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
         turned = f'oifname "lan" ip saddr {site.lan} ip daddr {site.lan} snat to {site.wan}\n'
         return f"""table ip nat {{

@@ -180,9 +180,9 @@ def _away(habit: Habit, random: Random) -> float:
 def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
     """Yield (start, end) of sessions that alternate with absences, in hours.
 
-    A cycle is a session and the absence after it. Time 0 is a random point of the first cycle. A
-    random point lies in a long cycle more often than in a short one, so that the first cycle is
-    drawn with a probability in proportion to its length.
+    A cycle is a session and the absence after it. Time 0 is a random point of the first cycle. The
+    first cycle is drawn with a probability in proportion to its length, because a random time falls
+    into long cycles more often.
     """
     lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
     stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]

@@ -108,7 +108,7 @@ class ScenarioRun:
     def _start_all(self, nursery: trio.Nursery) -> None:
         """Start each host's program at its time.
 
-        With [churn], the sessions of the volunteers start the programs of the population instead.
+        If the scenario has a [churn] table, `churn` starts the programs of the population's hosts.
         """
         table = self.scenario.churn
         ours = set(self.topology.groups["population"]) if table is not None else set()
