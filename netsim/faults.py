@@ -132,9 +132,9 @@ class Faults:
         """Clog a random subset of the hosts, one after the other, and unclog them in another order.
         Return the names of the chosen hosts.
 
-        Clogging takes the first half of `seconds`, and unclogging the second half. This is
-        FoundationDB's swizzle-clogging. It finds code that depends on the order in which hosts come
-        back.
+        Clogging takes the first half of `seconds`, and unclogging the second half. The method is
+        FoundationDB's swizzle-clogging, which finds code that depends on the order in which hosts
+        become reachable again.
         """
         names = sorted(_names(hosts))
         chosen = self._order.sample(names, self._order.randint(1, len(names)))

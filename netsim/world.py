@@ -49,7 +49,7 @@ class World:
     ) -> None:
         self.seed = seed
         self.trace = trace
-        self.fuzz = False  # whether the seed draws the order of tasks runnable at the same instant
+        self.fuzz = False  # whether tasks that can run at the same instant run in random order
         self.patience = 30.0  # seconds of real time that a task may run without a checkpoint
         self.events = Events()
         self.streams = RandomStreams(seed)
@@ -63,7 +63,7 @@ class World:
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
-        self._redials = 1 << 21  # these addresses begin after 43.0.0.1 and 2600:20::
+        self._redials = 1 << 21  # replacement addresses begin after 43.0.0.1 and 2600:20::
         self._scope: trio.CancelScope | None = None
 
     # Building.

@@ -65,8 +65,9 @@ class PlacementOutcome:
 def suffices(sizes: LayerSizes, memories: Sequence[int]) -> bool:
     """Return whether nodes with these memories (in bytes) can hold all layers in some assignment.
 
-    Either one node holds everything, or one node holds the embedding, another one the head, and all
-    nodes together the layers. To check the plans of `Placing`, this does not use their code.
+    Either one node holds everything, or one node holds the embedding, another node the head, and
+    all nodes together the layers. The function checks the plans of `Placing` and shares no code
+    with `Placing`.
     """
     if any(sizes.everything <= memory for memory in memories):
         return True
@@ -163,7 +164,7 @@ class PlacementSwarm:
     # Starts, restarts and deaths of nodes.
 
     def _trouble(self) -> None:
-        """Kill one node, restart one node, or restart all nodes, among those that are up."""
+        """Kill one running node, restart one running node, or restart all running nodes."""
         up = [node for node in self.nodes if node.up]
         kind = self.luck.choice(("death", "restart", "all"))
         for node in up if kind == "all" else up and [self.luck.choice(up)]:

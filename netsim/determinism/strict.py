@@ -438,10 +438,10 @@ _GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
     """Make a run depend on nothing but the program and its seed, for the duration of the context.
 
-    If `shuffle` is given, it draws the order of tasks that could run at the same instant, which
-    finds programs that depend on this order; without it, such tasks run in order of age. If one
-    task runs for `patience` seconds of real time without a checkpoint, Stuck is raised in it; 0
-    means no limit. Yields the garbage collector, which the clock must call after every instant.
+    Tasks that could run at the same instant run in order of age or, if `shuffle` is given, in
+    random order, which finds programs that depend on the order. A task that runs for `patience`
+    seconds of real time without a checkpoint gets Stuck; a `patience` of 0 means no limit. Yields
+    the garbage collector, which the clock must call after every instant.
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 

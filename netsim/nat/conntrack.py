@@ -204,8 +204,10 @@ class LinuxNat(Router):
         self._overlay = settings.overlay
         self._overlay_s = settings.overlay_s
         self._hairpin = settings.hairpin == "external"
-        self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until when
-        self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until when
+        self._inner: dict[
+            int, tuple[Addr, float]
+        ] = {}  # by UDP port: (inner endpoint, end in seconds)
+        self._spoken: dict[tuple[str, int], float] = {}  # by (remote address, inner port): end in s
         self._sweep_size = 256
 
     def clear(self) -> None:
@@ -325,7 +327,7 @@ class LinuxNat(Router):
                 if self.tracker.find((proto, to, choice), now) is None:
                     return choice
             if attempts < 16:
-                return choice  # taken as well, although no free port was found
+                return choice  # Linux uses this port too, although it is not free
             attempts //= 2
 
     # New connections to the gateway's outer address.

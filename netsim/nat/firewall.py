@@ -30,7 +30,7 @@ class OpenFlows:
         self._timers = timers
         self._limit = limit
         self._flows: dict[Flow, FlowState] = {}
-        self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until when
+        self._open: dict[tuple[int, Addr, str], float] = {}  # by `_key`: end in seconds
         self._sweep_size = 64
         self._swept = -1.0
 

@@ -69,7 +69,7 @@ class HeldSyns:
         """Refuse a SYN whose time has come."""
         key = packet.src, packet.dst
         due = self._due.get(key)
-        # If the time has not come, a later SYN of the same pair is held.
+        # If `due` is later than now, another SYN between the same endpoints is held by now.
         if due is not None and due <= self._events.now:
             del self._due[key]
             self._refuse(packet)

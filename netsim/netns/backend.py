@@ -61,7 +61,7 @@ type filter hook output priority filter; policy drop;
 
 
 class KernelHost:
-    """One computer: its namespace, its address, and its daemon, if one has been started."""
+    """One computer: a network namespace with an address, in which a daemon can run."""
 
     def __init__(self, name: str, space: Namespace, address: str, folder: Path) -> None:
         self.name = name

@@ -28,9 +28,9 @@ Request = Mapping[str, Any]
 class SwitchCounts(TypedDict):
     """Counters of the switch.
 
-    `forwarded` is the number of packets sent. `late_ms` has quantiles of the time, in milliseconds,
-    by which the latest packets were sent too late. `dropped` has the number of dropped packets by
-    port and reason.
+    `forwarded` is the number of packets sent. `late_ms` maps a quantile ("0.5", "0.99") to the
+    lateness of the latest packets in milliseconds. `dropped` maps the name of a port, then the
+    reason, to the number of dropped packets.
     """
 
     forwarded: int

@@ -234,8 +234,8 @@ class Topology:
     def _targets(self, member: RunHost, given: Sequence[str] | None) -> list[str]:
         """Return the names of the hosts to which a measuring program sends.
 
-        They are the names in `given`. If it is None, it is the next host with the same program, if
-        there is another one.
+        If `given` is None, return the next host with the same program, or an empty list if no other
+        host has this program. Otherwise return the names in `given`.
         """
         if given is not None:
             return list(given)

@@ -74,8 +74,8 @@ class Waiters(Generic[T]):
         return self.task is not None
 
     def wait(self) -> Awaitable[T]:
-        """Return an awaitable that waits until the task is woken, and returns the value passed to
-        `give`.
+        """Return an awaitable that waits until `give` or `wake` is called. Its result is the value
+        passed to `give`.
 
         Raises BusyResourceError if another task already waits.
         """

@@ -62,7 +62,7 @@ class UdpSocket(SimSocket):
         self._error = 0  # errno of the pending error, or 0
         self._done_writing = False
         self._routes: dict[SocketName, Route] = {}
-        self._routes_of: object = None  # the host's routes from which these were computed
+        self._routes_of: object = None  # `Host.routes` from which `_routes` was computed
 
     # Names.
 

@@ -70,8 +70,9 @@ class Difference:
     before: list[Record]  # the last records that both traces have
     after_a: list[Record]
     after_b: list[Record]
-    # Packets from the network stack or a router have no task as their cause. For these: the last
-    # packet before, between the same two addresses in either direction, that a task has caused.
+    # Packets from the network stack or a router have no task as their cause. For such a record,
+    # `led_a` or `led_b` is the last earlier record between the same two addresses, in either
+    # direction, whose cause is a task.
     led_a: Record | None = None
     led_b: Record | None = None
 

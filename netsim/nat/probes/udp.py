@@ -149,8 +149,8 @@ async def timers(lab: Lab, servers: Servers) -> Found:
 
 
 async def hairpin(lab: Lab, servers: Servers) -> Found:
-    """Send from one inner host to the outer address of another, and report which source the other
-    sees (RFC 5780, section 4.5).
+    """Test hairpinning: send from one inner host to the outer endpoint of another inner host, and
+    report which source address the receiver sees (RFC 5780, section 4.5).
     """
     called, caller = await udp(lab, "a1", 43000), await udp(lab, "a2", 43001)
     outer = await servers.ask(called, (0, 0))

@@ -137,8 +137,8 @@ def draw(
 ) -> dict[str, list[str]]:
     """Draw the hosts of each group. Return the names of the hosts, by group.
 
-    `known` maps the other words that refer to several hosts (such as `all`) to these hosts. `kinds`
-    maps each host to the words that a group's `kind` can match: the kinds of its gateways, and its
+    `known` maps words such as `all`, which are not groups, to the names of hosts. `kinds` maps each
+    host to the words that a group's `kind` can match: the kinds of the host's gateways, and its
     class in the population. Raises BadScenario if too few hosts match a group.
     """
     found: dict[str, list[str]] = {}

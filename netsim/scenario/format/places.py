@@ -219,7 +219,7 @@ class Places:
     def nats(self, links: tuple[LinkTable, ...]) -> tuple[NatTable, ...]:
         """Parse every [[nat]].
 
-        A [[nat]] that is `behind` another must come after the other in the file.
+        The [[nat]] that a `behind` key names must come earlier in the file.
         """
         found: dict[str, NatTable] = {}
         for path, data in self.source.tables("nat"):

@@ -88,7 +88,7 @@ class Sender(Recovery):
         self.outbox = SendBuffer()
         self.round_trip = RoundTrip()
         self.out: list[TcpSegment] = []
-        self.error = 0  # errno that the program has not been told yet, or 0
+        self.error = 0  # errno that no call has raised yet, or 0
         self.orphan = False  # whether the program has closed the connection
         self.no_delay = False
         self.send_limit = 0  # bytes, from SO_SNDBUF; 0: automatic
