@@ -357,8 +357,8 @@ class Faults:
         return found
 
     def host(self, host: str | Host) -> Host:
-        """Return the whole host with this name. Raises SimError if there is none, or if it is a
-        light host.
+        """Return the host with this name. Raises SimError if there is none, or if it is a light
+        host, which has no wall clock.
         """
         found = self.computer(host)
         if not isinstance(found, Host):

@@ -344,8 +344,8 @@ class LinuxNat(Router):
                 self.refuse(packet, self.wan)
 
     def _led_in(self, packet: Packet) -> Addr | None:
-        """Return the inner endpoint of a new connection from outside, from a port forward or the
-        overlay. Return None if the rules admit it to no inner endpoint.
+        """Return the inner endpoint to which a port forward or the overlay sends a new connection
+        from outside, or None if neither admits the connection.
         """
         forward = self.forwards.get((packet.proto, packet.dst[1]))
         if forward is not None:

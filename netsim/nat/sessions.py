@@ -23,7 +23,7 @@ class Timers:
     stream_after: float = 0.0  # seconds since the flow's first packet
     tcp_syn: float = 240.0
     tcp_established: float = 7440.0
-    tcp_transitory: float = 240.0  # one side has sent FIN, or only one side has sent SYN
+    tcp_transitory: float = 240.0  # one side has sent FIN, or a SYN of either side is missing
     tcp_close: float = 10.0  # both sides have closed, or one has reset
 
     def __post_init__(self) -> None:

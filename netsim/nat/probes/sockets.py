@@ -55,7 +55,7 @@ class Lab(Protocol):
 
 
 class LabDatagrams:
-    """Bound UDP socket."""
+    """UDP socket on a host of the lab, bound to a port."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.sock = sock

@@ -177,7 +177,9 @@ class SourceDocument:
         return table(**values)
 
     def _knob(self, item: "Field[object]", path: Path, value: object) -> Any:
-        """Convert the value of one key, and check that its words are known."""
+        """Convert the value of one key with its reader. Refuse the value if the key allows only
+        certain words and the value has another word.
+        """
         found = self.value(path, value, item.metadata["read"])
         known = item.metadata["known"]
         if known is not None:

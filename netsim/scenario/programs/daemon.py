@@ -1,7 +1,6 @@
 """`daemon`: the unmodified shoal daemon, and its settings.
 
-The daemon is imported only when the first one is made, because a scenario that has no daemons does
-not need it.
+The code of the daemon is imported only when a scenario creates its first daemon.
 """
 
 from dataclasses import dataclass
