@@ -156,8 +156,8 @@ class World:
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
     ) -> LightHost:
-        """Add a light host (`light.py`). A world that has only light hosts needs no `run`: call
-        `advance` instead.
+        """Add a light host (`light.py`). If a world has only light hosts, call `advance` instead of
+        `run`.
         """
         self._check_new(name)
         light = LightHost(self.network, name, core)

@@ -223,9 +223,9 @@ def cities(lines: Iterable[str]) -> Matrix:
 
 
 def _degrees(item: str, most: int, line: int) -> float:
-    """Convert a text to a number of degrees from -`most` to `most`.
+    """Convert a text to a number of degrees.
 
-    Raises BadScenario if it is not.
+    Raises BadScenario if the text is not a number from -`most` to `most`.
     """
     try:
         value = float(item)

@@ -127,8 +127,8 @@ class TcpStack:
             self.knock(segment, key)
 
     def knock(self, segment: TcpSegment, key: Key) -> None:
-        """Handle a segment that belongs to no connection. Pass a SYN to its listener; reply to any
-        other segment, or if there is no listener, with a reset.
+        """Handle a segment that belongs to no connection. If it is a SYN and there is a listener,
+        pass it to the listener. Otherwise reply with a reset.
         """
         if segment.syn and not segment.ack and not segment.rst:
             listener = self._listener(key)
