@@ -65,8 +65,8 @@ SERVE_WAITING = 32  # pending chunk requests of one peer; more are refused as `b
 WATCHERS = 64  # peers that are notified of new chunks of one content
 WATCHES_OF_PEER = 64  # contents of which one peer is notified
 WATCH_FOR = 60.0  # seconds for which a peer is notified, after its last request for it
-GIVEN_FOR = 60.0  # seconds after sending a chunk, in which other peers should fetch others
-GIVEN_ROOTS = 16  # contents of which it is remembered which peer got which chunk
+GIVEN_FOR = 60.0  # seconds after sending a chunk in which other peers should request other chunks
+GIVEN_ROOTS = 16  # contents for which this node remembers which peer received which chunk
 
 # The exchange, as a client. Times in seconds.
 PEERS_AT_ONCE = 16  # peers that one fetch downloads from at once
@@ -123,8 +123,9 @@ SIZE_LIMIT = 2**60  # bytes of a blob or a model
 BLOCKS_LIMIT = 2**20  # blocks of a chain in a record
 BLOB_RUNS = 128  # most runs of chunks in a record
 SPEED_LIMIT = 1e9  # tokens/s
-SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}  # records of an author and key
-SLOTS_OTHER = 4  # the same for kinds that this version does not know
+# Most records of one author under one key, by kind, and for kinds that this version does not know.
+SLOTS = {"peer": 1, "shard": 4, "blob": 1, "kv": 16, "name": 4}
+SLOTS_OTHER = 4
 
 # Nodes in the key space.
 K = 20  # contacts of a bucket, and of an answer for one key
@@ -162,7 +163,7 @@ STORE_KEY = 64  # records under one key
 STORE_SLACK = 4.0  # accept records up to this many region radii away
 LIVES = 2  # times its ttl for which a record is stored at most, if no later one arrives
 GONE_LONGER = 2 * CLOCKS_APART  # seconds beyond its ttl for which a withdrawal is stored
-ENDS_TOGETHER = 10.0  # seconds; records are dropped in steps of it, but not served once expired
+ENDS_TOGETHER = 10.0  # seconds; expired records are never served, and removed in steps of this time
 EXPIRED_AT_ONCE = 256  # records dropped in one step, some 5 ms
 
 # Look-ups. Times in seconds.
@@ -173,8 +174,8 @@ LOOKUP_QUERIES = 160  # of one look-up
 LOOKUP_CONTACTS = 1_024  # candidates of one look-up
 ANSWER_CONTACTS = 64  # candidates accepted from one reply, so that one liar cannot fill the look-up
 WITNESSES = 8  # most nodes that must have returned records of a key before a look-up may stop early
-CREDIT = 2  # failed contacts that a referrer may have named if as many others have answered
-DOUBT_MOST = 4  # further failures, after which its contacts are skipped once `K` have replied
+CREDIT = 2  # failed contacts forgiven to a referrer: one for each that answered, but at most these
+DOUBT_MOST = 4  # unforgiven failures after which its contacts are skipped once `K` nodes replied
 LATE_S = (1.5, 4.0)  # for which a late reply is awaited if no candidate is left: least, most
 LATE_FACTOR = 2.0  # between these limits, this many times as long as the slowest reply took
 LINKED_BITS = 2  # by which a linked contact counts as nearer: a new link takes 4 round trips
@@ -182,9 +183,9 @@ SUBNET_ASKED = 2  # queries into one public network, after which other networks 
 # A region is known after SETTLED_ASKED replies, if SETTLED_QUIET in a row named no new node.
 SETTLED_ASKED = 9
 SETTLED_QUIET = 3
-SETTLED_MOST = 30  # replies that end it anyway: probably an attacker invents the nodes
+SETTLED_MOST = 30  # replies after which it counts as known anyway, as an attacker may invent nodes
 REGION_THIN = 0.5  # share of the expected nodes that replied, below which the look-up continues
-CLOSED_QUIET = 8  # replies in a row that name no other node of the region, which end it then
+CLOSED_QUIET = 8  # replies in a row without a new node of the region, after which it then ends
 
 # Publication.
 WALK_LOOKUPS = 10  # regions looked up at once
@@ -235,7 +236,7 @@ TTL = 7_200  # default ttl of own records: short, because the nodes that store t
 AGAIN = 0.5  # share of its ttl after which a record is announced again
 AGAIN_SPREAD = 0.1  # share of this time by which it may be earlier, to share a walk with others
 ENOUGH_KEPT = 0.5  # share of the chosen nodes that must acknowledge a record
-REPAIR_PAUSE = (2.0, 300.0)  # until a retry after too few did: first, most; doubles in between
+REPAIR_PAUSE = (2.0, 300.0)  # until a retry if too few nodes acknowledged: first, most; doubles
 RECORDS_PAUSE = 5.0  # between two writes of own records
 CONTACTS_PAUSE = 60.0  # between two writes of contacts
 JOIN_PAUSE = (1.0, 15.0)  # between two attempts to find a first peer: least, most

@@ -3,7 +3,7 @@
 ModelError                  a model, its folder or its chunks; `code` is a short fixed word
 ├── ChunkMissing            a chunk is not on this disk
 ├── ChunkCorrupt            bytes do not match the digest of their chunk
-├── DiskFull                the disk has too little space; the message says how much is needed
+├── NotEnoughDisk           the disk has too little space; the message says how much is needed
 │   └── QuotaFull           the owner's limit is reached
 └── FetchFailed             the peers did not provide the requested data
 DhtError                    look-up or publication; `code` is a short fixed word

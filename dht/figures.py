@@ -1,4 +1,4 @@
-"""Figures of a node's DHT for its owner. Times are in seconds, durations unless said otherwise."""
+"""Figures of a node's DHT, which `shoal dht` shows. All times are durations in seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BucketFigures:
-    """The contacts whose keys share this number of leading bits with this node's key."""
+    """Counts of one bucket: the contacts whose keys share `shared` leading bits with this node's.
+
+    `reachable` of the `contacts` have a public address, and `waiting` others may replace them.
+    """
 
     shared: int
     contacts: int
@@ -25,9 +28,11 @@ class StoredFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRecordFigures:
-    """An own record. `kept`: nodes that acknowledged the last announcement.
+    """A record that this node publishes, or its withdrawal if `gone`.
 
-    `announced_s` is the time since then, and `due_s` the time until the next; None for never.
+    `about` names its subject. `kept` is the number of nodes that acknowledged the last
+    announcement. `announced_s` is the time since the last announcement, and `due_s` the time until
+    the next one; None means never.
     """
 
     kind: str
@@ -41,7 +46,10 @@ class OwnRecordFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncementFigures:
-    """The last announcement: when it ended, how long it took, its keys and messages."""
+    """The last walk, which announced `keys` records with `messages` requests.
+
+    It took `took_s`, and ended `ended_s` ago.
+    """
 
     ended_s: float
     took_s: float
@@ -51,10 +59,12 @@ class AnnouncementFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DhtFigures:
-    """A node's part in the DHT. `size`: estimated number of DHT servers.
+    """A node's part in the DHT: its `mode`, the reason `why`, and its tables.
 
-    `servers`: contacts with a public address; `links`: those only for look-ups. `refused` counts
-    requests and records of other nodes by code, `disbelieved` their replies.
+    `size` is the estimated number of DHT servers. `servers` is the number of contacts with a public
+    address, and `links` the number of open links that only the DHT uses. `refused` counts the
+    refused requests and records of other nodes, and `disbelieved` their rejected replies, both by
+    error code.
     """
 
     mode: str

@@ -32,9 +32,9 @@ class Gathering:
         self._latest: dict[tuple[PeerId, str], FoundRecord] = {}
 
     def add(self, found: Iterable[FoundRecord]) -> None:
-        """Add records. Only the latest record of each author and slot is stored.
+        """Add records, and keep only the latest of each author and slot.
 
-        If two are equally late, the one that its author announced more recently is stored.
+        Of two copies of one record, the one that its author announced more recently is kept.
         """
         for each in found:
             slot = each.record.author, each.record.slot
@@ -52,12 +52,12 @@ class Gathering:
 
 
 def _rank(found: FoundRecord) -> tuple[int, float]:
-    """Return the sort key of the records in one slot: a later record first, then a fresher copy."""
+    """Return the rank of a record among those in one slot: a later record or fresher copy wins."""
     return found.record.made, -found.age
 
 
 def regions(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Group keys so that one look-up covers each group.
+    """Group keys so that one look-up covers each group. A group has at most `FIND_KEYS` keys.
 
     `radius` is the expected distance from a key to the farthest node that stores its records.
     """

@@ -63,10 +63,7 @@ class NameMeaning:
 
     @property
     def source(self) -> VoucherSource:
-        """The source that takes precedence among those of the vouchers.
-
-        The DHT if there are none.
-        """
+        """The voucher's source with the highest precedence, or the DHT if there are no vouchers."""
         return min((each.source for each in self.vouchers), default=VoucherSource.DHT)
 
 
@@ -168,9 +165,9 @@ class Names:
         return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])
 
     def _read(self, text: str) -> Asked:
-        """Parse a text.
+        """Parse the text of a user.
 
-        If it is a name given on this node, it is a name even if it looks like a hash.
+        A name given on this node is read as a name even if it looks like a hash.
         """
         text = naming.normal(text)
         return Asked(text, "") if text in self._here() else read(text)
@@ -184,7 +181,7 @@ class Names:
     async def _far(self, name: str, timeout: float) -> list[NameStatement]:
         """Find the statements about a name in the DHT, except this node's own.
 
-        Returns [] for no name.
+        Returns [] if `name` is "".
         """
         if not name:
             return []

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class Shares:
-    """Amount of the resource that each user has, by name.
+    """Amounts of the resource that the users have, indexed by the user's name.
 
     Users with an amount of 0 are not stored.
     """
@@ -42,9 +42,10 @@ class Shares:
             insort(self._order, (before + amount, name))
 
     def largest(self, newcomer: str, changes: Mapping[str, int]) -> str:
-        """Return the user that would have the largest amount after `changes` (name to amount).
+        """Return the user that would have the largest amount after `changes`.
 
-        If several have the same, the newcomer is returned. The newcomer therefore never takes
+        `changes` maps names to amounts to add. If several users have the largest amount, and the
+        newcomer is one of them, the newcomer is returned. The newcomer therefore never takes
         anything from a user that has no more than itself.
         """
         changed = [

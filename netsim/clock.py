@@ -51,8 +51,8 @@ class Events:
         heappush(self._heap, (when, self._serial, action, argument))
 
     def reach(self, when: float) -> bool:
-        """Advance to `when` if no event is scheduled up to then and no task can run. Return whether
-        the clock advanced.
+        """Set `now` to `when` if no event is due up to that time and no task can run. Return
+        whether the clock advanced.
 
         Use this as the last step of an event's action, in place of scheduling another event. The
         advance is counted as one event.
@@ -96,9 +96,9 @@ class SimClock(trio.abc.Clock):
     """Trio clock whose time is `events.now`. It calls `on_idle` if the simulation can make no
     progress any more.
 
-    This is so if every task waits without a deadline and no event is scheduled. Timers of light
-    hosts belong to no task and could run forever. The clock therefore also calls `on_idle` after a
-    week in which only such timers have run.
+    The simulation can make no progress if every task waits without a deadline and no event is
+    scheduled. Timers of light hosts belong to no task and could run forever. The clock therefore
+    also calls `on_idle` after a simulated week in which only such timers have run.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ EPOCH: Final = 1_900_000_000.0
 EVENTS_PER_TURN: Final = 10_000
 """Maximum number of events that run while no task can run, before trio checks for signals."""
 QUIET_S: Final = 7 * 86_400.0
-"""Maximum time in seconds that timers without tasks may run while every task waits without a
-deadline.
+"""Maximum simulated time in seconds without a runnable task or a deadline. After it, the run ends
+even if timers of light hosts still fire.
 """
 
 LOOPBACK_S: Final = 20e-6
@@ -23,8 +23,8 @@ EPHEMERAL: Final = (32768, 60999)
 LOOPBACK_MTU: Final = 65536
 DATAGRAM_BYTES: Final = 65507
 RECEIVE_BUFFER_BYTES: Final = 212992
-"""Receive buffer of a UDP socket (Linux's net.core.rmem_default). A datagram counts with
-`DATAGRAM_OVERHEAD_BYTES`.
+"""Receive buffer of a UDP socket in bytes (Linux's net.core.rmem_default). Each datagram uses its
+own size plus `DATAGRAM_OVERHEAD_BYTES`.
 """
 DATAGRAM_OVERHEAD_BYTES: Final = 512
 TURN: Final = 16
@@ -34,6 +34,6 @@ TURN: Final = 16
 LIGHT_PORT: Final = 4001
 """UDP port of a light host unless another one is given."""
 ADVANCE_TURNS: Final = 64
-"""Number of sections into which a run without tasks is divided. Garbage may be collected after
-each.
+"""Number of equal intervals into which `World.advance` divides its time. Python's garbage may be
+collected after each interval.
 """

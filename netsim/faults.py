@@ -37,8 +37,10 @@ Names = Iterable[str | Named]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Injection or end of a fault: the action, the names of the hosts, and the simulated time in
-    seconds.
+    """Entry of the timeline: one action, such as "partition" or "heal".
+
+    `time` is the simulated time in seconds, `what` the action, and `who` has the names of its
+    hosts or gateways.
     """
 
     time: float
@@ -49,7 +51,7 @@ class Deed:
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """Fault of packets from `origins` to `receivers`. Other packets are unaffected.
+    """Fault that affects only packets from the hosts `origins` to the hosts `receivers`.
 
     `loss` is the probability that a packet is lost; a partition has 1.0. `delay` is added to the
     delay of each packet, in seconds. Packets that arrive before the time `until` are delayed until
@@ -64,7 +66,7 @@ class Rule:
 
 
 class Faults:
-    """Injector of faults into one world, which also ends them."""
+    """Injects faults into one world, and ends them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -82,7 +84,7 @@ class Faults:
     # Packets.
 
     def partition(self, *groups: Names, oneway: bool = False) -> list[Rule]:
-        """Partition groups of hosts from each other. A host in no group can still talk to all.
+        """Partition groups of hosts from each other. Hosts in no group still reach every host.
 
         If `oneway` is True, only packets from the first group to the others are lost. Returns the
         rules, which `heal` can end. Raises SimError if there are fewer than two groups, or if they
@@ -114,7 +116,7 @@ class Faults:
         return self._add("delay", ones | others, f"{seconds:g} s", [rule])
 
     def block(self, origins: Names, receivers: Names, seconds: float) -> list[Rule]:
-        """Delay all packets from `origins` to `receivers` until `seconds` from now, when all
+        """Hold back all packets from `origins` to `receivers` for `seconds`. Then all of them
         arrive.
         """
         ones, others = _names(origins), _names(receivers)
@@ -122,7 +124,7 @@ class Faults:
         return self._add("block", ones | others, f"{seconds:g} s", [rule])
 
     def clog(self, hosts: Names, seconds: float) -> None:
-        """Delay all packets to and from these hosts until `seconds` from now, when all arrive."""
+        """Hold back all packets to and from these hosts for `seconds`. Then all of them arrive."""
         for name in sorted(_names(hosts)):
             self._clog((name, self.now + seconds, self._healed))
 
@@ -130,9 +132,9 @@ class Faults:
         """Clog a random subset of the hosts, one after the other, and unclog them in another order.
         Return the names of the chosen hosts.
 
-        Clogging takes the first half of `seconds`, and unclogging the second half. This is
-        FoundationDB's swizzle-clogging. It finds code that depends on the order in which hosts come
-        back.
+        Clogging takes the first half of `seconds`, and unclogging the second half. The method is
+        FoundationDB's swizzle-clogging, which finds code that depends on the order in which hosts
+        become reachable again.
         """
         names = sorted(_names(hosts))
         chosen = self._order.sample(names, self._order.randint(1, len(names)))
@@ -162,8 +164,9 @@ class Faults:
         return rules
 
     def _clog(self, item: tuple[str, float, int]) -> None:
-        """Clog the host `name` until the time `until`. Skip this if all faults have been ended
-        since it was planned.
+        """Clog a host, given (its name, end time in seconds, value of `_healed` at planning).
+
+        Do nothing if `heal` has ended all faults since the clog was planned.
         """
         name, until, healed = item
         if healed != self._healed:
@@ -173,7 +176,7 @@ class Faults:
         self._hook()
 
     def _hook(self) -> None:
-        """Inspect packets if a fault needs it, and stop inspecting them if none does."""
+        """Make the network call `_judge` for each packet while any fault of packets is active."""
         self.world.network.interfere = self._judge if self._rules or self._clogged else None
 
     def _judge(self, packet: Packet, receiver: str) -> float:
@@ -193,8 +196,8 @@ class Faults:
         return until - now + extra
 
     def _clog_of(self, name: str) -> float:
-        """Return the time until which a host is clogged; a time in the past means that it is
-        not.
+        """Return the time in seconds until which a host is clogged. If the host is not clogged,
+        the time is not after `now`.
         """
         until = self._clogged.get(name, 0.0)
         if until and until <= self.now:
@@ -354,8 +357,8 @@ class Faults:
         return found
 
     def host(self, host: str | Host) -> Host:
-        """Return the whole host with this name. Raises SimError if there is none, or if it is a
-        light host.
+        """Return the host with this name. Raises SimError if there is none, or if it is a light
+        host, which has no wall clock.
         """
         found = self.computer(host)
         if not isinstance(found, Host):

@@ -294,8 +294,8 @@ class Host:
             self._ended.set()
 
     async def as_its_own(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run a trio system task, and cancel it when the program ends, as if it were part of the
-        same process.
+        """Run `function` in the current trio system task, and cancel it when the host's program
+        ends.
         """
         with trio.CancelScope() as scope:
             self._system[scope] = None

@@ -15,8 +15,8 @@ _BEGINNING = b'{"seed": '
 
 
 class SeedLines:
-    """Results of one measurement in a file. A line has the seed, the parameters (`settings`) and
-    the figures.
+    """Results of one measurement in a JSONL file. Each line has a seed, the parameters of the
+    measurement (`settings`) and the figures measured with that seed.
 
     Lines with other settings belong to another measurement in the same file, and are ignored. An
     incomplete line at the end of the file, left by a crash, is removed.

@@ -68,8 +68,8 @@ class Dormitory:
         return _run.GLOBAL_RUN_CONTEXT.runner
 
     def _sleeper(self, task: Task, awake: Queue) -> Queue | list[Task]:
-        """Return the list to which a runnable task belongs: the list of its host if the host
-        sleeps, otherwise `awake`.
+        """Return the list of waiting tasks of a task's host if that host sleeps, otherwise
+        `awake`.
         """
         host = task.context.get(CURRENT)
         return self._kept.get(host, awake) if host is not None else awake

@@ -49,7 +49,7 @@ class World:
     ) -> None:
         self.seed = seed
         self.trace = trace
-        self.fuzz = False  # whether the seed draws the order of tasks runnable at the same instant
+        self.fuzz = False  # whether tasks that can run at the same instant run in random order
         self.patience = 30.0  # seconds of real time that a task may run without a checkpoint
         self.events = Events()
         self.streams = RandomStreams(seed)
@@ -63,7 +63,7 @@ class World:
         self.at_end: list[Callable[[], None]] = []  # called when `main` has returned
         self._nursery: trio.Nursery | None = None
         self._addresses = 0
-        self._redials = 1 << 21  # these addresses begin after 43.0.0.1 and 2600:20::
+        self._redials = 1 << 21  # replacement addresses begin after 43.0.0.1 and 2600:20::
         self._scope: trio.CancelScope | None = None
 
     # Building.
@@ -134,8 +134,8 @@ class World:
                 behind.route(each)
 
     def _check_new(self, name: str) -> None:
-        """Raise ValueError if a host or gateway has this name already. Names must be unique,
-        because faults and random streams identify hosts and gateways by name.
+        """Raise ValueError if a host or gateway has this name already. Faults and random streams
+        identify hosts and gateways by name, so that names must be unique.
         """
         for what, known in (
             ("host", self.hosts),
@@ -156,8 +156,8 @@ class World:
         site: int = 0,
         port: int = defaults.LIGHT_PORT,
     ) -> LightHost:
-        """Add a light host (`light.py`). A world that has only light hosts needs no `run`: call
-        `advance` instead.
+        """Add a light host (`light.py`). If a world has only light hosts, call `advance` instead of
+        `run`.
         """
         self._check_new(name)
         light = LightHost(self.network, name, core)
@@ -199,8 +199,8 @@ class World:
     def public_address(self, *, again: bool = False) -> str:
         """Return an unused public IPv4 address.
 
-        Set `again` if the owner had another address before. Such addresses have a separate range,
-        so that an additional host in the world does not change them.
+        Set `again` to True for the replacement of an earlier address. Replacements come from a
+        separate range, so that adding a host to the world does not change them.
         """
         number = self._next_address(again)
         return f"{11 + (number >> 16)}.{number >> 8 & 255}.{number & 255}.1"

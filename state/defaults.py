@@ -18,7 +18,7 @@ MAX_RATE = 1e24  # flop/s, byte/s
 
 # The exchange of member records.
 MEMBERS = 1024  # authors whose records are stored
-VOUCHED = 256  # records stored of one peer, of authors without a link here
+VOUCHED = 256  # records of authors without a link here that are stored because of one peer
 BATCH = 64  # records in one message
 BATCH_BYTES = 8 * 2**20  # in one message
 TAG_BYTES = 8  # of the hash of a peer id that stands for it in messages about records
@@ -60,7 +60,7 @@ MEMBERS_LOOK = 60.0  # seconds, at most, between two searches for members to dia
 # Liveness: docs/spec/liveness.md.
 CHECK_S = 1.0  # seconds in which a check must bring a proof
 STALL_S = 0.5  # seconds; a check that is later than this is void, because this node stalled
-RIVAL_S = 6.0  # seconds after which the link of a dead node would be closed as well
+RIVAL_S = 6.0  # seconds to wait for the checks of rivals: by then, a dead rival's link has ended
 FRESH_S = 4.0  # seconds for which a proof alone keeps a member live
 PROVE_AGAIN_S = (2.0, 10.0, 300.0)  # seconds between proofs with witnesses in 0, 1, more networks
 RECHECK_S = 1.0  # seconds after a proof in which no rumour causes another check
@@ -80,7 +80,7 @@ CHECKS_AT_ONCE = 64
 CHECK_ROUNDS = (4.0, 1.0)  # rounds of checks that begin together: at once, and per second
 UNSEEN_S = 25.0  # seconds before the first check of a new member without a witness, as reports of
 # new links come up to 20 s apart
-ALONE = 24  # live members without any witness
+ALONE = 24  # live members without a witness: at this number, no further such member is checked
 ALARMS = (64.0, 2.0)  # checks that one witness may cause: at once, and per second
 TESTIMONIES = 512  # members that one witness may report on
 ASKED = 3  # peers asked at once for one proof
@@ -207,12 +207,12 @@ NEWS_PATIENT = ("member", "models")
 NEWS_WAITING = 4_096  # feeds with pending news, at most
 NEIGHBOURS = 8  # peers that get news; a node gets news from about as many itself
 NEIGHBOURS_FEW = 2  # peers that get gathered news of NEWS_PATIENT kinds; other peers compare
-NEIGHBOURS_MOST = 20  # peers for news of many feeds: of 8, one node in 25 hears 3 or fewer
+NEIGHBOURS_MOST = 20  # peers that get news of many feeds: with 8, some nodes get it from few peers
 NEWS_MANY = 8  # feeds from which on news counts as many
 NEIGHBOUR_TURN = 60.0  # seconds until one neighbour is replaced
 COVER = 4  # peers that get news of a feed, at least, if that many linked peers store it
 REGAINED = 2  # peers compared with at once because this node stores more feeds
-OWN_AGAIN = 60.0  # seconds until a peer is asked again for this node's feeds not compared
+OWN_AGAIN = 60.0  # seconds between two requests to a peer for heads that comparisons leave out
 RECHECKED = 2  # peers compared with at once because of new authors
 RECHECK = 0.5  # seconds, at least, between two comparisons because of new authors
 RECHECKS = (3.0, 1 / 15)  # such comparisons at once, and per second: many may join together

@@ -18,8 +18,8 @@ from .replication.vouches import VOUCHES, write_vouches
 class Vouching:
     """Task that chooses the peers that this node vouches for.
 
-    The fact changes rarely, because each change is sent to all nodes. `publish` sets it. It raises
-    FeedFull if the feed cannot take the fact.
+    The fact changes rarely, because each change is sent to all nodes. `publish` sets the fact, and
+    raises FeedFull if the feed cannot take it.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Blobs on this node: import from files, export to files, and the trees that describe them.
 
-An empty file `blobs/<root>` (the marker) says that the tree of this blob is on the disk. The nodes
-of the tree and the chunks are in the chunk store. They are written in the order chunks, nodes,
-marker. A marker therefore always has a tree.
+The tree of a blob (`tree.py`) lists the digests of its chunks. Chunks and tree nodes are in the
+chunk store. An empty file `blobs/<root>`, the marker, says that the whole tree is on the disk. It
+is written last, after the chunks and the nodes.
 """
 
 from collections import OrderedDict
@@ -47,8 +47,8 @@ class Blobs:
     async def add(self, path: Path, progress: Progress | None = None) -> Tree:
         """Import a file as a blob, and return its tree.
 
-        Raises DiskFull if the file does not fit on the disk, and ModelError: `no-file` if it does
-        not exist, `unreadable`, `too-large`, or `changed` if it shrinks during the import.
+        Raises NotEnoughDisk if the file does not fit on the disk, and ModelError: `no-file` if it
+        does not exist, `unreadable`, `too-large`, or `changed` if it shrinks during the import.
         """
         files, store = self._host.files, self._store
         size = await self._host.offload(files.size, path)
@@ -88,7 +88,7 @@ class Blobs:
     async def keep(self, found: Tree, nodes: dict[str, bytes]) -> None:
         """Store a tree that was received from a peer and verified. `nodes` maps digests to bytes.
 
-        Raises DiskFull if the disk is full, and ModelError if a file cannot be written.
+        Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
         await self._host.offload(self._keep, found, nodes, self._host.now())
         await self._know(found)
@@ -101,9 +101,9 @@ class Blobs:
         write(self._host.files, self._folder / found.root, b"")
 
     async def _know(self, found: Tree) -> None:
-        """Cache a tree and its content.
+        """Register a blob whose tree is on the disk, and cache the tree and its content.
 
-        Evicts the least recently used of more than `TREES_KEPT`.
+        The cache has at most `TREES_KEPT` trees, and evicts the least recently used one.
         """
         # Listing the sizes of millions of chunks takes about a second, hence the offload.
         sizes = await self._host.offload(found.sizes)
@@ -113,9 +113,10 @@ class Blobs:
             self._trees.popitem(last=False)
 
     async def mend(self, root: str) -> None:
-        """Rewrite missing tree nodes of a blob. The digests of all its chunks must be cached.
+        """Rewrite the missing tree nodes of a blob from the tree in the cache.
 
-        Raises DiskFull if the disk is full, and the errors of `tree` if the tree is not cached.
+        Raises NotEnoughDisk if the disk is full, and the errors of `tree` if the tree is not
+        cached.
         """
         found = await self.tree(root)
         nodes = (await self._host.offload(tree.build, found.size, found.leaves))[1]
@@ -180,7 +181,7 @@ class Blobs:
 
 
 def write_pieces(host: Host, path: Path, pieces: Iterator[bytes]) -> None:
-    """Write pieces to the file that a user named, with `Files.write_pieces`. Blocking.
+    """Write `pieces` in order to the file `path`, which a user named. Blocking.
 
     Raises ModelError `unwritable` if the operating system refuses the write.
     """

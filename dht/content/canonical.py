@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 def _no_constant(text: str) -> NoReturn:
-    """Reject a constant that Python's `json` accepts beyond the standard: NaN or an infinity."""
+    """Raise ValueError for NaN or an infinity, which Python's `json` accepts but JSON does not."""
     raise ValueError(f"`{text}` is not valid JSON")
 
 

@@ -45,9 +45,9 @@ class ChunkStore:
         self._folder = folder
         self._reserve = reserve
         self.limit: int | None = None
-        """Most bytes of all chunks together, as set by the owner. None means no limit."""
+        """Limit that the owner has set on the bytes of all chunks. None means no limit."""
         self.used_bytes = 0
-        """Bytes of all chunks. Counted by `open`, 0 before."""
+        """Bytes of all chunks, stored or staged. It is 0 until `open` has counted them."""
         self.damaged: set[str] = set()
         """Chunks that were found damaged and removed, including those fetched again since then."""
         self._staged: dict[str, Path] = {}  # digest -> temporary file, until `settle`
@@ -81,7 +81,7 @@ class ChunkStore:
     def _make_folder_of(self, path: Path) -> None:
         """Create the folder of a chunk's file if it does not exist.
 
-        Raises DiskFull or ModelError.
+        Raises NotEnoughDisk or ModelError.
         """
         folder = path.parent
         if folder in self._folders:
@@ -126,7 +126,8 @@ class ChunkStore:
     def put(self, digest: str, data: bytes | memoryview) -> bool:
         """Store a chunk durably. Return False if it was already stored.
 
-        Raises ChunkCorrupt if the bytes do not match the digest, and DiskFull if they do not fit.
+        Raises ChunkCorrupt if the bytes do not match the digest, and NotEnoughDisk if they do not
+        fit.
         """
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
@@ -135,7 +136,7 @@ class ChunkStore:
     def add(self, data: bytes | memoryview) -> str:
         """Store bytes that come from this node durably, and return their digest.
 
-        Raises DiskFull if the bytes do not fit.
+        Raises NotEnoughDisk if the bytes do not fit.
         """
         digest = hashlib.sha256(data).hexdigest()
         self._write(digest, data)
@@ -144,8 +145,8 @@ class ChunkStore:
     def add_staged(self, data: bytes | memoryview, now: float) -> str:
         """Stage bytes that come from this node, and return their digest.
 
-        `settle` makes them durable. `now` is the host's time in seconds. Raises DiskFull if the
-        bytes do not fit.
+        `settle` makes them durable. `now` is the host's time in seconds. Raises NotEnoughDisk if
+        the bytes do not fit.
         """
         digest = hashlib.sha256(data).hexdigest()
         self._stage(digest, data, now)
@@ -155,7 +156,7 @@ class ChunkStore:
         """Stage a chunk, which `settle` makes durable. Return False if it was stored or staged.
 
         `now` is the host's time in seconds. Raises ChunkCorrupt if the bytes do not match the
-        digest, and DiskFull if they do not fit.
+        digest, and NotEnoughDisk if they do not fit.
         """
         if len(data) > CHUNK or hashlib.sha256(data).hexdigest() != digest:
             raise ChunkCorrupt(digest, "as received")
@@ -190,7 +191,7 @@ class ChunkStore:
     def settle(self) -> None:
         """Make all staged chunks durable, and rename their files to the final names.
 
-        Raises DiskFull if the disk is full, and ModelError if a file cannot be written.
+        Raises NotEnoughDisk if the disk is full, and ModelError if a file cannot be written.
         """
         batch = dict(self._staged)
         try:
@@ -312,8 +313,8 @@ class ChunkStore:
     def require_space(self, needed: int) -> None:
         """Check that `needed` more bytes can be stored.
 
-        Raises QuotaFull if they would exceed the owner's limit, and DiskFull if the disk does not
-        have that much free space beside the reserve.
+        Raises QuotaFull if they would exceed the owner's limit, and NotEnoughDisk if the disk does
+        not have that much free space beside the reserve.
         """
         if self.limit is not None and self.used_bytes + needed > self.limit:
             raise QuotaFull(self.limit, needed, self.used_bytes)
@@ -324,7 +325,7 @@ class ChunkStore:
     def free(self) -> int:
         """Return the number of free bytes of the disk.
 
-        Raises ModelError `unwritable` if it is unknown.
+        Raises ModelError `unwritable` if the operating system does not report it.
         """
         try:
             return self._files.free_space(self._folder)
@@ -341,9 +342,9 @@ class ChunkStore:
 
 
 def write(files: Files, path: Path, data: bytes | memoryview) -> None:
-    """Write a file of the library with `Files.write`.
+    """Write a file of the library, whole or not at all. Blocking.
 
-    Raises DiskFull, or ModelError `unwritable`.
+    Raises NotEnoughDisk if the disk is full, and ModelError `unwritable` if the write is refused.
     """
     try:
         files.write(path, data)

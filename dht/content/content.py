@@ -12,7 +12,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Content:
-    """The chunks of a root in order and without duplicates, each with its size in bytes."""
+    """Description of a content. `chunks` maps each chunk's digest to its size in bytes.
+
+    The chunks are in order and without duplicates.
+    """
 
     root: str
     kind: Literal["model", "blob"]

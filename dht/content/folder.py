@@ -64,8 +64,9 @@ _LAYER_TENSORS = frozenset(
 class Scan:
     """A checked folder that is ready to be cut into chunks.
 
-    `texts` maps the keys of `_FILES` to bytes, and `weights` maps tensor names to places in files.
-    `tied` means that config.json declares the embedding and the head to be the same tensor.
+    `texts` maps a manifest's key for a file, such as `tokenizer`, to the file's bytes. `weights`
+    maps a tensor's name to the slice of a file that has its bytes. `tied` means that config.json
+    declares the embedding and the head to be the same tensor.
     """
 
     config: dict[str, object]
@@ -90,8 +91,8 @@ async def import_folder(
     """Check a folder, store its chunks, and return its manifest. The manifest is not stored.
 
     At most `IMPORT_BATCH` bytes of weights are in memory at a time. If an import was interrupted,
-    the next one writes only the chunks that are missing. Raises DiskFull if the model does not fit,
-    and ModelError if the folder is invalid (the codes are in docs/spec/model.md).
+    the next one writes only the chunks that are missing. Raises NotEnoughDisk if the model does not
+    fit, and ModelError if the folder is invalid (the codes are in docs/spec/model.md).
     """
     scan = await host.offload(scan_folder, host.files, folder, check_config)
     await host.offload(_require_space, store, scan.size)
@@ -109,7 +110,7 @@ async def import_folder(
 
 
 def _require_space(store: ChunkStore, size: int) -> None:
-    """Check that `size` bytes of weights can be stored. Raises DiskFull or QuotaFull if not."""
+    """Check that `size` bytes of weights can be stored. Raises NotEnoughDisk if they cannot."""
     try:
         store.require_space(size)
     except NotEnoughDisk:
@@ -118,7 +119,7 @@ def _require_space(store: ChunkStore, size: int) -> None:
 
 
 def _batches(weights: Mapping[str, Slice]) -> Iterator[tuple[str, int, int]]:
-    """Yield the pieces of weights to read as (tensor, offset in bytes, bytes), sorted by tensor."""
+    """Yield the pieces of weights to read as (tensor, offset, size in bytes), sorted by tensor."""
     for name in sorted(weights):
         for offset in range(0, weights[name].size, IMPORT_BATCH):
             yield name, offset, min(IMPORT_BATCH, weights[name].size - offset)
@@ -238,7 +239,11 @@ def _config(files: Files, folder: Path, names: set[str]) -> dict[str, object]:
 
 
 def _read(files: Files, path: Path, limit: int) -> bytes:
-    """Read a file of at most `limit` bytes. Pipes and devices (size 0) are refused unopened."""
+    """Read a file of at most `limit` bytes.
+
+    Raises ModelError if the file is empty, too large or unreadable, or a link out of the folder.
+    Pipes and devices have size 0, and are therefore refused before they are opened.
+    """
     try:
         _check_link(files, path)
         if not files.size(path):
@@ -370,7 +375,7 @@ def _template_text(folder: Path, data: bytes) -> bytes:
 
 
 def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
-    """Return the place of each tensor's bytes. Raises ModelError if the files are incomplete."""
+    """Return the file slice of each tensor, by name. Raises ModelError if a tensor is missing."""
     if "model.safetensors" in names:
         return read_header(files, folder / "model.safetensors")
     if "model.safetensors.index.json" not in names:

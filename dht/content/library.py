@@ -156,7 +156,7 @@ class Library:
     async def forget(self, root: str) -> None:
         """Remove a root and its names. The caller removes the chunks.
 
-        Raises DiskFull or ModelError if a file cannot be written.
+        Raises NotEnoughDisk or ModelError if a file cannot be written.
         """
         names = {name: known for name, known in self._names.items() if known != root}
         if names != self._names:
@@ -196,9 +196,10 @@ class Library:
             self.store.remove(digest)
 
     def resolve(self, text: str, others: Iterable[tuple[str, str]] = ()) -> str:
-        """Return the root that a text means: a name, the beginning of a root, or `NAME@beginning`.
+        """Return the root that `text` refers to.
 
-        `others` are (name, root) pairs from elsewhere. Names given on this node take precedence.
+        The text is a name, the first digits of a root, or `NAME@DIGITS`. `others` are further
+        (name, root) pairs, over which the names given on this node take precedence.
         Raises ModelError: `unknown-model` if nothing matches, `ambiguous-model` if several roots
         match.
         """
@@ -214,7 +215,7 @@ class Library:
         """Import a Hugging Face folder as a model; return its name and manifest.
 
         If `name` is None, the name is derived from the folder. Raises ModelError if the folder or
-        the name is invalid, and DiskFull if the model does not fit.
+        the name is invalid, and NotEnoughDisk if the model does not fit.
         """
         name = slug(folder) if name is None else naming.normal(name)
         check_new_name(name)
@@ -231,10 +232,10 @@ class Library:
         return name, manifest
 
     async def restore(self, folder: Path, root: str) -> bool:
-        """Import a folder again to rewrite missing chunks of a model.
+        """Import a folder again, which rewrites missing chunks of the model `root`.
 
-        Return whether it has that model. Raises ModelError if the folder is invalid, and DiskFull
-        if the disk is full.
+        Returns whether the folder contains that model. Raises ModelError if the folder is invalid,
+        and NotEnoughDisk if the disk is full.
         """
         manifest = await import_folder(
             self._host, self.store, folder, check_config=self._check_config
@@ -331,11 +332,9 @@ class Library:
         return await self._host.offload(self._host.files.size, path) or 0
 
     async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
-        """Return a piece of a manifest, and the manifest's total size in bytes.
+        """Return up to `size` bytes of a manifest from `offset`, and the manifest's total size.
 
-        The piece has up to `size` bytes from `offset`.
-
-        The piece is not verified. Raises ModelError `unreadable` if the file cannot be read.
+        The bytes are not verified. Raises ModelError `unreadable` if the file cannot be read.
         """
         return await self._host.offload(self._read_piece, root, offset, size)
 
@@ -363,7 +362,7 @@ class Library:
     async def holdings(self, root: str) -> Holdings:
         """Return which parts of a model are on this disk.
 
-        Raises ModelError if its manifest is not.
+        Raises ModelError if the model's manifest is not on this disk.
         """
         manifest = await self.manifest(root)
         return await self._host.offload(self._holdings, manifest)
@@ -458,10 +457,10 @@ def slug(folder: Path) -> str:
 
 
 def resolve(text: str, known: Iterable[tuple[str, str]]) -> str:
-    """Return the only root that `text` means among (name, root) pairs.
+    """Return the only root among the (name, root) pairs `known` that `text` refers to.
 
-    Raises ModelError: `unknown-model`, `ambiguous-model`. For the forms of `text`, see
-    `Library.resolve`.
+    The forms of `text` are those of `Library.resolve`. Raises ModelError: `unknown-model` if no
+    root matches, `ambiguous-model` if several do.
     """
     pairs = set(known)
     name, at, prefix = text.rpartition("@")
@@ -490,10 +489,10 @@ def unknown(
     *,
     hint: str = "`shoal model list` shows the known models",
 ) -> ModelError:
-    """Return the error for a model that is not known.
+    """Return the error `unknown-model` for the text of a user.
 
-    `names` are the known names, of which the most similar one is suggested. `where` says in which
-    places this node has looked.
+    The message suggests the one of `names` that is most similar to the text. `where` follows "is
+    known" in the message, and says where this node has looked.
     """
     near = difflib.get_close_matches(text[:64], sorted(names)[:10_000], n=1, cutoff=0.5)
     meant = f", did you mean `{naming.shown(near[0])}`?" if near else ""

@@ -155,8 +155,8 @@ class _Tensor(Message, frozen=True):
 class _Manifest(Message, frozen=True):
     """An encoded manifest. The keys of its canonical bytes are in the order of these fields.
 
-    An unknown field is refused because the bytes are then not canonical. An error of the decoder
-    would quote the field's name, which may have megabytes.
+    The decoder accepts unknown fields, because its error would quote a name that may have
+    megabytes. `Manifest.decode` then refuses them, because the bytes are not canonical.
     """
 
     config: Annotated[bytes, Meta(max_length=CONFIG_LIMIT)]  # JSON
@@ -295,9 +295,10 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
-        """Decode a manifest from any source. Raises no other error than ModelError.
+        """Decode a manifest from any source, even a hostile one.
 
-        The bytes must be canonical.
+        Raises only ModelError: `too-large`, or another code if the manifest is invalid or its bytes
+        are not canonical.
         """
         if len(data) > MANIFEST_LIMIT:
             raise ModelError("too-large", f"the manifest has more than {MANIFEST_LIMIT} bytes")
@@ -407,8 +408,8 @@ def _join(chunks: Iterable[str]) -> bytes:
 def _split(data: memoryview, what: str, size: int) -> tuple[str, ...]:
     """Decode a list of 32-byte digests of an object with `size` bytes.
 
-    Raises ModelError if the length of the list does not fit `size`. This is checked first, because
-    decoding an endless list would take ten times its bytes in memory.
+    Raises ModelError if the length of the list does not fit `size`. The length is checked before
+    anything is decoded, because the decoded list takes ten times as much memory.
     """
     if len(data) % 32:
         raise _bad("a chunk list must consist of 32-byte digests")

@@ -72,11 +72,10 @@ def order_of_eviction(stored: Iterable[StoredRoot], needed: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LibraryLimit:
-    """Bytes that the library may use. A `limit` of None means that only the disk limits it.
+    """Limit on the bytes of the library. A `limit` of None means that only the disk limits it.
 
-    At least `kept` bytes of the disk stay free. A `firm` allowance was set by the owner. Any other
-    is a default: it limits what the node fetches by itself, and content that the owner requests by
-    name may exceed it.
+    At least `kept` bytes of the disk stay free. A `firm` limit was set by the owner. Any other
+    limit is a default, which content that the owner requests by name may exceed.
     """
 
     limit: int | None
@@ -85,10 +84,10 @@ class LibraryLimit:
 
 
 def allowance_of(free: int, used: int, least: int) -> LibraryLimit:
-    """Return the default allowance for a disk with `free` bytes of which the library has `used`.
+    """Return the default limit from the disk's `free` bytes and the library's `used` bytes.
 
-    `used` is added to `free`, so the allowance does not shrink while the library grows. The limit
-    is a share of the sum, but at least `least` bytes.
+    The limit is a share of their sum, which does not change while the library grows. It is at least
+    `least` bytes.
     """
     there = free + used
     kept = max(int(DISK_KEPT[0] * there), DISK_KEPT[1])
@@ -97,10 +96,11 @@ def allowance_of(free: int, used: int, least: int) -> LibraryLimit:
 
 
 class Quota:
-    """Eviction of content that keeps `library` within an `allowance`.
+    """Quota of `library`: evicts content, so that the library stays within its `allowance`.
 
-    `claims` and `proof` find proven replicas. `in_use` returns the roots that must not be evicted
-    now. `withdraw(root)` is called for each root that is evicted.
+    `claims` returns the peers that claim to have a content, and `proof` challenges them. `in_use`
+    returns the roots that must not be evicted now. `withdraw(root)` is called for each root that is
+    evicted.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Quota:
         self.allow(allowance)
 
     def allow(self, allowance: LibraryLimit) -> None:
-        """Set another allowance. Nothing is evicted before the next call that needs space."""
+        """Replace the allowance. Nothing is evicted until a later call needs space."""
         self.allowance = allowance
         self._library.store.limit = allowance.limit if allowance.firm else None
 
@@ -165,9 +165,7 @@ class Quota:
         return min(allowed.limit, max(0, store.used_bytes + free - allowed.kept))
 
     async def pass_through(self, root: str, needed: int) -> None:
-        """Free space for a model that is fetched only to build prompts.
-
-        The model needs `needed` more bytes.
+        """Free `needed` bytes for a model of which only the files that build prompts are fetched.
 
         Call this after fetching the model's manifest. All models of this kind together may have
         `FILES_MOST` bytes, and the least recently used ones are evicted. Raises QuotaFull if the
@@ -215,8 +213,8 @@ class Quota:
     async def _evict_enough(self, lacking: int, needed: int, limit: int) -> list[str]:
         """Evict content to free `lacking` bytes, and return the evicted roots.
 
-        `needed` and `limit` are for the message of QuotaFull, which is raised if all candidates
-        together are smaller than `lacking`.
+        Raises QuotaFull if all candidates together have fewer than `lacking` bytes. `needed` and
+        `limit` are only for the message of that error.
         """
         candidates = await self._candidates()
         if sum(item.size for item in candidates) < lacking:
@@ -242,10 +240,10 @@ class Quota:
         return found
 
     async def _proven(self, candidates: Iterable[StoredRoot], lacking: int) -> list[StoredRoot]:
-        """Return the candidates with the number of their proven replicas.
+        """Challenge the peers that claim replicas, and set `replicas` of the returned candidates.
 
-        Challenges the peers that claim replicas, for the least recently used candidate first. Stops
-        once candidates of `lacking` bytes have enough proven replicas, or after `PROOFS_S` seconds.
+        The least recently used candidate is the first. Stops once candidates of `lacking` bytes
+        have enough proven replicas, or after `PROOFS_S` seconds.
         """
         found = {item.root: item for item in candidates}
         with trio.move_on_after(PROOFS_S):

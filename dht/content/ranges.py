@@ -36,7 +36,7 @@ def read_ranges(payload: Bytes, order: Sequence[str], most: int | None = None) -
     `order` lists the digests of the content. Returns None if the ranges are malformed, or if they
     contain more than `most` chunks.
     """
-    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # one byte more makes a longer payload invalid
+    data = bytes(payload[: 8 * HAVE_RANGES + 1])  # a payload beyond the limit has an odd length
     if len(data) % 8:
         return None
     words = struct.unpack(f">{len(data) // 4}I", data)

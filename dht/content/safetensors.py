@@ -63,7 +63,7 @@ class Slice:
 
 
 def read_header(files: Files, path: Path) -> dict[str, Slice]:
-    """Return the places of the tensors of one file, by name. Blocking.
+    """Read a file's header, and return the slice of each tensor by name. Blocking.
 
     Raises ModelError: `missing-file`, `truncated`, `bad-header`, `unsupported-dtype`, `unreadable`.
     """
@@ -85,7 +85,7 @@ def read_header(files: Files, path: Path) -> dict[str, Slice]:
 
 
 def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
-    """Parse and check the JSON of a header, and return the places of the tensors by name.
+    """Parse and check the JSON of a header, and return the slice of each tensor by name.
 
     `file_size` is in bytes. Raises ModelError as `read_header` does.
     """
@@ -107,7 +107,7 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
 
 
 def _slice(name: str, value: object, path: Path, start: int) -> Slice:
-    """Check the entry of a tensor, and return the place of its bytes.
+    """Check a tensor's entry in the header, and return the slice of the file with its bytes.
 
     The data of the file begins at byte `start`. Raises ModelError `bad-header` if the entry is
     malformed or does not match its shape.

@@ -23,7 +23,7 @@ _NOTE_LIMIT = 4096  # bytes of scrub.json
 Repair = Callable[[str, list[str]], Awaitable[object]]
 """Fetches chunks of a root again. Raises ModelError if no peer sends them."""
 Tell = Callable[[int, int], None]
-"""Called with the number of damaged chunks that were fetched again, and that no peer had."""
+"""Called with two counts of damaged chunks: those fetched again, and those that no peer had."""
 
 
 class Scrub:

@@ -39,9 +39,10 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Whole tree: the digests of a blob's chunks (`leaves`), and of the nodes below the top node.
+    """Whole tree of a blob of `size` bytes.
 
-    Both are in order. `size` is the blob's size in bytes.
+    `leaves` are the digests of the blob's chunks in order. `nodes` are the digests of the nodes
+    below the top node, and are empty if the top node lists the chunks.
     """
 
     root: str

@@ -44,7 +44,7 @@ class RootUses:
                 self.asked = self._listed(found.get("asked"))
 
     def _listed(self, found: object) -> set[str]:
-        """Return the fetched roots in a list of usage.json."""
+        """Return those roots in a list of usage.json that are in `fetched`; drop anything else."""
         listed = found if isinstance(found, list) else []
         return self.fetched.keys() & set(filter(is_digest, listed))
 
@@ -55,21 +55,21 @@ class RootUses:
             self._changed = True
 
     async def note_fetched(self, root: str) -> None:
-        """Record that a root was fetched, and save the file. Raises DiskFull or ModelError."""
+        """Record that a root was fetched, and save the file. Raises NotEnoughDisk or ModelError."""
         self.fetched[root] = self._host.wall()
         await self._save()
 
     async def note_passing(self, root: str) -> None:
-        """Record that only the files for prompts of a model are needed, and save the file.
+        """Record that only those files of a model that build prompts are needed; save usage.json.
 
-        Raises DiskFull or ModelError if the file cannot be written.
+        Raises NotEnoughDisk or ModelError if the file cannot be written.
         """
         if root in self.fetched and root not in self.passing:
             self.passing.add(root)
             await self._save()
 
     def note_kept(self, root: str) -> None:
-        """Record that a model is needed whole, and not only its files for prompts."""
+        """Record that a model is needed whole, and not only the files that build prompts."""
         if root in self.passing:
             self.passing.remove(root)
             self._changed = True
@@ -83,7 +83,7 @@ class RootUses:
     async def note_added(self, root: str) -> None:
         """Record that the owner added a root, or that a root was removed, and save the file.
 
-        The root no longer counts as fetched. Raises DiskFull or ModelError.
+        The root no longer counts as fetched. Raises NotEnoughDisk or ModelError.
         """
         self.passing.discard(root)
         self.asked.discard(root)

@@ -1,5 +1,5 @@
 """Exchange of content between peers: serves what this node has, and fetches what it lacks.
 
-Content is fetched from several providers at once. Public: `Exchange`, `FetchReport`, `Swarm`.
+Content is fetched from several providers at once. Public: `ChunkExchange`, `FetchReport`, `Swarm`.
 Imports `content/` and `records/`.
 """

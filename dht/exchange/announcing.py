@@ -12,7 +12,7 @@ from .parts import ExchangeParts
 
 
 class Announcer:
-    """Announcements of how much of one content this node has."""
+    """Announcer of one content: tells the swarm which of its chunks this node has."""
 
     def __init__(self, parts: ExchangeParts, content: Content) -> None:
         self._host = parts.host

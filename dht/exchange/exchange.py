@@ -41,7 +41,7 @@ dropped."""
 
 
 def _unreported(peer: PeerId, digest: str) -> None:
-    """Ignore a peer that sent wrong bytes: the default `on_liar`."""
+    """Do nothing about a peer that sent wrong bytes. This is the default `on_liar`."""
 
 
 class ChunkExchange:
@@ -62,7 +62,7 @@ class ChunkExchange:
         swarm: Swarm | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """Register the handlers."""
+        """Register the handlers of requests and link events at `endpoint`."""
         self._host = host
         self._library = library
         self._parts = ExchangeParts(
@@ -117,7 +117,7 @@ class ChunkExchange:
             obtaining.quiet(link.peer)
 
     def _link_back(self, link: Caller) -> None:
-        """Request chunks again from a peer whose link was silent."""
+        """Resume requests for chunks to a peer whose link was silent."""
         for fetch in self._running():
             fetch.back(link.peer)
 
@@ -151,13 +151,13 @@ class ChunkExchange:
     async def fetch_tree(
         self, root: str, peers: Peers, *, patience: float = PATIENCE, most: int | None = None
     ) -> Tree:
-        """Return the tree of the blob `root` from disk.
+        """Return the tree of the blob `root`, from disk or else from `peers`.
 
-        If it is not there, fetch and store it first. Retries for `patience` seconds. Raises
-        FetchFailed `no-source` if no peer sent the tree, and ModelError: `bad-digest` if `root` is
-        not a digest, `bad-blob` if the tree is invalid, `too-large` if the blob has more than
-        `most` bytes. None means no limit. The limit matters, because the tree of a 2 TB blob takes
-        64 MiB on disk and four times that in memory.
+        A fetched tree is stored. Retries for `patience` seconds. `most` limits the bytes of the
+        blob, because the tree of a 2 TB blob takes 64 MiB on disk and four times that in memory;
+        None means no limit. Raises FetchFailed `no-source` if no peer sent the tree, and
+        ModelError: `bad-digest` if `root` is not a digest, `bad-blob` if the tree is invalid,
+        `too-large` if the blob exceeds `most`.
         """
         _check_root(root)
         if root in self._library.blobs.roots():
@@ -244,7 +244,7 @@ class ChunkExchange:
         fails instead. `asked` means that the owner requested this content by name, so it may exceed
         a default quota.
 
-        Raises DiskFull if the chunks do not fit (those that were stored stay), FetchFailed
+        Raises NotEnoughDisk if the chunks do not fit (those that were stored stay), FetchFailed
         `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
         `unknown-blob` if the manifest or tree is not here, `not-of-model` or `not-of-blob` if the
         root does not have one of the chunks.
@@ -299,7 +299,10 @@ class ChunkExchange:
         on_full: Callable[[NotEnoughDisk], None] | None = None,
         asked: bool = False,
     ) -> FetchReport:
-        """Fetch the tree of the blob `root`, then its chunks. Raises the errors of both methods."""
+        """Fetch the tree of the blob `root`, then its chunks.
+
+        Raises the errors of `fetch_tree` and `fetch`.
+        """
         await self.fetch_tree(root, peers, patience=patience)
         content = await self._library.content(root)
         return await self.fetch(
@@ -334,10 +337,10 @@ async def _ask_node(link: Caller, digest: str) -> bytes | None:
 async def _ask_manifest(link: Caller, root: str, gate: trio.Semaphore) -> bytes | None:
     """Request all pieces of a manifest, and return the unverified bytes.
 
-    Returns None if the peer refuses. Each piece must have its full size, so that a peer cannot
-    delay the fetch with tiny pieces. If a peer breaks this rule, b"" is returned, which does not
-    match the digest. `gate` limits how many peers send more than one piece at the same time,
-    because a whole manifest can take 64 MiB of memory.
+    Returns None if the peer refuses. Returns b"", which matches no digest, if the size that the
+    peer claims is invalid or a piece does not have its full size: tiny pieces would delay the
+    fetch. `gate` limits how many peers send more than one piece at the same time, because a whole
+    manifest can take 64 MiB of memory.
     """
     pieces: list[bytes] = []
     length, size = 0, 1

@@ -28,9 +28,9 @@ Returns None if the peer does not send the object.
 class _Search:
     """State of the download of one object.
 
-    `rests` maps a peer to the time before which it is not asked again. `tries` counts the failed
-    requests to it, `under_way` has the peers with a pending request, and `news` is set when a
-    request has ended.
+    `found` has the verified bytes once they have arrived. `under_way` has the peers with a pending
+    request. `tries` maps a peer to its number of failed requests, and `rests` to the time before
+    which it is not asked again. `news` is set when a request has ended.
     """
 
     found: bytes | None = None
@@ -89,8 +89,8 @@ class Obtaining:
     def _next(self, search: _Search) -> Caller | None:
         """Return the link of the peer to ask next, or None if there is none to ask now.
 
-        The peer with the fewest failures is chosen. If several have as few, it is the first one in
-        the order of the caller.
+        The peer with the fewest failures is chosen. Among equals, it is the first one in the
+        caller's list of peers.
         """
         if len(search.under_way) >= ASKED_AT_ONCE:
             return None

@@ -1,4 +1,4 @@
-"""Parts of a node that all its fetches share."""
+"""Objects of a node that all its fetches share, such as its library and its guard."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .switchboard import Swarm, Switchboard
 
 @dataclass(frozen=True, slots=True)
 class ExchangeParts:
-    """Parts of one node that fetch content from peers and store it."""
+    """The objects of one node that its fetches use to reach peers and to store content."""
 
     host: Host
     switchboard: Switchboard

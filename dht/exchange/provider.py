@@ -71,8 +71,8 @@ class _AskChunk(Message, frozen=True):
     """Header of `blob.chunk`."""
 
     digest: Root
-    # The root of the content, if this node may refuse with `given`, so that the peer first
-    # requests a chunk that no other peer has received.
+    # The root of the content if this node may refuse with the code `given`. The peer then requests
+    # another chunk, which no peer has received yet.
     spare: Root | None = None
 
 
@@ -211,9 +211,9 @@ class Provider:
     async def _is_spared(self, root: str, digest: str, peer: PeerId) -> bool:
         """Return whether to refuse a chunk because it was just given to another peer.
 
-        The peer should then request a chunk that no peer has received from here. The peer allows
-        this refusal only if it knows no other provider of the chunk, or if this node has all
-        chunks. If the chunk is not refused, this records that the peer received it.
+        After the refusal, `peer` requests a chunk that no peer has received from here. A peer
+        allows such a refusal only if it knows no other provider of the chunk, or if this node has
+        all chunks. If the chunk is not refused, this method records that `peer` received it.
         """
         if not self._library.knows(root):
             return False

@@ -53,10 +53,11 @@ class Proving:
         self._connect = connect
 
     async def networks(self, root: str, claimed: Collection[PeerId]) -> int:
-        """Return in how many networks a peer has proven its replica, at most `PROOF_NETWORKS`.
+        """Challenge peers, and return in how many networks at least one has proven its replica.
 
-        `claimed` are the peers that claim to have a replica. The content is not served from this
-        node until `finish` is called.
+        `claimed` are the peers that claim to have a replica. The challenges end once
+        `PROOF_NETWORKS` networks are proven. This node does not serve the content until `finish` is
+        called.
         """
         try:
             content = await self._library.content(root)
@@ -131,10 +132,10 @@ class _Proof:
         self._asked: Counter[str] = Counter()
 
     def worth_asking(self, name: str) -> bool:
-        """Count a peer of a network. Return whether a proof by this peer would count.
+        """Register a further peer of the network `name`, and return whether to challenge it.
 
-        It would not if the network is already proven, or if `PROOF_OF_NETWORK` peers of the network
-        were challenged before.
+        Returns False if the network is already proven, or if `PROOF_OF_NETWORK` peers of the
+        network were registered before.
         """
         self._asked[name] += 1
         return name not in self.proven and self._asked[name] <= defaults.PROOF_OF_NETWORK

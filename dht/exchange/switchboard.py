@@ -52,21 +52,21 @@ class Switchboard(Protocol):
 
 
 async def _no_providers(_root: str) -> Sequence[PeerId]:
-    """Find no providers."""
+    """Return no providers. This is the default `Swarm.providers`."""
     return ()
 
 
 async def _no_dial(_peer: PeerId) -> object:
-    """Dial no peer."""
+    """Do nothing. This is the default `Swarm.connect`."""
     return None
 
 
 def _no_announcement(_root: str, _size: int, _chunks: int, _ranges: bytes | None) -> None:
-    """Announce nothing."""
+    """Do nothing. This is the default `Swarm.announce`."""
 
 
 def _no_withdrawal(_root: str) -> None:
-    """Withdraw nothing."""
+    """Do nothing. This is the default `Swarm.withdraw`."""
 
 
 @dataclass(frozen=True, slots=True)

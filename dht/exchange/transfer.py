@@ -62,7 +62,7 @@ class ChunkSource:
     def seconds(self, requests: int) -> float:
         """Return the expected time in seconds to deliver `requests` chunks.
 
-        Infinite if not measured.
+        Returns infinity if the rate is not measured yet.
         """
         return requests * CHUNK / self.rate if self.rate else math.inf
 
@@ -143,9 +143,9 @@ class Transfer:
         return ChunkOffer(has, queue, news)
 
     def take(self, peer: PeerId, offer: ChunkOffer) -> bool:
-        """Replace the last offer of a peer.
+        """Replace the last offer of a peer by one that `weigh` has prepared.
 
-        Return whether the new offer has a chunk that is new.
+        Returns whether the new offer has a chunk that the peer did not have before.
         """
         if peer in self._liars:
             return False
@@ -177,10 +177,10 @@ class Transfer:
         return self._providers(digest) <= 1
 
     def spare(self, peer: PeerId, digest: str) -> bool:
-        """Return whether a peer may refuse this chunk for now if it just gave it to another peer.
+        """Return whether the request for a chunk should allow the refusal `given`.
 
-        It may if it has all wanted chunks or if no other source has this one, but only once per
-        chunk.
+        With it, a peer refuses a chunk that it has just sent to another peer. It is allowed once
+        per chunk, and only if the peer has all wanted chunks or no other source has this chunk.
         """
         source = self.sources[peer]
         return (source.whole or self.is_rare(digest)) and digest not in source.spared
@@ -254,8 +254,8 @@ class Transfer:
     def _is_too_slow(self, source: ChunkSource, digest: str) -> bool:
         """Return whether other sources would fetch all remaining chunks before `source` delivers.
 
-        The question is asked for one chunk, `digest`, and only sources that have this chunk count.
-        The fastest of them is never too slow.
+        Only other sources that have the chunk `digest` are considered. The fastest source of the
+        chunk is never too slow.
         """
         mine = source.seconds(len(source.asked) + 1)
         if self.is_rare(digest) or mine == math.inf:
@@ -312,8 +312,8 @@ class Transfer:
     def received(self, peer: PeerId, digest: str, now: float) -> None:
         """Close a request whose bytes have arrived, so that the next one can be sent.
 
-        The bytes are not verified yet. The request of a peer that has never sent correct bytes
-        therefore stays open until they are.
+        The bytes are not verified yet. If the peer has never sent correct bytes, its request
+        therefore stays open until `arrived` or `lied` is called.
         """
         if self.sources[peer].rate is not None:
             self._received(self.sources[peer], digest, now)
@@ -337,9 +337,9 @@ class Transfer:
         return self._asked.pop(digest, set()) - {peer}
 
     def abandoned(self, peer: PeerId, digest: str) -> None:
-        """Close a request that has no result.
+        """Close a request that brought no bytes.
 
-        Unless it was hedged, the chunk is requested again.
+        The chunk is requested again, unless a request to another peer is pending.
         """
         self.sources[peer].asked.pop(digest, None)
         peers = self._asked.get(digest)
@@ -381,7 +381,7 @@ class Transfer:
         return open_requests
 
     def back(self, peer: PeerId) -> None:
-        """Request from a peer again that was silent. Its earlier offer still counts."""
+        """Resume requests to a peer that was silent. Its earlier offer still counts."""
         self._quiet.discard(peer)
 
     def lied(self, peer: PeerId) -> list[str]:

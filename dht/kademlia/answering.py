@@ -21,7 +21,7 @@ from .recordstore import RecordStore
 from .table import Table
 
 OnAsker = Callable[[Link, Contact], None]
-"""Called when a peer that says that it serves sends a request: with its link and its contact."""
+"""Called with the link and the contact of a peer that sent a request and says that it serves."""
 
 
 class Answering:
@@ -162,7 +162,7 @@ class Answering:
 
 
 class _Turns:
-    """Limit on the uninterrupted work on requests: other tasks run after `ROW` seconds of it."""
+    """Scheduler that lets other tasks run after every `ROW` seconds of work on requests."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -180,5 +180,5 @@ class _Turns:
         return self._host.now()
 
     def took(self, began: float) -> None:
-        """Record that the work that began at `began` is finished."""
+        """Add the time since `began` to the work done since other tasks last ran."""
         self._row += self._host.now() - began

@@ -1,9 +1,9 @@
 """Client side of the DHT: sends one request to one contact, and evaluates the reply.
 
 A peer that answered over an authenticated link may enter the routing table, with those of its
-addresses that the link confirms. Contacts in a reply are only candidates. An address is dialled
-only if the peer that named it is at least as near: a peer on the internet cannot make this node
-dial machines in its owner's local network.
+addresses that the link confirms. Contacts in a reply are only candidates. An address in a local
+network is dialled only if the peer that named it is in that network or on this machine. A peer on
+the internet therefore cannot make this node dial machines in its owner's local network.
 """
 
 from collections import Counter, OrderedDict
@@ -184,9 +184,9 @@ def _limited(contact: Contact, near: Nearness) -> Contact:
 
 
 def _with(contact: Contact, addresses: Sequence[Address]) -> Contact:
-    """Return the contact reduced to `addresses`, which must be a part of its addresses.
+    """Return the contact reduced to `addresses`, which must be some or all of its addresses.
 
-    If these are all, the same object is returned, because its properties are cached.
+    If they are all, the same object is returned, because its properties are cached.
     """
     if len(addresses) == len(contact.addresses):
         return contact
@@ -220,17 +220,19 @@ def as_seen(contact: Contact, link: Link) -> Contact:
 
 
 def better(known: Contact, seen: Contact) -> Contact:
-    """Return the later contact of a peer, `seen`, unless only `known` has a public address."""
+    """Choose between two contacts of one peer: `known`, and the later one `seen`.
+
+    Returns `seen`, unless it has no address, or only `known` has a public address.
+    """
     if not seen.addresses or (known.networks and not seen.networks):
         return known
     return seen
 
 
 def of_link(link: Link, known: Sequence[Address]) -> Contact:
-    """Return the contact of a linked peer.
+    """Return the contact of a linked peer, with only the addresses that the link confirms.
 
-    It has the address that this node dialled, if it did, followed by those in `known`. All others
-    than the addresses that the link confirms are left out.
+    If this node dialled the peer, the dialled address comes first. The addresses in `known` follow.
     """
     found = list(known)
     ip, port = link.address[0], link.identities.port

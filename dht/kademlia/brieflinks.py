@@ -39,7 +39,8 @@ class BriefLinks:
         self._host = host
         self._endpoint = endpoint
         self._connect = connect
-        self._used: dict[Link, tuple[int, float]] = {}  # link -> (its turns, last change)
+        # link -> (`Link.turns` at the last sweep, time of its last use)
+        self._used: dict[Link, tuple[int, float]] = {}
         self._dials = Slots(defaults.BRIEF_DIALS)
         # Peers whose dial failed: when the back-off ends, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
@@ -60,12 +61,12 @@ class BriefLinks:
         """Return a link to a contact. If there is none, dial its addresses.
 
         `sure` are addresses at which the contact has answered before. Failed dials to any other
-        public host are rate-limited, because an attacker may have named the address of a victim
-        that this node should flood. `by` are the networks of the peers that named the contact.
-        These networks share the dial slots fairly.
+        public host are rate-limited, because an attacker may name the address of a victim to make
+        many nodes dial it. `by` are the networks of the peers that named the contact. These
+        networks share the dial slots fairly.
 
-        Raises DialFailed if no address answers. The code is `crowded` if the dial lost its slot to
-        another network.
+        Raises DialFailed if no address answers, or if the last dial failed a moment ago. The code
+        is `crowded` if the dial lost its slot to another network.
         """
         link = self._endpoint.link(contact.peer)
         if link is not None and link.connected:

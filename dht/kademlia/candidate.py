@@ -15,14 +15,14 @@ from ..records.contact import Contact
 from ..records.key import Key
 
 _GOOD: Final = ("", "records", "contacts", "nothing")
-"""Outcomes of a query to a contact that may be alive."""
+"""Outcomes of a query that is pending ("") or was answered."""
 
 
 @dataclass(slots=True)
 class LookupStep:
-    """A query and its outcome, for the trace of a look-up that the user can see.
+    """A query and its outcome, in the trace of a look-up that the user can see.
 
-    `path` is the number of the disjoint path.
+    `path` is the number of the disjoint path on which the contact was queried.
     """
 
     contact: Contact
@@ -64,7 +64,10 @@ class LookupCandidate:
 
     @property
     def doubt(self) -> int:
-        """Number of dead contacts that the best referrer has named, less an allowance."""
+        """Least number of dead contacts that any of the referrers has named, less an allowance.
+
+        The allowance is one for each contact of the referrer that answered, but at most `CREDIT`.
+        """
         return min((max(one.bad - min(one.good, defaults.CREDIT), 0) for one in self.by), default=0)
 
     @property
@@ -87,7 +90,7 @@ class LookupCandidate:
         return self.step is not None and self.step.asked + seconds <= now
 
     def add_referrer(self, one: "LookupCandidate | None") -> None:
-        """Add a referrer. A contact from this node's own table needs none and ignores it."""
+        """Add the referrer `one`, unless the candidate is from this node's own table."""
         if one is None or one is self or not self.by:
             return
         self.by.append(one)
@@ -117,4 +120,4 @@ class LookupPath:
     queries: int = 0  # sent so far
     heard: int = 0  # contacts that were named on this path
     begun: bool = False  # the first query was sent
-    sure: bool = False  # the pending first query should be enough
+    sure: bool = False  # its first query is pending, and very likely returns the records

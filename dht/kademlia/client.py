@@ -12,10 +12,9 @@ from .table import Table
 
 
 class Client:
-    """The node of `endpoint` as a client of the DHT.
+    """The node of `endpoint` as a client of the DHT: its routing table and its brief links.
 
-    It has the routing table, the brief links, and the `limiter` of the dials of background work,
-    which is None if they are not limited.
+    `limiter` limits the dials of background work. It is None if they are not limited.
     """
 
     def __init__(

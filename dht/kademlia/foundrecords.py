@@ -54,7 +54,10 @@ class FoundRecords:
         return ""
 
     def _add(self, one: FoundRecord) -> None:
-        """Add a record if it is the latest of its slot, and its sender as a witness."""
+        """Add a record if it is the latest of its slot.
+
+        The node that returned it becomes a witness of the key, unless the record is a withdrawal.
+        """
         if not one.record.gone:
             self._witnesses[one.record.key].add(one.by)
         old = self._latest.get(one.record.place)

@@ -43,8 +43,8 @@ class Joining:
     ) -> None:
         self._remembered: Sequence[Contact] = ()  # contacts of the last run
         self.joined = trio.Event()
-        """Set once this node knows serving peers, and the neighbours of its own key if
-        its background dials are not limited."""
+        """Set once the first look-up of this node's own key has ended. If background dials are
+        limited, it is set earlier: once a serving peer is known."""
         self._host = client.host
         self._own = node_key(client.peer)
         self._table = client.table
@@ -74,9 +74,9 @@ class Joining:
     # Peers that make contact.
 
     def on_linked(self, link: Link) -> None:
-        """Queue a peer for a probe when a link to it comes up.
+        """Queue the peer of a new link for a probe.
 
-        Brief links of this node do not count.
+        Links that this node did not dial, or dialled only for a few requests, are ignored.
         """
         if not link.brief and link.identities.dialled:
             self._consider(of_link(link, self._addresses(link.peer)), link)

@@ -48,7 +48,7 @@ class ModeRule:
         return changed
 
     def _mode(self, servers: int, now: float) -> Mode:
-        """Return the mode that is right now."""
+        """Return the mode that the rule chooses at `now`, for this number of known servers."""
         if self._reached is not None and now - self._reached < defaults.REACHED:
             return Mode.SERVER
         few, enough = defaults.SERVERS
@@ -57,7 +57,7 @@ class ModeRule:
         return Mode.FALLBACK
 
     def _words(self, reachable: bool, servers: int) -> str:
-        """Return the reason for the mode."""
+        """Return the text of `why`."""
         if reachable:
             return "this node is publicly reachable"
         if self.mode is Mode.SERVER:

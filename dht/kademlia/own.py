@@ -55,7 +55,7 @@ class OwnRecord:
         return self.record.key, self.record.slot
 
     def view(self, now: float) -> OwnRecordFigures:
-        """Return what `shoal dht` shows of it."""
+        """Return the figures of this record that `shoal dht` shows."""
         record = self.record
         return OwnRecordFigures(
             kind=record.body.kind,
@@ -69,7 +69,7 @@ class OwnRecord:
 
 
 def _about(body: Body) -> str:
-    """Return what the record is about, in a few words."""
+    """Return the subject of a record for display: a peer, a name, a root, or a slot."""
     match body:
         case PeerBody():
             return body.peer
@@ -84,7 +84,10 @@ def _about(body: Body) -> str:
 
 
 class OwnRecords:
-    """All own records of one identity. `changed` counts the changes that must be saved."""
+    """All records that the node `identity` publishes, by key and slot.
+
+    `changed` counts the changes so far, which shows when the records must be saved again.
+    """
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -199,7 +202,8 @@ class OwnRecords:
     def due(self, now: float) -> list[OwnRecord]:
         """Return the records to announce now.
 
-        If one of them is new, those that are nearly due are returned as well, to share its walk.
+        If one of them is a regular repeat, and neither new nor a retry, the records that are nearly
+        due are returned as well, to share its walk.
         """
         self._forget(now)
         found = [own for own in self if own.due <= now]
@@ -212,9 +216,9 @@ class OwnRecords:
         return min((own.due for own in self), default=None)
 
     def sealed(self, own: OwnRecord, wall: float) -> bytes:
-        """Return the bytes to announce.
+        """Return the sealed bytes of a record for its announcement.
 
-        An old record is sealed again first, so that it does not expire.
+        A record that is stale, or older than `AGAIN` times its ttl, is sealed again first.
         """
         record = own.record
         old = wall - record.made / 1000 > record.ttl * defaults.AGAIN

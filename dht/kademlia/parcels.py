@@ -1,4 +1,4 @@
-"""Store messages of one walk, their retries, and their results for each record. No I/O.
+"""`dht.store` messages of one walk, with their retries, and the result for each record. No I/O.
 
 A message that is not acknowledged is sent again, unless enough other nodes already store its
 records.
@@ -51,7 +51,7 @@ class Published:
 
 @dataclass(slots=True, eq=False)
 class _Parcel:
-    """A message to one node. `ended` is called once, when the message has ended."""
+    """A message to one node. `ended` is called once, when it was answered or given up."""
 
     query: StoreQuery
     ended: Callable[[], None]
@@ -66,7 +66,9 @@ class _Parcel:
 
 
 class Parcels:
-    """Store messages of one walk. `results` are those of its records, by their places.
+    """The `dht.store` messages of one walk, and the choice of when to send each.
+
+    `results` maps the author, key and slot of each record of the walk to its result.
 
     A background walk has a `limiter`. It stores records at linked nodes at once, and dials others
     only while too few nodes store a record, and only when the limiter allows it.
@@ -101,7 +103,7 @@ class Parcels:
         return len(self._ready)
 
     def put(self, query: StoreQuery, ended: Callable[[], None]) -> None:
-        """Queue a message."""
+        """Queue a message. `ended` is called once, when it was answered or given up."""
         at_hand = self._can_send_now(query.contact)
         (self._ready if at_hand else self._held).append(_Parcel(query, ended))
 
@@ -129,7 +131,7 @@ class Parcels:
         return found
 
     def _due(self, now: float) -> None:
-        """Queue the messages whose time has come, and give up those that are no longer needed."""
+        """Queue the messages whose retry is due, and give up those that are no longer needed."""
         due = [parcel for parcel in self._later if parcel.due <= now]
         self._later = [parcel for parcel in self._later if parcel.due > now]
         for parcel in due:
@@ -163,9 +165,9 @@ class Parcels:
         return self._limiter is None or self._querier.linked(contact.peer)
 
     def drop_late(self, now: float) -> None:
-        """Give up late messages if no other is left to send.
+        """Give up the late messages whose records enough nodes already store.
 
-        A message is given up only if enough nodes already store its records.
+        Does nothing while other messages wait to be sent.
         """
         if self._ready or self._later:
             return
@@ -203,7 +205,8 @@ class Parcels:
     def failed(self, query: StoreQuery, now: float) -> None:
         """Record that a node did not acknowledge a message.
 
-        A message that is still needed is repeated.
+        The message is sent again, unless it was sent `STORE_TRIES` times, would need a dial that is
+        not allowed, or is no longer needed.
         """
         parcel = self._sent.pop(query, None)
         if parcel is None:

@@ -32,9 +32,10 @@ Trouble = Callable[[OSError | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """State of the last run: contacts, latest heard first, and own records.
+    """State of the last run: the contacts, and the own records.
 
-    Each record is paired with whether it is lasting, that is, stays true after the process ends.
+    The contacts that answered last come first. Each record is paired with whether it is lasting,
+    that is, stays true after the process ends.
     """
 
     contacts: tuple[Contact, ...] = ()
@@ -102,8 +103,8 @@ class Persistence:
         self._table = table
         self._records = records
         self._trouble = trouble
-        self._known: frozenset[bytes] = frozenset()  # contacts in the file
-        self._written = 0  # `changed` of the own records in the file
+        self._known: frozenset[bytes] = frozenset()  # encoded contacts in the file
+        self._written = 0  # the value of `OwnRecords.changed` when the records were last written
 
     async def load(self) -> Sequence[Contact]:
         """Restore the own records of the last run, and return its contacts."""

@@ -31,7 +31,7 @@ class Addressing:
 
 
 class Presence:
-    """Presence of the node `peer`, which serves or only asks."""
+    """Presence of the node `peer`: whether it serves, and the contact that it shows to others."""
 
     def __init__(self, peer: PeerId, addressing: Addressing, now: float) -> None:
         self.rule = ModeRule()

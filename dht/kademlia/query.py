@@ -23,8 +23,8 @@ class LookupSettings:
     subnet_limits: bool = True
     """Whether contacts in networks that were queried often are queried last."""
     doubt: bool = True
-    """Whether contacts are queried last if the peers that named them have named dead contacts. If
-    so, a node of the region that was not queried counts only if two peers have named it."""
+    """Whether contacts are queried last if the peers that named them have also named dead contacts.
+    A node of the region that was not queried then counts only if two peers have named it."""
     hedge: float = defaults.HEDGE
     """Seconds after which a reply counts as late."""
     at_once: int = defaults.PATH_ASKED
@@ -48,7 +48,7 @@ class LookupGoal:
 
     keys: Sequence[Key]
     radius: float
-    """Radius of the region around the first key. The region contains all keys."""
+    """XOR distance from the first key within which its region lies. All keys are in the region."""
     enough: int = 0
     """Number of authors wanted for each key. 0: the look-up searches for the region's nodes."""
     most: int = defaults.K

@@ -1,9 +1,9 @@
 """Record store: records of other authors, whose keys are near this node's own key.
 
 It accepts only records in this node's part of the key space, and has limits per author, per network
-and per key, so that no author and no network can fill it. If it is full, it evicts from the network
-that uses the most space the record that is farthest from this node's key. No I/O. Times are seconds
-of the host's monotonic clock, except `wall`, which is in seconds since 1970.
+and per key, so that no author and no network can fill it. If it is full, the network that uses the
+most space loses its record that is farthest from this node's key. No I/O. Times are seconds of the
+host's monotonic clock, except `wall`, which is in seconds since 1970.
 """
 
 from bisect import bisect_left, insort
@@ -29,10 +29,10 @@ N = TypeVar("N", bound=str)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A stored record, reduced to what is needed here.
+    """A stored record without its decoded body.
 
-    It has no decoded body, because that of a blob with many runs takes thirty times as much memory
-    as its sealed bytes.
+    The decoded body of a blob record with many runs takes thirty times as much memory as the sealed
+    bytes.
     """
 
     author: PeerId
@@ -50,11 +50,11 @@ class _Entry:
     heard: float  # when its author last announced it
     until: float  # when it expires
     last: float  # latest possible `until`, if no later record arrives
-    ends: int = 0  # its bucket in `_ends`
+    ends: int = 0  # its key in `RecordStore._ends`
 
     @property
     def size(self) -> int:
-        """Bytes that the entry counts for."""
+        """Bytes that the entry counts as: the sealed record and `_OVERHEAD`."""
         return len(self.sealed) + _OVERHEAD
 
 
@@ -75,7 +75,7 @@ class RecordStore:
         self._shares = Shares()  # bytes of each network
         self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # by network, sorted by distance
         self._authors: Counter[PeerId] = Counter()  # bytes of each author
-        self._ends: dict[int, dict[_Entry, None]] = {}  # by expiry, in steps of `ENDS_TOGETHER`
+        self._ends: dict[int, dict[_Entry, None]] = {}  # expiry / `ENDS_TOGETHER` -> records
         self._next: list[int] = []  # heap of the keys of `_ends`
         self.bytes = 0
         self._count = 0
@@ -93,11 +93,11 @@ class RecordStore:
         """Store a record and return "", or return a code that says why it was not stored.
 
         The codes are `expired`, `far-future`, `not-near`, `older`, `quota`, `full`. `network` is
-        the network of the sender, "" if it is in a local network. `age` is what the sender says is
-        the age of the record, in seconds. If the sender is not the author, the age is raised to the
-        least value that the wall clocks allow. If the sender is the author, it is ignored. An
-        unchanged record lives longer only if its author sends it again, and never longer than
-        `LIVES` times its ttl.
+        the network of the sender, "" if it is in a local network. `age` is the age of the record in
+        seconds, as the sender claims. It is ignored if the sender is the author, whose record
+        counts as new. It is raised to the least value that the wall clocks allow for any other
+        sender. An unchanged record lives longer only if its author sends it again, and never longer
+        than `LIVES` times its ttl.
         """
         self.expire(now)
         aged = 0.0
@@ -207,10 +207,11 @@ class RecordStore:
 
     @staticmethod
     def _ranked(here: Sequence[_Entry]) -> Iterator[tuple[int, int, int, _Entry]]:
-        """Yield each entry with three sort keys, for the choice of the entry to evict.
+        """Yield (group position, author position, random rank, entry) for each entry of a key.
 
-        These are its rank within its network or author, its rank within its author, and its random
-        rank.
+        The entry with the highest values is evicted. The author position counts the entries of the
+        same author up to this one, in the order of the random rank. The group position counts those
+        of the same network or author, whichever is more.
         """
         networks: Counter[str] = Counter()
         authors: Counter[PeerId] = Counter()
@@ -222,11 +223,10 @@ class RecordStore:
             yield group, authors[entry.author], entry.rank, entry
 
     def _evicted_for_space(self, entry: _Entry, evicted: Sequence[_Entry]) -> list[_Entry] | None:
-        """Return further records to evict so that `entry` fits.
+        """Return the records to evict besides `evicted` so that `entry` fits.
 
-        None if `entry` should not be stored. Evicts repeatedly the farthest record of the network
-        that uses the most space, where `entry` counts too. `evicted` are the records that were
-        chosen before.
+        Each is the farthest record of the network that uses the most space at that moment, counting
+        `entry`. Returns None if `entry` itself would be that record, and should not be stored.
         """
         going = list(evicted)
         needed = self.bytes + entry.size - self.limit - sum(each.size for each in evicted)

@@ -1,4 +1,4 @@
-"""Runs look-ups in trio: sends their queries, and passes the replies to them."""
+"""Runner of look-ups in trio: sends their queries, and passes them the replies."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -30,7 +30,7 @@ class Searching:
 
     def __init__(self, client: Client) -> None:
         self.tasks = PeerTasks(client.asking.guard)
-        """Tasks of the queries. They can be started while the DHT runs."""
+        """Tasks that send the queries. They can be started only while the DHT runs."""
         self._client = client
         self._host = client.host
         self._asking = client.asking

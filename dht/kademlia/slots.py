@@ -101,7 +101,7 @@ class Slots:
         use.admitted.set()
 
     def _free(self, use: _Use) -> None:
-        """Take the slot of an action."""
+        """Take the slot away from an action."""
         del self._used[use]
         self._shares.change(use.name, -1)
 

@@ -213,11 +213,11 @@ class Table:
         return True
 
     def _crowded_part(self, bucket: _Bucket, entry: _Entry) -> list[_Entry]:
-        """Return the contacts in the most crowded part of the bucket's range, latest heard first.
+        """Return the contacts in the most crowded part of the bucket's range.
 
-        Returns none if evicting one in favour of `entry` would not balance the parts. Without this,
-        an attacker could fill the bucket with identities next to one key, because any number of
-        them can be generated.
+        The latest to answer come first. Returns [] if evicting one in favour of `entry` would not
+        balance the parts. Without this rule, an attacker could generate many identities next to one
+        key, and fill the bucket with them.
         """
         if not self._spread:
             return []
@@ -270,8 +270,8 @@ class Table:
     def to_check(self, now: float, quiet: float) -> list[Contact]:
         """Return the contacts to ping: in each bucket, the contact that was silent for longest.
 
-        Only buckets in which contacts wait count. Contacts that answered in the last `quiet`
-        seconds are left out.
+        Buckets without waiting contacts are left out, and so are contacts that answered in the last
+        `quiet` seconds.
         """
         oldest = (
             next(iter(bucket.entries.values()))
@@ -361,7 +361,7 @@ class Table:
     # Persistence.
 
     def dump(self) -> bytes:
-        """Encode the contacts for the next start, latest heard first."""
+        """Encode the contacts for the next start, the latest to answer first."""
         entries = [e for bucket in self._buckets.values() for e in bucket.entries.values()]
         entries.sort(key=lambda entry: -entry.heard)
         dumped: bytes = msgpack.packb([entry.contact.packed for entry in entries[:_DUMPED]])

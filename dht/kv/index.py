@@ -83,9 +83,9 @@ class KvProvider:
 
 @dataclass(frozen=True, slots=True)
 class KvFound:
-    """Providers, longest prefix first, and the look-up that found them.
+    """Providers, longest prefix first, and the result of the look-up that found them.
 
-    `rounds` is the largest number of requests that were sent to one provider, one after the other.
+    `rounds` is the largest number of replies that one provider gave.
     """
 
     providers: tuple[KvProvider, ...]

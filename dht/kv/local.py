@@ -27,7 +27,8 @@ class _Block:
 class LocalChains:
     """Index of the chains of this node.
 
-    A block that several chains share counts for each of them.
+    `blocks` is the sum of the lengths of all chains. A block that several chains share counts once
+    for each.
     """
 
     def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):

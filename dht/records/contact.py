@@ -25,7 +25,7 @@ _ADDRESS_LIMIT: Final = defaults.CONTACT_BYTES - KEY_BYTES
 
 
 class _Told(Row, frozen=True):
-    """Encoded contact."""
+    """Contact as it is encoded in a message. The addresses are multiaddrs without the peer id."""
 
     key: PublicKey
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.CONTACT_ADDRESSES)]
@@ -138,7 +138,7 @@ def read_contact(packed: bytes) -> Contact:
 
 
 def _named(peer: PeerId) -> str:
-    """Return the end of a multiaddr that contains the id of its peer."""
+    """Return `/p2p/PEER`, the end of a multiaddr that names its peer."""
     return f"/p2p/{peer}"
 
 

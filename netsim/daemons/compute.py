@@ -1,11 +1,12 @@
-"""Computation of a simulated engine: it uses numbers instead of weights, and models the time
-needed.
+"""Computation of a simulated engine: one number per position instead of hidden states, and a model
+of the time needed.
 
-The number of a token passes up through the layers. Each layer mixes it with the numbers that
-earlier positions have left in that layer, using constants that depend on the model and on the
-layer's index. The token that the head chooses therefore depends on every token so far, and on every
-layer in order. If a layer is wrong, missing or applied twice, the result is another token. The
-result does not depend on how the layers are split into shards.
+The number of a position starts as that of its token, and passes through all layers in order. Each
+layer mixes it with a number that the layer stores for the previous position, in place of keys and
+values. The constants of the mixture depend on the model and the layer. The token that the head
+chooses therefore depends on every token so far and on every layer. If a layer is wrong, missing or
+applied twice, the result is another token. The result does not depend on how the layers are split
+into shards.
 """
 
 import hashlib
@@ -54,7 +55,7 @@ _BLANK = array("Q", bytes(8 * BLOCK))
 
 
 class NumberCompute:
-    """`Compute` of the engine's core that works on numbers instead of tensors."""
+    """Implementation of the engine's `Compute` that works on numbers instead of tensors."""
 
     def __init__(self, arch: Architecture, shard: LoadShard, files: Files) -> None:
         """Check the shard and read its weights.
@@ -106,7 +107,9 @@ class NumberCompute:
         return [self._advance(piece) for piece in pieces]
 
     def _advance(self, piece: Piece) -> list[int]:
-        """Compute the rows of one piece, and write its numbers into the blocks of its table."""
+        """Compute the numbers of consecutive positions of one sequence (`piece`). Store each
+        layer's numbers in the blocks of the sequence.
+        """
         values: list[int] = piece.source[piece.first : piece.first + piece.count]
         start, blocks = piece.position, piece.table.blocks
         places = [
@@ -131,7 +134,9 @@ class NumberCompute:
         return block
 
     def export(self, table: BlockTable) -> Buffer:
-        """Return the numbers, padded to the size that real keys and values would have."""
+        """Return the stored numbers of a sequence, padded to the size that real keys and values
+        would have.
+        """
         size = table.length * self._token_bytes // max(len(self._layers), 1)
         blocks = [self._block(number) for number in table.blocks]
         rows = (
@@ -160,7 +165,9 @@ class NumberCompute:
         return [self._choose(pick.rows[-1], pick.sampling, pick.position) for pick in picks]
 
     def _choose(self, number: int, sampling: Sampling, position: int) -> tuple[int, float]:
-        """Return the token for the number of the last row, and a log-probability."""
+        """Return (token, log-probability) for the number of the last position. The probability is
+        made up.
+        """
         if sampling.temperature > 0 and sampling.top_k != 1:
             packed = struct.pack("<3Q", number, sampling.seed, position)
             number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
@@ -192,7 +199,7 @@ class NumberCompute:
         return int.from_bytes(hashlib.blake2b(row, digest_size=8).digest()) % _PRIME
 
     def _logits(self, number: int) -> bytes:
-        """Return logits of which the highest is that of the token that the number stands for."""
+        """Return float32 logits: 1 for the token that the number means, and 0 for all others."""
         logits = np.zeros(self.arch.vocab, np.float32)
         logits[number % self.arch.vocab] = 1.0
         return logits.tobytes()
@@ -235,7 +242,7 @@ def _sha256(data: bytes) -> bytes:
 
 
 class Stopwatch:
-    """Counter of the seconds of computing that have been counted but not passed in virtual time."""
+    """Counter of seconds of simulated computing for which virtual time has not passed yet."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -249,8 +256,8 @@ class Stopwatch:
 class Timed:
     """`Compute` wrapper that counts the time that the computation would take on a machine.
 
-    Follows the roofline model: a step reads the weights and the KV once, and computes a number of
-    products. The slower of the two decides how long the step takes.
+    Follows the roofline model: a step reads the weights and the KV once from memory, and performs a
+    number of floating point operations. It takes as long as the slower of the two.
     """
 
     def __init__(self, inner: Compute, profile: Profile, watch: Stopwatch) -> None:

@@ -86,7 +86,9 @@ class DaemonHandle:
         return await self.ask("status")
 
     async def until(self, true: Callable[[Reply], object], *, every: float = 0.25) -> Reply:
-        """Poll the status every `every` seconds until `true(status)` holds. Return that status."""
+        """Request the status every `every` seconds until `true(status)` is true. Return that
+        status.
+        """
         while True:
             status = await self.status()
             if true(status):
@@ -126,7 +128,7 @@ class DaemonHandle:
 class Daemon:
     """`Program` that runs one shoal daemon. The host keeps its disk across crashes and restarts.
 
-    `bootstrap` has the daemons to join: addresses, their texts, or handles of daemons. `memory` is
+    `bootstrap` has the daemons to join, as addresses, addresses as text, or handles. `memory` is
     in bytes or a text such as "4GiB"; if it is None, the daemon offers as much as the profile says.
     `engine` is True for a simulated engine, False for none, or a factory. `tokens` selects how
     tokens are computed: "numbers", or "model" with the real weights. `config` has further fields of
@@ -217,7 +219,7 @@ def _not_running(host: Host) -> ControlError:
 
 
 def _address(given: Peer) -> Address:
-    """Return the address of a daemon, given in any of the forms of `Peer`."""
+    """Return the address of a daemon that is given as an address, as text, or as a handle."""
     if isinstance(given, DaemonHandle):
         return given.address
     return given if isinstance(given, Address) else Address.parse(given)

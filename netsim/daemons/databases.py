@@ -1,8 +1,7 @@
 """SQLite on a simulated disk: SQLite's system calls go to a `Mount`.
 
-Faults of the disk become SQLite's own errors, and syncs take as long as the disk needs. Because
-each file has only one connection, shared memory is not needed, and any lock can lock the whole
-file.
+Faults of the disk become SQLite's own errors, and syncs take as long as the disk needs. Each file
+has only one connection. Shared memory is therefore not needed, and every lock locks the whole file.
 """
 
 import errno
@@ -88,7 +87,7 @@ class DiskCalls(apsw.VFS):
         return 0, ""
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot return, for example from closing a file."""
+        """Ignore exceptions that SQLite cannot report to its caller, such as those of `xClose`."""
         return True
 
 
@@ -164,7 +163,7 @@ class DiskFile:
         return False
 
     def excepthook(self, etype: Any, evalue: Any, etraceback: Any) -> bool:
-        """Ignore errors that SQLite cannot return."""
+        """Ignore exceptions that SQLite cannot report to its caller."""
         return True
 
 

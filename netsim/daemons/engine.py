@@ -78,9 +78,9 @@ class SimulatedCore(Core):
 
 
 class TorchCore(SimulatedCore):
-    """Simulated core with the real weights.
+    """Simulated core that computes with torch on the real weights.
 
-    A simulated swarm generates the same text as a real one.
+    A simulated swarm with this core generates the same text as a real swarm.
     """
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
@@ -216,7 +216,7 @@ class SimulatedWorker:
             self._deliver()
 
     async def _pass(self, seconds: float) -> None:
-        """Let `seconds` of virtual time pass for a step, unless the worker is ended before."""
+        """Wait for `seconds` of virtual time, or until the worker is ended."""
         with trio.move_on_after(seconds):
             await self._ended.wait()
 

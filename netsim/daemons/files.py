@@ -1,4 +1,6 @@
-"""The daemon's access to its host's simulated disk: `Files` of `transport/host/seam.py`."""
+"""The daemon's access to the simulated disk of its host. It implements `Files` of
+`transport/host/seam.py`.
+"""
 
 import errno
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Lock:
-    """Lock on a file."""
+    """Lock on a file of a simulated disk, held until `release`."""
 
     def __init__(self, mount: Mount, file: File) -> None:
         self._mount = mount

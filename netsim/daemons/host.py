@@ -1,4 +1,6 @@
-"""The daemon's interface to a simulated computer: `Host` of `transport/host/seam.py`."""
+"""The daemon's interface to a simulated computer. It implements `Host` of
+`transport/host/seam.py`.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,7 +32,9 @@ PROGRAMS: Final[Mapping[str, Program]] = {"shoal.tasks.text.child": serve_text}
 
 
 class SimulatedChild:
-    """Child process that is simulated by a task of the same host. `socket` is the parent's end."""
+    """Child process, simulated by a task of the same host. `socket` is the parent's end of the
+    socket pair between parent and child.
+    """
 
     def __init__(self, pid: int, socket: LocalSocket) -> None:
         self._pid = pid
@@ -179,11 +183,11 @@ class SimulatedHost(TrioHost):
         self.host.start_soon(self._nursery, function, *args)
 
     def disk_seconds(self) -> float:
-        """Return the seconds that the disk needs for the work in its queue."""
+        """Return the seconds until the disk has finished the operations in its queue."""
         return max(self._disk.busy_until - self.now(), 0.0)
 
     def _let_go(self) -> None:
-        """End the `offload` calls under way, because the power is off."""
+        """Make the waiting `offload` calls cancellable, because the power is off."""
         for scope in self._at_work:
             scope.shield = False
 

@@ -1,9 +1,9 @@
-"""Swarms that place the layers of a model: real decisions of the daemons, with modelled gossip.
+"""Fast simulation of how the nodes of a swarm choose the layers of a model that they serve.
 
-Each node decides with the real `Placing`. The rest is modelled with random delays: when a node's
-record reaches each other node, when nodes meet, and when each node notices a death. The tests in
-`tests/netsim/daemons/test_placement.py` do the same with whole daemons, but one swarm takes only
-milliseconds here.
+Each node decides with the daemon's own `Placing`. The network is replaced by random delays: until a
+node's record reaches another node, until two nodes meet, and until a node notices another one's
+death. Simulating a swarm takes milliseconds. The tests in
+`tests/netsim/daemons/test_placement.py` do the same with whole daemons.
 """
 
 import heapq
@@ -32,7 +32,7 @@ LAYER: Final = 1000  # bytes of one layer
 
 @dataclass(slots=True)
 class PlacementNode:
-    """A node. Each start begins a new life, and `life` is the number of starts."""
+    """State of one node. `memory` is in bytes. `life` counts how often the node has started."""
 
     peer: PeerId
     memory: int
@@ -52,9 +52,9 @@ class PlacementNode:
 class PlacementOutcome:
     """Outcome of one swarm.
 
-    `hole_s` is the longest time, in seconds, for which some layers were not served although the
-    memory of the nodes would have sufficed. `moves` is the highest number of moves of a node.
-    `events` is the number of starts and ends of nodes.
+    `hole_s` is the longest time, in seconds, during which some layers were not served although the
+    nodes had enough memory for all. `moves` is the maximum, over the nodes, of how often a node
+    replaced the layers that it served. `events` is the number of starts and ends of nodes.
     """
 
     hole_s: float
@@ -65,8 +65,9 @@ class PlacementOutcome:
 def suffices(sizes: LayerSizes, memories: Sequence[int]) -> bool:
     """Return whether nodes with these memories (in bytes) can hold all layers in some assignment.
 
-    Either one node holds everything, or one holds the embedding, another the head, and all nodes
-    together the layers. This is computed in another way than the plans that it checks.
+    Either one node holds everything, or one node holds the embedding, another node the head, and
+    all nodes together the layers. The function checks the plans of `Placing` and shares no code
+    with `Placing`.
     """
     if any(sizes.everything <= memory for memory in memories):
         return True
@@ -85,7 +86,7 @@ def suffices(sizes: LayerSizes, memories: Sequence[int]) -> bool:
 
 
 class PlacementSwarm:
-    """Simulation of one swarm, all of whose properties are drawn from `seed`.
+    """Simulation of one swarm. `seed` decides its nodes, its model and all delays.
 
     If `standing` is False, a node that serves layers never reconsiders its choice.
     """
@@ -133,7 +134,7 @@ class PlacementSwarm:
         return PlacementOutcome(self.worst, max(node.moves for node in self.nodes), self.events)
 
     def _pause(self) -> float:
-        """Draw a pause in seconds. Many are short, so that several events come at once."""
+        """Draw a pause in seconds. Most pauses are short, so that several events overlap."""
         return self.luck.choice((0.0, 1.0, 3.0, self.luck.uniform(*PAUSE)))
 
     def _at(self, when: float, action: Callable[[], None]) -> None:
@@ -142,7 +143,9 @@ class PlacementSwarm:
         heapq.heappush(self._queue, (when, self._count, action))
 
     def _look_for_hole(self) -> None:
-        """Measure how long some layers are not served although the memory would suffice."""
+        """Update the time during which some layers are not served although the nodes have enough
+        memory for all.
+        """
         if self.hole_since is not None:
             self.worst = max(self.worst, self.now - self.hole_since)
         served = [node.serves for node in self.nodes if node.serves is not None]
@@ -161,7 +164,7 @@ class PlacementSwarm:
     # Starts, restarts and deaths of nodes.
 
     def _trouble(self) -> None:
-        """Kill one node, restart one node, or restart all nodes, among those that are up."""
+        """Kill one running node, restart one running node, or restart all running nodes."""
         up = [node for node in self.nodes if node.up]
         kind = self.luck.choice(("death", "restart", "all"))
         for node in up if kind == "all" else up and [self.luck.choice(up)]:
@@ -171,10 +174,7 @@ class PlacementSwarm:
                 self._at(back, lambda node=node: self._start(node))  # type: ignore[misc]
 
     def _start(self, node: PlacementNode) -> None:
-        """Begin a new life of a node.
-
-        It meets the others and chooses its layers after random delays.
-        """
+        """Start a node. It meets the other nodes and chooses its layers after random delays."""
         self.events += 1
         node.life += 1
         node.up, node.loading, node.serves = True, False, None
@@ -186,10 +186,7 @@ class PlacementSwarm:
         self._later(node, (MEETING[1], MEETING[1] + 0.5), lambda: self._look(node))
 
     def _stop(self, node: PlacementNode) -> None:
-        """End the life of a node.
-
-        Each other node notices this, and forgets the node, after a delay.
-        """
+        """Stop a node. Each other node removes the node's record after a random delay."""
         self.events += 1
         node.up, node.serves, life = False, None, node.life
         node.said = None
@@ -208,13 +205,13 @@ class PlacementSwarm:
     def _later(
         self, node: PlacementNode, span: tuple[float, float], action: Callable[[], None]
     ) -> None:
-        """Run `action` after a random delay in the range `span`, unless the life of `node` has
-        ended.
+        """Run `action` after a random delay in the range `span` (seconds), unless `node` has
+        stopped or restarted by then.
         """
         life = node.life
 
         def act() -> None:
-            """Run the action if the node still has the same life."""
+            """Run the action, unless the node has stopped or restarted."""
             if node.up and node.life == life:
                 action()
 
@@ -242,9 +239,10 @@ class PlacementSwarm:
             self._look(node)
 
     def _look(self, node: PlacementNode) -> None:
-        """Let a node decide what to do, publish its new record, and load layers if it decides so.
+        """Let a node choose its layers with `Placing`, publish its new record, and load the chosen
+        layers if necessary.
 
-        Does nothing while the node is loading.
+        Do nothing while the node is loading.
         """
         if node.loading or not node.up or node.said is None or node.placing is None:
             return
@@ -260,7 +258,7 @@ class PlacementSwarm:
             self._wake(node, step.wake)
 
     def _wake(self, node: PlacementNode, when: float) -> None:
-        """Let a node decide again at time `when`, unless its life has ended."""
+        """Let a node decide again at time `when`, unless it has restarted by then."""
         life = node.life
         self._at(when, lambda: self._look(node) if node.life == life else None)
 

@@ -1,8 +1,8 @@
 """Hardware profiles: the machines that volunteers have.
 
 The table has peak rates from the makers' data sheets. A float32 matrix product is assumed to reach
-0.7 of the peak flop/s, and a large copy 0.75 of the peak bytes/s. The rates of the disks are those
-with which disks of their class are sold.
+0.7 of the peak flop/s, and a large copy 0.75 of the peak bytes/s. The rates of a disk are those
+that manufacturers state for its class.
 
 | profile | machine | peak flop/s | peak bytes/s |
 |---|---|---|---|

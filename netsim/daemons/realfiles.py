@@ -1,6 +1,7 @@
 """Access of simulated daemons to real files.
 
-There are only two cases: the models in the package, and weights that torch loads from a folder.
+Daemons read real files in only two cases: the models in the package, and weights that torch loads
+from a folder.
 """
 
 import shutil

@@ -1,4 +1,6 @@
-"""Simulated text child: the code of the real child, run in this process without its limits."""
+"""Simulated text child: the code of the real child process, which encodes and decodes text. It runs
+in this process, without the limits of the real child.
+"""
 
 from typing import Final
 
@@ -9,9 +11,13 @@ from ...tasks.text.frames import FrameReader
 from ..sockets.local import LocalSocket
 
 ANSWER_S: Final = 100e-6
-"""Seconds per reply: two transfers through a socket, and 12 µs to encode or decode a line."""
+"""Simulated seconds per reply: two transfers through a socket, and 12 µs to encode or decode a
+line.
+"""
 LOAD_S: Final = 0.1
-"""Seconds to load a model in a new child: Python and its libraries, and 2 ms for the model."""
+"""Simulated seconds to start a child and load a model: Python and its libraries, and 2 ms for the
+model.
+"""
 
 
 async def serve_text(socket: LocalSocket) -> None:

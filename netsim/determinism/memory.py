@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG: Final = 20_000
-"""Work (events plus instants) between two collections of the youngest generation."""
+"""Amount of work, in events plus instants, between two collections of the youngest generation."""
 MIDDLE: Final = 10 * YOUNG
 FULL_FIRST: Final = 12 * YOUNG
 FULL_AT_MOST: Final = 1_000 * YOUNG
@@ -46,8 +46,8 @@ class Collector:
             self._collect(work)
 
     def _collect(self, work: int) -> None:
-        """Collect the oldest generation whose turn has come, and set the amount of work at which
-        each generation is next.
+        """Collect the oldest generation that is due, and all younger ones. Set the amount of work
+        at which each generation is due next.
         """
         self._young = work + YOUNG
         if work >= self._full:
@@ -71,8 +71,8 @@ class Collector:
 
 @contextmanager
 def deterministic_collection() -> Iterator[Collector]:
-    """Replace the interpreter's own garbage collection with a Collector for the duration of the
-    context. Objects that exist already are never collected meanwhile.
+    """Replace the interpreter's own garbage collection with a Collector, for the duration of the
+    context. Objects that exist at the start are not collected until the end.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -3,8 +3,8 @@
 Python iterates over a set of strings in the order of their hashes, and over a set of plain objects
 in the order of their memory addresses. Both orders are the same in every process if PYTHONHASHSEED
 is fixed, the operating system does not randomize memory addresses, and all threads share one heap.
-(By default, a thread in glibc takes another heap if it finds one locked, which depends on the
-load.)
+(By default, a thread in glibc switches to another heap when its heap is locked, which depends on
+the load.)
 """
 
 import ctypes
@@ -31,7 +31,8 @@ def is_exact() -> bool:
 
 
 def reexec() -> None:
-    """Return if `is_exact` holds. Otherwise replace this process with one for which it holds.
+    """Replace this process with one for which `is_exact` returns True. Do nothing if it already
+    does.
 
     The new process keeps the standard streams, the working directory and the arguments. Raises
     SimError if the operating system does not allow fixed memory addresses.

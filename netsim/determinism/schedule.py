@@ -3,8 +3,8 @@ address.
 
 Trio keeps tasks and cancel scopes in sets, and orders equal deadlines by `id`, so both orders
 depend on memory addresses. Trio has a setting for the order in which runnable tasks run, but none
-for the order in which tasks are cancelled. The latter matters: a task that is cancelled may wake
-another one, and trio then no longer aborts that one's wait.
+for the order in which tasks are cancelled. The order of cancellation matters: if cancelled task A
+wakes task B first, trio no longer cancels the wait of B.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,11 +36,10 @@ class InOrder:
 
 
 class ByAge:
-    """Wrappers around trio's functions that cancel, which abort the tasks of a scope in order of
-    age.
+    """Wrappers around those functions of trio that cancel tasks. With them, the tasks of a scope
+    are aborted in order of age.
 
-    Trio iterates over a set of tasks in the order of their memory addresses, and a task that is
-    aborted may wake another one.
+    Trio itself would abort them in the order of their memory addresses.
     """
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ _FORBIDDEN = {
     "socket.gethostbyaddr": "the machine's resolver",
     "sqlite3.connect": "a real file",
 }
-"""Audit events of the interpreter that hosts must not cause, each with a description for the error.
+"""Descriptions, for the error message, of the interpreter's audit events that hosts must not cause.
 An audit event reports a call regardless of the name by which the function was called.
 """
 
@@ -339,7 +339,7 @@ def _missing() -> Iterator[tuple[Shim, Shim]]:
 
 
 class _Bindings:
-    """Attributes of the imported modules that are bound to a function to replace."""
+    """All attributes of imported modules that refer to a function which must be replaced."""
 
     def __init__(self, shims: dict[int, tuple[Shim, Shim]]) -> None:
         # By id of the real function: (real function, replacement). The reference to the real
@@ -378,8 +378,8 @@ _bindings: _Bindings | None = None
 
 
 def _bind() -> _Bindings:
-    """Return the bindings of this process. The first call creates them and installs the audit
-    hook.
+    """Return the object that replaces functions in the modules of this process. The first call
+    creates it and installs the audit hook.
     """
     global _bindings
     if _bindings is None:
@@ -438,10 +438,10 @@ _GET_EVENTS: Any = without_descriptors(_MANAGER.get_events)
 def strict(*, shuffle: random.Random | None = None, patience: float = 30.0) -> Iterator[Collector]:
     """Make a run depend on nothing but the program and its seed, for the duration of the context.
 
-    If `shuffle` is given, it draws the order of tasks that could run at the same instant, which
-    finds programs that depend on this order; without it, such tasks run in order of age. If one
-    task runs for `patience` seconds of real time without a checkpoint, Stuck is raised in it; 0
-    means no limit. Yields the garbage collector, which the clock must call after every instant.
+    Tasks that could run at the same instant run in order of age or, if `shuffle` is given, in
+    random order, which finds programs that depend on the order. A task that runs for `patience`
+    seconds of real time without a checkpoint gets Stuck; a `patience` of 0 means no limit. Yields
+    the garbage collector, which the clock must call after every instant.
     """
     from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
 

@@ -1,5 +1,4 @@
-"""Watchdog that stops a task which computes forever without a checkpoint, and so stops virtual
-time.
+"""Watchdog for a task that computes forever without a checkpoint, which would stop virtual time.
 
 It is the only part of a run that measures real time. It does not affect a run that ends by itself.
 """

@@ -52,7 +52,7 @@ class Folder:
 
 
 class Life(Protocol):
-    """Use of a disk by one program, from its start to its end or to a crash."""
+    """Program that uses a disk, from the program's start until it ends or the host crashes."""
 
     def end(self) -> None:
         """Invalidate the program's handles."""
@@ -172,8 +172,8 @@ class Disk:
             self.events.at(journal[0][0] + NAMES_WRITTEN_S, self._flush)
 
     def _undo_names(self, now: float) -> None:
-        """Keep the first few of the name changes that no sync has covered, and undo the rest.
-        Chance decides how many are kept.
+        """Undo name changes that no sync has covered. If `torn` is True, keep the first of them; a
+        random number decides how many.
         """
         journal = self._journal
         begun = sum(when <= now for when, _ in journal)
@@ -217,7 +217,7 @@ class Disk:
                 folder.names[name] = node
 
     def forget(self, file: File) -> None:
-        """Free the space of a file that has lost its name."""
+        """Free the space of a removed file."""
         self.used -= file.size
 
     def write(self, file: File, offset: int, data: bytes) -> None:

@@ -43,7 +43,7 @@ class File:
         return self.content
 
     def settle(self, mark: bytes | int) -> bool:
-        """Apply a finished sync; `mark` is the state of the file when the sync began. Return
+        """Handle the end of a sync. `mark` is what `mark()` returned when the sync began. Return
         whether the whole content is durable now.
         """
         if self.safe is not None and isinstance(mark, bytes):
@@ -226,8 +226,8 @@ class BlockFile(File):
 
 
 def _page(old: bytes, at: int, size: int) -> bytes:
-    """Return the part from offset `at` of a content of `size` bytes for a page that was not
-    written: the old bytes, or zeros if there were none.
+    """Return the content of the page at offset `at` if its write was lost: the old bytes, or zeros
+    beyond the end of `old`. `size` is the new size of the file in bytes.
     """
     length = min(PAGE, size - at)
     return old[at : at + length].ljust(length, b"\0")

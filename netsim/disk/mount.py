@@ -16,8 +16,8 @@ Operation = tuple[str, str, int, bytes]
 
 
 class Mount:
-    """System calls of one program. Any method may raise OSError; once the program has ended, it is
-    EIO.
+    """System calls of one program. Any method may raise OSError. Once the program has ended, every
+    method raises it with EIO.
     """
 
     def __init__(self, disk: Disk, ended: Callable[[], None] | None = None) -> None:
@@ -37,8 +37,9 @@ class Mount:
             self._ended()
 
     def check(self, path: str, *, writing: bool = False) -> None:
-        """Raise the OSError that a call on `path` must fail with, if there is one: EIO if this
-        mount has ended, the injected error of the path, or EROFS if `writing` on a read-only disk.
+        """Check whether a call on `path` may proceed. Raises OSError: EIO if this mount has ended,
+        the error that was injected for the path, or EROFS if `writing` is True and the disk is
+        read-only.
         """
         disk = self.disk
         if not self.alive:
@@ -142,8 +143,8 @@ class Mount:
         self.disk.sync(None)
 
     def lock(self, path: str) -> File | None:
-        """Lock a file, which is created if it does not exist, and return it. Return None if it is
-        locked already. A crash unlocks it.
+        """Lock a file and return it; create the file if it does not exist. Return None if it is
+        locked already. A crash of the host releases the lock.
         """
         found = self.find(path)
         file = self.open(path).file if found is not None else self.create(path).file
@@ -158,8 +159,8 @@ class Mount:
             self.disk.locks.discard(file)
 
     def _parent(self, path: str) -> tuple[Folder, str]:
-        """Return the folder that contains `path`, and the last name of `path`, which is about to
-        change. Raises OSError if the folder cannot be changed.
+        """Return (folder that contains `path`, last name of `path`), before that name is changed.
+        Raises OSError if the folder cannot be changed.
         """
         self.check(path, writing=True)
         above, _, name = path.rstrip("/").rpartition("/")

@@ -1,10 +1,11 @@
-"""NAT that behaves as Linux's: connection tracking, with nf_nat on top of its table.
+"""NAT that behaves like the Linux kernel's: a table of connections (conntrack), and translation
+(nf_nat) that uses the table.
 
-Linux maps each connection separately, not each inner endpoint. A flow keeps its source port if no
-other entry in the table has the tuple of its replies; otherwise it gets another port. If the INPUT
-rules accept a packet from outside, the entry of that packet occupies a tuple as well. A Linux NAT
-therefore behaves as an endpoint-independent one until two entries clash. Recordings of a real
-kernel (`golden/`) show the same.
+Linux maps each connection separately, not each inner endpoint. A flow keeps its source port unless
+another entry of the table expects replies with the same addresses and ports; then it gets another
+port. A packet from outside that the INPUT rules accept has an entry too. A Linux NAT therefore
+looks endpoint-independent until two entries clash. Recordings of a real kernel (`probes/golden/`)
+show the same.
 """
 
 import zlib
@@ -25,8 +26,8 @@ Tuple = tuple[int, Addr, Addr]
 
 
 class TrackedConnection:
-    """One tracked connection. `reply` is the tuple of its replies when they arrive at the
-    gateway.
+    """One tracked connection. `original` is the tuple of its first packet, and `reply` the tuple
+    with which replies arrive at the gateway.
     """
 
     __slots__ = ("expires", "local", "original", "reply", "seen_reply", "state", "stream_at")
@@ -105,8 +106,8 @@ class Tracker:
             self.remove(entry)
 
     def outer_of(self, proto: int, source: Addr, ip: str, now: float) -> Addr | None:
-        """Return the outer endpoint that this source got for its latest flow, or None (Linux:
-        find_appropriate_src).
+        """Return the outer endpoint of the latest flow from `source` that uses the outer address
+        `ip`, or None if there is no such flow (Linux: find_appropriate_src).
         """
         for entry in reversed(self._sources.get((proto, source), {}).values()):
             if entry.expires > now and entry.reply[2][0] == ip:
@@ -155,14 +156,17 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class LinuxSettings(GatewaySettings):
-    """Settings of a NAT like Linux's:
+    """Settings of a NAT that behaves like Linux's.
 
     `input`: treatment of packets to the gateway itself: "drop", "reject" or "accept" (its stack
     answers, and the connection is tracked).
-    `source`: "masquerade", "random", "fully-random", "persistent" (`snat to … persistent`).
-    `overlay`: None, or a map from outer ports to inside endpoints that the first packet of every
-    outgoing UDP flow writes (`overlay_s` seconds): "full-cone", "address-restricted",
-    "port-restricted". `hairpin` "external": inside hosts may use it too, and forwarded ports.
+    `source`: choice of the outer port: "masquerade", "random", "fully-random", or "persistent"
+    (nftables: `snat to … persistent`).
+    `overlay`: which remotes may reach an inside endpoint at the outer port of its last UDP flow:
+    "full-cone", "address-restricted" or "port-restricted". An entry lasts `overlay_s` seconds from
+    the first packet of a flow. None switches the overlay off.
+    `hairpin`: with "external", inside hosts may also use the overlay and the port forwards, which
+    "off" forbids.
     `udp_new`, `udp_stream`, `tcp_established`: nf_conntrack_udp_timeout, …_udp_timeout_stream and
     …_tcp_timeout_established, in seconds (OpenWrt sets the last to 7440).
     `max_mappings`: nf_conntrack_max.
@@ -200,8 +204,10 @@ class LinuxNat(Router):
         self._overlay = settings.overlay
         self._overlay_s = settings.overlay_s
         self._hairpin = settings.hairpin == "external"
-        self._inner: dict[int, tuple[Addr, float]] = {}  # UDP port: inside endpoint, until when
-        self._spoken: dict[tuple[str, int], float] = {}  # (remote address, port), until when
+        self._inner: dict[
+            int, tuple[Addr, float]
+        ] = {}  # by UDP port: (inner endpoint, end in seconds)
+        self._spoken: dict[tuple[str, int], float] = {}  # by (remote address, inner port): end in s
         self._sweep_size = 256
 
     def clear(self) -> None:
@@ -228,7 +234,9 @@ class LinuxNat(Router):
             self._new_inbound(packet)
 
     def _follow(self, packet: Packet) -> bool:
-        """Handle a packet of a known connection. Return False if it is the first of a new one."""
+        """Handle a packet of a known connection. Return False if the packet belongs to none, so
+        that it may begin a new connection.
+        """
         now = self.network.events.now
         key = packet.proto, packet.src, packet.dst
         tracker = self.tracker
@@ -319,7 +327,7 @@ class LinuxNat(Router):
                 if self.tracker.find((proto, to, choice), now) is None:
                     return choice
             if attempts < 16:
-                return choice  # taken as well, although no free port was found
+                return choice  # Linux uses this port too, although it is not free
             attempts //= 2
 
     # New connections to the gateway's outer address.
@@ -336,8 +344,8 @@ class LinuxNat(Router):
                 self.refuse(packet, self.wan)
 
     def _led_in(self, packet: Packet) -> Addr | None:
-        """Return the inner endpoint to which the PREROUTING rules send a new connection and the
-        FORWARD rules admit it, or None.
+        """Return the inner endpoint to which a port forward or the overlay sends a new connection
+        from outside, or None if neither admits the connection.
         """
         forward = self.forwards.get((packet.proto, packet.dst[1]))
         if forward is not None:
@@ -353,8 +361,8 @@ class LinuxNat(Router):
         return found[0] if found is not None and found[1] > now else None
 
     def _lead_in(self, packet: Packet, inner: Addr) -> None:
-        """Apply DNAT to a new connection. If its tuple towards the inside is taken, the sender's
-        port is changed.
+        """Send the first packet of a connection from outside to `inner` (DNAT). Change the sender's
+        port if another connection already uses it towards `inner`.
         """
         proto, source, outer = packet.proto, packet.src, packet.dst
         seen = source
@@ -365,9 +373,9 @@ class LinuxNat(Router):
             self.deliver_inside(packet)
 
     def _to_own_address(self, packet: Packet) -> None:
-        """Handle a packet from inside to the outer address. Send it back inside if the overlay or a
-        port forward matches, otherwise pass it to the gateway itself, which accepts packets from
-        its LAN.
+        """Handle a packet from inside to the gateway's outer address. If hairpinning is on and the
+        overlay or a port forward matches, send the packet back inside. Otherwise pass it to the
+        gateway's own stack.
         """
         inner = self._led_in(packet) if self._hairpin else None
         if inner is None:
@@ -396,8 +404,8 @@ class LinuxNat(Router):
             self.tracker.remove(entry)  # the reset is the only reply
 
     def _write_overlay(self, inner: Addr, to: Addr) -> None:
-        """Update the overlay for the first packet of a flow; later packets do not pass these rules.
-        An entry that has not expired keeps its owner.
+        """Record the first packet of a UDP flow from `inner` to `to` in the overlay. If the outer
+        port has an entry that has not expired, the entry keeps its inner endpoint.
         """
         now = self.network.events.now
         until = now + self._overlay_s

@@ -19,7 +19,7 @@ Flow = tuple[int, Addr, Addr]
 
 
 class OpenFlows:
-    """Flows that were opened from inside, and the decision which packets may enter because of them.
+    """Table of the flows that were opened from inside. It decides which packets may enter.
     Depending on `filtering`, packets may enter from the flow's outer endpoint ("apd"), from any
     port of its address ("ad"), or from every sender ("ei").
     """
@@ -30,7 +30,7 @@ class OpenFlows:
         self._timers = timers
         self._limit = limit
         self._flows: dict[Flow, FlowState] = {}
-        self._open: dict[tuple[int, Addr, str], float] = {}  # by the filter's key, until when
+        self._open: dict[tuple[int, Addr, str], float] = {}  # by `_key`: end in seconds
         self._sweep_size = 64
         self._swept = -1.0
 
@@ -42,7 +42,7 @@ class OpenFlows:
         self._open.clear()
 
     def leave(self, packet: Packet, now: float) -> bool:
-        """Record a packet that leaves. Return False if there are too many sessions."""
+        """Record a packet that leaves. Return False if the table of sessions is full."""
         return self._renew(packet.proto, packet.src, packet.dst, packet, True, now)
 
     def enter(self, packet: Packet, now: float) -> bool:

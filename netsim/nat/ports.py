@@ -13,9 +13,9 @@ TRIES: Final = 32  # random ports to try before all ports are tried in order
 
 
 class PortAllocator:
-    """Allocator of outer ports. `policy` is "preserve" (the inner port or, if it is taken, a random
-    one), "random", "sequential", or "block". With "block", all ports of a host come from `block`
-    consecutive ports that no other host gets.
+    """Allocator of outer ports. `policy` is "preserve" (the inner port if it is free, otherwise a
+    random port), "random", "sequential", or "block". With "block", each host gets `block`
+    consecutive ports of its own.
     """
 
     def __init__(self, policy: str, block: int, luck: Callable[[], Random]) -> None:

@@ -1,8 +1,9 @@
 """NAT that behaves as RFC 4787 (UDP), RFC 5382 (TCP) and RFC 5508 (ICMP) describe.
 
-A mapping assigns an outer endpoint to an inner one: one for all remotes ("ei"), one per remote
-address ("ad"), or one per remote endpoint ("apd"). A filter decides, in the same three terms, which
-remotes may send to it from outside. Linux works differently (`conntrack.py`).
+A mapping assigns an outer endpoint to an inner endpoint. An inner endpoint has one mapping for all
+remotes ("ei", endpoint-independent), one for each remote address ("ad"), or one for each remote
+address and port ("apd"). The filtering says in the same terms which remotes may send to a mapping
+from outside. Linux works differently (`conntrack.py`).
 """
 
 from dataclasses import dataclass
@@ -244,8 +245,8 @@ class RfcNat(Router):
     def _pass(
         self, mapping: NatMapping, packet: Packet, remote: Addr, outbound: bool, now: float
     ) -> bool:
-        """Renew the timers for a packet that passes. Return False if the mapping has too many
-        sessions.
+        """Renew the timers of a mapping for a packet that passes. Return False if the packet needs
+        a new session and the mapping has too many.
         """
         session = mapping.sessions.get(remote)
         if session is None or session.expires <= now:

@@ -30,8 +30,8 @@ def flags(packet: Packet) -> int:
 
 
 def reset_for(packet: Packet, origin: str) -> Packet | None:
-    """Return the reset that answers an unexpected segment, or None if the segment is a reset (RFC
-    9293, section 3.10.7.1).
+    """Return the packet with the reset that answers an unexpected segment. Return None if the
+    segment is itself a reset (RFC 9293, section 3.10.7.1).
     """
     answer = refusal(packet.segment)
     if answer is None:
@@ -69,7 +69,7 @@ class HeldSyns:
         """Refuse a SYN whose time has come."""
         key = packet.src, packet.dst
         due = self._due.get(key)
-        # If the time has not come, a later SYN of the same pair is held.
+        # If `due` is later than now, another SYN between the same endpoints is held by now.
         if due is not None and due <= self._events.now:
             del self._due[key]
             self._refuse(packet)

@@ -19,11 +19,11 @@ class Timers:
     """
 
     udp_new: float = 120.0
-    udp_stream: float = 300.0  # once both sides have spoken, and `stream_after` has passed
+    udp_stream: float = 300.0  # once both sides have sent a packet and `stream_after` has passed
     stream_after: float = 0.0  # seconds since the flow's first packet
     tcp_syn: float = 240.0
     tcp_established: float = 7440.0
-    tcp_transitory: float = 240.0  # one side has closed, or only one has been heard
+    tcp_transitory: float = 240.0  # one side has sent FIN, or a SYN of either side is missing
     tcp_close: float = 10.0  # both sides have closed, or one has reset
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class FlowState:
     def __init__(self, now: float) -> None:
         self.expires = now
         self._began = now
-        self._heard = 0  # sides that have spoken
+        self._heard = 0  # sides that have sent a packet, as bits
         self._syn = 0  # sides that have sent a SYN
         self._ended = 0  # sides that have sent a FIN
         self._reset = False
@@ -69,7 +69,7 @@ class FlowState:
         """
         if bits & SYN:
             self._syn |= side
-            if self._reset or self._ended == _BOTH:  # the same ports again
+            if self._reset or self._ended == _BOTH:  # a new connection with the same ports
                 self._reset, self._ended, self._syn, self._heard = False, 0, side, side
         if bits & RST:
             self._reset = True

@@ -61,7 +61,7 @@ type filter hook output priority filter; policy drop;
 
 
 class KernelHost:
-    """One computer: its namespace, its address, and its daemon, if one has been started."""
+    """One computer: a network namespace with an address, in which a daemon can run."""
 
     def __init__(self, name: str, space: Namespace, address: str, folder: Path) -> None:
         self.name = name
@@ -182,7 +182,7 @@ class KernelHost:
 
 
 class KernelWorld:
-    """Hosts and gateways of one run: a context manager, which removes everything at its end.
+    """Hosts and gateways of one run. Use it as a context manager, which removes them at its end.
 
     `latency` is the one-way latency, in seconds, between any two attachments to the internet,
     without access links. Raises KernelRefused if this machine does not support the backend.
@@ -246,7 +246,9 @@ class KernelWorld:
     def host(
         self, name: str, *, behind: str | None = None, link: LinkSpec | None = None
     ) -> KernelHost:
-        """Add a computer on the internet, or behind a gateway, whose link it then shares."""
+        """Add a computer to the internet, or to the LAN of the gateway `behind`, whose link it then
+        shares.
+        """
         self._new(name)
         address = self._address(behind)
         space = self._spaces.add(name)
@@ -271,9 +273,10 @@ class KernelWorld:
     def _connect(
         self, space: Namespace, device: str, address: str, behind: str | None, link: LinkSpec | None
     ) -> None:
-        """Connect a namespace to the internet or to a gateway.
+        """Connect a namespace to the internet through `link`, or to the LAN of the gateway
+        `behind`.
 
-        Raises SimError if it is behind a gateway and yet has a link.
+        Raises SimError if both `behind` and `link` are given.
         """
         if behind is None:
             self.internet.plug(space, device, address, link or LinkSpec())
@@ -287,7 +290,9 @@ class KernelWorld:
         self.internet.change(self._port(name), link)
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut the directions of an internet link that are True, and restore the other ones."""
+        """Cut each direction of an internet link whose argument is True. Restore a direction whose
+        argument is False.
+        """
         self.internet.cut(self._port(name), up=up, down=down)
 
     def _port(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A process that enters network namespaces, so that no other process has to.
+"""Broker: a process that enters network namespaces and performs requests there for its parent.
 
 The process is started by the path of this file, in isolated mode, and imports nothing of shoal.
 Starting it therefore takes only 30 ms. The process keeps no state. Its argument is the descriptor
@@ -72,8 +72,8 @@ def sysctls(settings: dict[str, int]) -> None:
 def perform(request: Request) -> int | None:
     """Perform a request in the current namespace.
 
-    Return the descriptor that it has created, if any. Raises OSError if the kernel refuses, or the
-    request is unknown.
+    Return the new descriptor, or None if the request creates none. Raises OSError if the kernel
+    refuses, or if the request is unknown.
     """
     match request:
         case {"op": "new"}:
@@ -90,7 +90,8 @@ def perform(request: Request) -> int | None:
 
 
 def answer(request: Request, inside: int | None) -> tuple[dict[str, object], list[int]]:
-    """Enter the namespace `inside`, if given, and perform the request.
+    """Perform a request in the namespace with the descriptor `inside`, or in the current one if
+    `inside` is None.
 
     Return the reply and the descriptors to send with it. A failure is reported in the reply.
     """

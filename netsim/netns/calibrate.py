@@ -28,10 +28,12 @@ GOLDEN: Final = Path(__file__).parents[1] / "nat" / "probes" / "golden" / "linux
 COMMAND: Final = "python -m shoal.netsim.netns.calibrate --write"
 
 Table = dict[str, probes.Found]
-"""For each kind of gateway, its results by probe."""
+"""Maps a kind of gateway to its results, which map the name of a result to its value."""
 
 SLOW: Final = ("timers",)
-"""Probes that mostly wait. Each runs in a lab of its own, in parallel with the other probes."""
+"""Probes that spend most of their time waiting. Each runs in its own lab, in parallel with the
+others.
+"""
 
 
 @dataclass(frozen=True, slots=True)

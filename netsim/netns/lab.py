@@ -1,4 +1,4 @@
-"""The lab that `netsim/nat/probes/catalogue.py` describes, built from real network namespaces.
+"""The lab that `netsim/nat/probes/sockets.py` describes, built from real network namespaces.
 
 a1 a2      b1
 gate_a     gate_b

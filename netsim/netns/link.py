@@ -1,4 +1,5 @@
-"""Switch that connects TUN devices. The simulator's pipes delay and drop the real packets.
+"""Switch that forwards real packets between TUN devices, and delays and drops them with the
+simulator's pipes.
 
 A packet takes the same steps as in `netsim/network/network.py`: the up pipe of its port, the
 latency between ports, and the down pipe of the port with its destination. Time is that of the
@@ -26,7 +27,9 @@ TURN: Final = 32
 KEPT: Final = 4096
 """Number of latest packets whose lateness is recorded."""
 SLACK_NS: Final = 1
-"""Nanoseconds by which the kernel may wake this process late. The default is 50 µs."""
+"""Timer slack of this process: the kernel may wake it this many nanoseconds late. The default is
+50 µs.
+"""
 IDLE: Final = 3600.0
 """Seconds to wait for a packet if none is due."""
 HEADROOM: Final = 64
@@ -169,8 +172,8 @@ class Switch:
             heappush(self._heap, (when, self._serial, to, port, packet, False))
 
     def _leave(self) -> None:
-        """Process the packets that are due: offer them to a down pipe, or send them if they have
-        passed it.
+        """Process the packets that are due. Offer a packet to the down pipe of its destination, or
+        send it if it has already passed that pipe.
         """
         heap = self._heap
         now = self._now()
@@ -234,9 +237,8 @@ def too_big(packet: bytes, mtu: int) -> bytes:
 
 
 def _summed(data: bytes, place: int) -> bytes:
-    """Write the internet checksum (RFC 1071) of `data` into its two bytes at `place`.
-
-    Return the result. These bytes have to be zero before.
+    """Return a copy of `data` with its internet checksum (RFC 1071) in the two bytes at `place`,
+    which must be zero in `data`.
     """
     padded = data + b"\0" * (len(data) % 2)
     total = sum(padded[i] << 8 | padded[i + 1] for i in range(0, len(padded), 2))
@@ -246,12 +248,14 @@ def _summed(data: bytes, place: int) -> bytes:
 
 
 def hurry() -> None:
-    """Give this process the best timing that the machine permits."""
+    """Make the kernel wake this process as exactly as possible, with minimal timer slack and, if
+    permitted, the highest priority.
+    """
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
 def quantile(values: list[float], part: float) -> float:
-    """Return the value below which a `part` (0 to 1) of the sorted values lies. No values: NaN."""
+    """Return the quantile `part` (0 to 1) of the sorted values, or NaN if there are none."""
     return values[min(len(values) - 1, math.floor(part * len(values)))] if values else math.nan

@@ -1,4 +1,4 @@
-"""Network namespaces without names, of which nothing can be left behind.
+"""Network namespaces without names, which the kernel removes when this process ends.
 
 A namespace exists as long as this process has its descriptor open or a process runs in it. When
 this process ends, by whatever signal, the kernel ends the processes inside and removes the
@@ -34,7 +34,7 @@ TRIAL = "table ip trial {\nchain post {\ntype nat hook postrouting priority 100\
 
 
 class KernelRefused(SimError):
-    """Error: the kernel, or a tool that controls it, did not do what was requested."""
+    """The kernel, or a tool that controls it, refused a request."""
 
 
 def hint_of(error: KernelRefused) -> str:
@@ -81,9 +81,9 @@ class Namespace:
             raise KernelRefused(f"`{' '.join(command)}` in {self.name}: {said}\n{text}")
 
     def entering(self, command: Sequence[str]) -> list[str]:
-        """Return a command line that runs a command in the namespace.
+        """Return a command line that runs `command` in the namespace.
 
-        If the thread that has started the command ends, the kernel kills the command.
+        The kernel kills the process when the thread that started it ends.
         """
         return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net={self.path}", *command]
 
@@ -128,7 +128,7 @@ class Namespace:
     def _ask(self, **request: object) -> int | None:
         """Send the broker a request for this namespace.
 
-        Return the descriptor that it has created, if any.
+        Return the new descriptor, or None if the request creates none.
         """
         return self._spaces.ask(request, self)
 
@@ -205,7 +205,9 @@ class Namespaces:
 
 @cache
 def available() -> str | None:
-    """Return why this machine does not support the kernel backend; None if it does."""
+    """Return the reason why this machine does not support the kernel backend, or None if it
+    does.
+    """
     if not sys.platform.startswith("linux"):
         return "the kernel backend needs Linux"
     if os.geteuid() != 0:
@@ -217,7 +219,9 @@ def available() -> str | None:
 
 
 def _tried() -> str | None:
-    """Test whether the kernel permits what the backend needs. Return the reason if it does not."""
+    """Try to create a namespace, a TUN device and nftables rules. Return the reason if the kernel
+    refuses, otherwise None.
+    """
     try:
         with Namespaces() as spaces:
             space = spaces.add("trial")

@@ -1,8 +1,8 @@
 """nftables rules of Linux gateways, by the names of kinds in `netsim/nat/kinds.py`.
 
 The devices of a gateway are `wan` and `lan`. The first six kinds use conntrack alone. The other
-kinds admit new flows from outside. For this they have a map from an outer port to an inner
-endpoint, which is updated by the first outgoing packet of every flow.
+kinds also admit new flows from outside, by a map from an outer port to an inner endpoint. The first
+outgoing packet of every flow updates the map.
 (`netsim/nat/probes/catalogue.py` describes the recipes in words.)
 
 Each statement is on a line of its own, because nft does not parse all one-line forms. Words such as
@@ -49,9 +49,10 @@ iifname "wan" reject
 
 
 def _filters(unsolicited: str, forward: str = _FORWARD) -> str:
-    """Return the table that filters packets to the gateway itself, and those that it forwards.
+    """Return the nftables table that filters packets.
 
-    `unsolicited` has the rules for the former, and `forward` the chain for the latter.
+    `unsolicited` has the rules for new packets to the gateway itself. `forward` is the chain for
+    packets that the gateway forwards.
     """
     return f"""table ip filter {{
 {forward}chain input {{
@@ -63,7 +64,7 @@ iifname "wan" ct state established,related accept
 
 
 Recipe = Callable[[RecipeInputs], str]
-"""Returns the nftables rules of a gateway."""
+"""Function that returns the nftables rules of a gateway for its parameters."""
 
 
 def conntrack(source: str, unsolicited: str = DROP) -> Recipe:
@@ -74,7 +75,7 @@ def conntrack(source: str, unsolicited: str = DROP) -> Recipe:
     """
 
     def recipe(site: RecipeInputs) -> str:
-        """Return the rules."""
+        """Return the nftables rules of a gateway with the parameters `site`."""
         return f"""table ip nat {{
 chain prerouting {{
 type nat hook prerouting priority dstnat; policy accept;
@@ -110,15 +111,15 @@ _OUTWARD: Final = 'oifname "wan" meta l4proto udp update'
 
 
 def cone(allowed: str = "", *, forward: str = "", hairpin: bool = False) -> Recipe:
-    """Return a recipe for a gateway that also admits packets from remote endpoints without a flow.
+    """Return a recipe for a gateway that also admits packets that belong to no known flow.
 
-    A packet needs a mapping of its port. It also needs to meet the condition `allowed` and to pass
-    the chain `forward`, unless these are empty. With `hairpin`, hosts inside can reach each other
-    through the outer address.
+    Such a packet is admitted if its port has a mapping, if it meets the condition `allowed`, and if
+    it passes the chain `forward`. An empty `allowed` or `forward` admits every packet. With
+    `hairpin`, hosts inside can reach each other through the outer address.
     """
 
     def recipe(site: RecipeInputs) -> str:
-        """Return the rules."""
+        """Return the nftables rules of a gateway with the parameters `site`."""
         back = f'iifname "lan" ip daddr {site.wan} meta l4proto udp dnat to udp dport map @inner\n'
         turned = f'oifname "lan" ip saddr {site.lan} ip daddr {site.lan} snat to {site.wan}\n'
         return f"""table ip nat {{

@@ -28,9 +28,9 @@ Request = Mapping[str, Any]
 class SwitchCounts(TypedDict):
     """Counters of the switch.
 
-    `forwarded` is the number of packets sent. `late_ms` has quantiles of the time, in milliseconds,
-    by which the latest packets were sent too late. `dropped` has the number of dropped packets by
-    port and reason.
+    `forwarded` is the number of packets sent. `late_ms` maps a quantile ("0.5", "0.99") to the
+    lateness of the latest packets in milliseconds. `dropped` maps the name of a port, then the
+    reason, to the number of dropped packets.
     """
 
     forwarded: int
@@ -101,7 +101,8 @@ class RequestServer:
 
 
 class SwitchProcess:
-    """Controller of the process of a switch: a context manager, which ends the process at its end.
+    """Starts and controls the process of a switch. Use it as a context manager, which ends the
+    process at its end.
 
     `latency` is the seconds from any port to any other.
     """
@@ -150,7 +151,9 @@ class SwitchProcess:
         self._ask({"op": "change", "name": name, "link": asdict(link)})
 
     def cut(self, name: str, *, up: bool = True, down: bool = True) -> None:
-        """Cut the directions of a port that are True, and restore those that are False."""
+        """Cut each direction of a port whose argument is True. Restore a direction whose argument
+        is False.
+        """
         self._ask({"op": "cut", "name": name, "up": up, "down": down})
 
     def counts(self) -> SwitchCounts:

@@ -113,8 +113,8 @@ class Resolver(trio.abc.HostnameResolver):
 
 
 def _service(port: bytes | str | int | None) -> int:
-    """Return a port as a number; None is port 0. Raises socket.gaierror (EAI_SERVICE) for other
-    text.
+    """Return a port as a number; None becomes 0. Raises socket.gaierror (EAI_SERVICE) if the text
+    is not a decimal number.
     """
     text = port.decode("ascii", "replace") if isinstance(port, bytes) else port
     if text is None:
@@ -147,8 +147,8 @@ def _is_online(host: Host) -> bool:
 
 
 class BadQuery(ValueError):
-    """Error for a message that is not a valid query. `identifier` is the query's identifier, or
-    None if the message gets no reply. `code` is the response code (RFC 1035, section 4.1.1).
+    """A message is not a valid query. `identifier` is the query's identifier, or None if the
+    message gets no reply. `code` is the response code (RFC 1035, section 4.1.1).
     """
 
     def __init__(self, identifier: int | None, code: int) -> None:
@@ -180,8 +180,8 @@ def parse_query(message: bytes) -> tuple[int, int, str, int, bytes]:
 
 
 def _parse_name(identifier: int, message: bytes) -> tuple[str, int]:
-    """Return the name in the question and the offset of its end. A compressed name is refused,
-    because nothing precedes the question that a name could refer to. Raises BadQuery.
+    """Return the name in the question and the offset of its end. Raises BadQuery if the name is
+    malformed or compressed: compression refers to an earlier name, and the question has none.
     """
     labels: list[str] = []
     at = 12

@@ -18,7 +18,7 @@ from .packet import ICMP, IP4_HEADER, IP6_HEADER, TCP, UDP, Addr, Icmp, Packet
 ICMP_BYTES: Final = 36  # ICMP header, and the start of the packet that the error refers to
 
 Allowed = frozenset[tuple[int, int]]
-"""(protocol, destination port) pairs of packets that may leave."""
+"""Pairs (IP protocol, destination port) of the packets that may leave through a gateway."""
 
 
 class Filter(Protocol):
@@ -61,7 +61,7 @@ class GatewayPlace:
 class GatewaySettings:
     """Settings that every kind of gateway has.
 
-    If `allow` is set, only these packets may leave. `blocked` says what happens to other packets:
+    If `allow` is set, only packets that it lists may leave. `blocked` says what happens to others:
     "drop" them silently, or "reject" them with an ICMP error to the sender. `inside` is the IPv4
     network inside. `prefix` is an IPv6 /64 that is routed to the inside; packets to it pass the
     gateway's filter `six`, if it has one.
@@ -141,8 +141,8 @@ class Router:
         return str(next(self._free6))
 
     def route(self, address: str) -> None:
-        """Route an inner address to this gateway from outside, and through all gateways that it is
-        behind. Stop where the address is translated: IPv4 passes only gateways that are `routed`.
+        """Make an inner address reachable from outside through this gateway and the gateways around
+        it. For IPv4, stop at the first gateway that translates addresses (not `routed`).
         """
         gateway: Router | None = self
         while gateway is not None and (":" in address or gateway.routed):
@@ -242,9 +242,10 @@ class Router:
     # Errors.
 
     def unreachable(self, packet: Packet, at: Attachment, kind: str, source: str = "") -> None:
-        """Send an ICMP error of this kind to the sender of `packet`, which arrived at the
-        attachment `at`. Send none if `packet` is ICMP itself. The error comes from `source`, or
-        from the gateway's own address if `source` is empty.
+        """Send an ICMP error of the given kind to the sender of `packet`, unless `packet` is ICMP.
+
+        `at` is the attachment at which `packet` arrived. The error comes from the address `source`,
+        or from the gateway's own address if `source` is empty.
         """
         if packet.proto == ICMP:
             return
@@ -351,8 +352,8 @@ def check(knob: str, value: object, known: Iterable[object]) -> None:
 
 
 def readdressed(icmp: Icmp, src: Addr, dst: Addr) -> Icmp:
-    """Return a copy of an ICMP error that quotes the packet with these addresses, as it was before
-    translation.
+    """Return a copy of an ICMP error whose quoted packet has the addresses `src` and `dst`, which
+    it had before translation.
     """
     twin = copy.copy(icmp)
     twin.src, twin.dst = src, dst

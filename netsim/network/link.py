@@ -165,8 +165,8 @@ class Pipe:
         return max(0.0, self._free - now) / self._seconds if self._seconds else 0.0
 
     def offer(self, now: float, size: int) -> float:
-        """Queue a packet of `size` bytes at `now`. Return its time of arrival, or a negative value,
-        which is the reason why it does not arrive (see `REASONS`).
+        """Queue a packet of `size` bytes at `now`. Return its time of arrival in seconds. If the
+        packet is lost, return one of the negative values in `REASONS`.
         """
         if size > self._mtu:
             return CUT if self._mtu < 0 else TOO_BIG
@@ -191,8 +191,8 @@ class Pipe:
         return self._by_chance(now, when)
 
     def _by_chance(self, now: float, when: float) -> float:
-        """Apply loss, jitter and reordering to a packet that would arrive at `when`. Return the
-        same as `offer`.
+        """Apply loss, jitter and reordering to a packet that would otherwise arrive at `when`.
+        Return its time of arrival, or `LOST`.
         """
         spec = self.spec
         loss = spec.loss
@@ -217,7 +217,9 @@ class Pipe:
         return self._in_order(when)
 
     def _in_order(self, when: float) -> float:
-        """Return the arrival of a packet that must not overtake earlier ones, and record it."""
+        """Return the time of arrival of a packet that would arrive at `when`, but must not
+        overtake earlier packets. Record the time as the latest arrival.
+        """
         if when < self._last:
             when = self._last
         self._last = when

@@ -254,8 +254,8 @@ class Subnet:
         return [item for item in dict.fromkeys(found) if item is not sender]
 
     def find(self, address: str, sender: Attachment) -> Attachment | None:
-        """Return the attachment that receives packets for `address`: its owner, or the gateway.
-        Return None if there is none, or if the gateway itself is the sender.
+        """Return the attachment that has `address`. If none has it, return the attachment of the
+        gateway, or None if there is no gateway or the gateway is the sender.
         """
         found = self.members.get(address)
         return found if found is not None else self.gateway if self.gateway is not sender else None

@@ -64,9 +64,9 @@ class Packet:
 class Icmp:
     """ICMP error, with its kind and the addresses of the packet that caused it.
 
-    `src` and `dst` are those of that packet. Each gateway on the way back translates them, so that
-    its sender finally sees the addresses that it used itself. `mtu` is the largest size in bytes
-    that passes, for the kind "too-big".
+    `src` and `dst` are the source and the destination of that packet. Gateways on the way back
+    translate them, so that the packet's sender sees the addresses that it used. `mtu` is the
+    largest size in bytes that passes, for the kind "too-big".
     """
 
     __slots__ = ("dst", "kind", "mtu", "proto", "src")

@@ -1,4 +1,5 @@
-"""Churn of volunteers: a model of their sessions, departures and re-dials, and its execution.
+"""Churn of volunteers: when they come online, how they leave, and when their gateways get new
+addresses. Contains the model and the code that executes it.
 
 Each volunteer has random generators of its own. The figures and their sources are in `churn.toml`.
 """
@@ -27,11 +28,11 @@ LEAST_S: Final = 1.0  # minimum length of a session or an absence
 class Habit:
     """Habits of one class of volunteers. Times are in hours.
 
-    `share` is the class's share of the volunteers. `session` has the shape and the scale of a
-    Weibull distribution if `weibull` is True; otherwise the least and the greatest length. A
-    `daily` volunteer comes online on each day with probability `chance`, at the hour `start` (mean,
-    standard deviation) of its local day. The other volunteers alternate between sessions and
-    absences; `absence` has the median and sigma of a log-normal distribution.
+    `share` is the class's share of the volunteers, from 0 to 1. `session` describes the length of a
+    session: (shape, scale) of a Weibull distribution if `weibull` is True, otherwise (minimum,
+    maximum) of a uniform one. A `daily` volunteer comes online on each day with probability
+    `chance`, at the local hour `start` (mean, standard deviation). Other volunteers alternate
+    between sessions and absences; `absence` is (median, sigma) of a log-normal distribution.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Habit:
 
 @dataclass(frozen=True, slots=True)
 class ChurnModel:
-    """A model of churn. Its time passes `speed` times as fast as in real life.
+    """A model of churn. All its times are divided by `speed`, to shorten simulations.
 
     `departures` maps each kind of departure to its share. `redial_share` is the share of gateways
     that get a new public address from time to time, every `redial_every` hours.
@@ -154,8 +155,8 @@ def sessions(
     """Yield the sessions of one volunteer, without end.
 
     Times are in seconds since the start of the simulation, which is at midnight UTC. `utc_hours` is
-    the difference of the volunteer's local time from UTC. A volunteer with sessions and absences
-    starts at a random point of its cycle.
+    the difference of the volunteer's local time from UTC. A volunteer that is not `daily` starts at
+    a random point of its first session and absence.
     """
     stays = _daily(habit, random, utc_hours) if habit.daily else _alternating(habit, random)
     for start, end in stays:
@@ -179,9 +180,9 @@ def _away(habit: Habit, random: Random) -> float:
 def _alternating(habit: Habit, random: Random) -> Iterator[tuple[float, float]]:
     """Yield (start, end) of sessions that alternate with absences, in hours.
 
-    Time 0 is at a random point of the first session and the absence after it. This point is more
-    likely to lie in a long cycle than in a short one. The lengths of the first cycle are therefore
-    drawn with a probability in proportion to their sum.
+    A cycle is a session and the absence after it. Time 0 is a random point of the first cycle. The
+    first cycle is drawn with a probability in proportion to its length, because a random time falls
+    into long cycles more often.
     """
     lengths = [(_stay(habit, random), _away(habit, random)) for _ in range(64)]
     stay, away = random.choices(lengths, [sum(pair) for pair in lengths])[0]
@@ -209,7 +210,7 @@ def _daily(habit: Habit, random: Random, utc_hours: float) -> Iterator[tuple[flo
 # Execution of the model.
 
 Stop = Callable[[Host], Awaitable[None]]
-"""Ends the program of a host in an orderly way."""
+"""Function that ends the program of a host in an orderly way."""
 
 
 async def power_off(host: Host) -> None:
@@ -239,7 +240,9 @@ async def churn(
 
 
 async def _redial(faults: Faults, one: Volunteer, model: ChurnModel) -> None:
-    """Give a volunteer's gateway a new public address from time to time, if the model says so."""
+    """Give a volunteer's gateway a new public address every `model.redial_every` hours, if the
+    gateway is among the share that the model re-dials.
+    """
     random = faults.world.streams.get(one.name, "redial")
     every = model.redial_every * 3600 / model.speed
     first = random.random() * every

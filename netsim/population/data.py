@@ -22,5 +22,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> BadScenario:
-    """Return the error about an unknown name, with a hint at the nearest known one."""
+    """Return the error for an unknown name, with a hint that suggests the nearest known name.
+    `what` says what the name is for, such as "population".
+    """
     return BadScenario(f"there is no {what} `{name}`", hint=nearest(name, known))

@@ -2,8 +2,8 @@
 
 This module reads two published formats: the PlanetLab matrix of uofa-rzhu3/NetLatency-Data (MIT),
 and the pings of WonderNetwork as published by ConsenSys/wittgenstein (Apache-2.0). The built-in
-matrix `core` is computed: the great circle between two cities, at the speed of light in fibre,
-times a detour factor, plus a constant for both ends.
+matrix `core` is computed: the time that light in fibre needs for the great circle between two
+cities, times a detour factor, plus a constant for both ends.
 
 The quantiles of `core` differ from those of the pings between the same cities (2018) by 3 % at the
 median, and by up to 12 % from the 5th to the 95th percentile. The round trip of a single pair
@@ -34,9 +34,11 @@ SAME_SITE_S: Final = 0.001
 MAX_SITES: Final = 2000
 MAX_RTT_MS: Final = 10_000.0
 UNITS_MS: Final = {"ms": 1.0, "s": 1000.0}
-"""Units that the round trips in a file can have, in milliseconds."""
+"""Milliseconds per unit, for each unit that the round trips in a file can have."""
 UNSURE_BELOW: Final = 10.0
-"""If all values are smaller, their unit is unclear: milliseconds within one city, or seconds."""
+"""Values of a file that are all below this number could be seconds, or milliseconds within one
+city. The unit must then be stated.
+"""
 _WONDER: Final = ["from", "to", "avg_ms", "pct_sol", "min_ms", "max_ms", "mdev_ms"]
 
 
@@ -49,7 +51,7 @@ class GeoSite:
 
 
 class Matrix:
-    """One-way latencies between sites, in seconds. A site is known by its row.
+    """One-way latencies between sites, in seconds. A site is identified by its row number.
 
     The latency between two sites is half of the mean of the two measured round trips.
     """
@@ -221,9 +223,9 @@ def cities(lines: Iterable[str]) -> Matrix:
 
 
 def _degrees(item: str, most: int, line: int) -> float:
-    """Convert a text to a number of degrees from -`most` to `most`.
+    """Convert a text to a number of degrees.
 
-    Raises BadScenario if it is not.
+    Raises BadScenario if the text is not a number from -`most` to `most`.
     """
     try:
         value = float(item)
@@ -272,5 +274,5 @@ def matrix(name: str = "core") -> Matrix:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share (0 to 1) of the sorted `values` lies."""
+    """Return the quantile `share` (0 to 1) of the sorted `values`, without interpolation."""
     return values[min(len(values) - 1, math.floor(share * len(values)))]

@@ -185,7 +185,7 @@ def _kind(item: ClassEntry) -> VolunteerKind:
 def draw(population: Population, random: Random, places: latency.Matrix) -> Draw:
     """Draw the properties of one volunteer. `places` is the latency matrix.
 
-    Always uses the same number of random values, whatever the result.
+    The number of random values used does not depend on the result.
     """
     kind = _choose(random, ((item, item.share) for item in population.kinds))
     region = _choose(random, ((item, item.share) for item in population.regions))

@@ -122,9 +122,9 @@ def _cycle(entry: CycleEntry | None) -> Cycle | None:
 
 
 def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
-    """Combine two links in series into one. It gets the rate and the buffer of the slower link.
+    """Combine two links in series into one, with the rate and the buffer of the slower link.
 
-    Of two kinds of loss in bursts, it gets the one that loses more in the bad state.
+    If both links lose packets in bursts, the result has the bursts that lose more in the long run.
     """
     assert base.rate is not None and over.rate is not None
     slower = over if over.rate < base.rate else base
@@ -140,7 +140,7 @@ def _overlaid(base: PipeSpec, over: PipeSpec) -> PipeSpec:
 
 
 def _weight(burst: Burst) -> float:
-    """Return the share of packets that are lost in the bad state."""
+    """Return the share of packets that the bursts lose in the long run."""
     return burst.loss
 
 

@@ -11,7 +11,7 @@ from ..scenario.result import HostFigures, RunResult
 from . import plots
 from .template import PAGE
 
-# Metrics for the top of the page, each with the words that follow its value.
+# Metrics at the top of the page. Each maps to the words that the page shows after the value.
 HEADLINE: Final = {
     "punch.success_rate": "of the pairs heard each other",
     "punch.time.p50": "until a pair does (median)",

@@ -133,7 +133,9 @@ def distribution(name: str, values: list[float]) -> Markup:
 
 
 def topology(hosts: list[HostFigures]) -> Markup | str:
-    """Plot a bar for each kind of gateway: its hosts that are up, then those that are off."""
+    """Plot a bar for each kind of gateway: first the hosts that are up, then the hosts that are
+    off.
+    """
     if not hosts:
         return ""
     from matplotlib.ticker import MaxNLocator

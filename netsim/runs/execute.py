@@ -1,4 +1,4 @@
-"""Runs a scenario in this process, and hands over the result even if the run fails."""
+"""Runs a scenario in this process, and passes the result to a callback even if the run fails."""
 
 import sys
 import time
@@ -19,7 +19,8 @@ from ..scenario.run import Progress, ScenarioRun
 from .folder import Inputs, unwritable
 
 After = Callable[[RunResult], None]
-"""Called with the result of a run, even if the run was interrupted or has failed."""
+"""Function that is called with the result of a run, even if the run was interrupted or has failed.
+"""
 
 
 class Display(Protocol):
@@ -29,10 +30,10 @@ class Display(Protocol):
         """Show a sentence that is not part of the result."""
 
     def progress(self, seconds: float, what: str) -> AbstractContextManager[Progress]:
-        """Return a context in which progress is shown.
+        """Return a context manager that shows progress while a run is under way.
 
-        Its value is the function to call at each sample. `seconds` is the length of the run, and
-        `what` its kind of time, `virtual` or `real`.
+        Entering it returns the function to call at each sample. `seconds` is the length of the run,
+        and `what` the kind of its time: "virtual" or "real".
         """
 
 

@@ -53,9 +53,8 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.place = path
-        """The folder to which the run is written: `path`, or a hidden folder next to it.
-
-        The latter is used until `settle` if there is an earlier run at `path`.
+        """The folder to which the run is written. It is `path` unless an earlier run is there; then
+        it is a hidden folder next to `path` until `settle`.
         """
 
         self.kept = True  # False if this run was discarded, because an earlier one got further
@@ -96,9 +95,9 @@ class RunFolder:
         self.place = real.with_name(f".{real.name}.{os.getpid()}")
 
     def _other(self, inputs: Inputs) -> str:
-        """Describe how the run in this folder differs.
+        """Describe how the inputs of the run in this folder differ from `inputs`.
 
-        Return an empty text if it had the same inputs.
+        Return an empty text if they are the same.
         """
         if _text(self.path) != inputs.scenario.text:
             return "its scenario differs"
@@ -190,8 +189,8 @@ class RunFolder:
     def report(self, result: RunResult, *, kept: bool = False) -> Path:
         """Write report.html and return its path.
 
-        Set `kept` if the result was loaded from this folder. If it then turns out to be damaged,
-        RunFailed is raised. Also raises RunFailed if the report cannot be written.
+        Set `kept` to True if the result was loaded from this folder. Raises RunFailed if such a
+        result is damaged, or if the report cannot be written.
         """
         from ..report.page import page  # imported late, so that a sweep's processes start faster
 
@@ -250,7 +249,9 @@ def _text(folder: Path) -> str | None:
 
 
 def free(folder: Path) -> Path:
-    """Return the first of NAME.2, NAME.3, … that does not exist."""
+    """Return a path for a new folder next to `folder`: the first of NAME.2, NAME.3, … that does not
+    exist.
+    """
     number = 2
     while (found := folder.parent / f"{folder.name or 'run'}.{number}").exists():
         number += 1

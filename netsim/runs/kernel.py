@@ -49,7 +49,7 @@ def run_in_kernel(scenario: Scenario, path: Path, display: Display) -> RunResult
 
 
 Refuse = Callable[[int, str], NoReturn]
-"""Raises BadScenario, given a line number and a message."""
+"""Function that raises BadScenario for a line number and a message."""
 
 
 def refuse_unsupported(scenario: Scenario, path: Path) -> None:
@@ -177,9 +177,10 @@ class _KernelRun:
         return [name for name in self.boots if name not in self.faults.off]
 
     def _links(self) -> dict[str, set[str]]:
-        """Map each daemon that replies to the daemons among these to which it is linked.
+        """Map the peer id of each daemon that replies to the peer ids of those daemons to which it
+        is linked.
 
-        Daemons are given by their peer ids.
+        Daemons that do not reply are left out.
         """
         found = {}
         for name in self._running:

@@ -25,7 +25,9 @@ ip saddr {{ {addresses} }} drop
 
 
 def why_not(step: StepTable, scenario: Scenario) -> str:
-    """Return why the kernel backend cannot execute a step; an empty text if it can."""
+    """Return the reason why the kernel backend cannot execute a step, or an empty text if it
+    can.
+    """
     if step.name not in STEPS:
         return f"the kernel backend has no step `{step.name}`"
     if step.name in ("cut", "link.down", "link.up"):
@@ -80,7 +82,7 @@ class _Done:
 class KernelFaults:
     """Executor of a scenario's steps. `off` has the names of the crashed hosts.
 
-    `start` starts the daemon of a host by the host's name.
+    `start` is called with a host's name to start its daemon.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class KernelFaults:
         return self._world.gateways.get(name) or self._world.hosts[name]
 
     def _heal(self, walls: list[Wall]) -> None:
-        """Delete those of the tables that are still in place."""
+        """Delete these tables of nftables rules, unless they have been deleted already."""
         for wall in walls:
             if wall in self._walls:
                 self._walls.remove(wall)

@@ -15,9 +15,9 @@ from .worker import STRICT, task_of
 
 
 class WorkerProcess:
-    """A process that runs one seed after another. It is started for the first seed.
+    """A process that runs one seed after another. `run` starts it for the first seed.
 
-    Each object is used by one thread; only `close` can be called from another.
+    An object belongs to one thread. Other threads may call only `close`.
     """
 
     def __init__(self, scenario: Scenario, hosts: int | None) -> None:

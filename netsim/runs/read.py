@@ -41,8 +41,8 @@ def read_scenario(path: Path, hosts: int | None = None) -> Scenario:
 def _read_text(path: Path, most: int) -> str:
     """Return the text of a UTF-8 file of at most `most` bytes.
 
-    Raises BadScenario if this is not possible. Refuses anything but a regular file, because reading
-    a pipe could block.
+    Raises BadScenario if the file is missing, unreadable, too large, not UTF-8, or not a regular
+    file. Reading a pipe, for example, could block.
     """
     if path.is_dir():
         hint = "give a file in it"

@@ -28,7 +28,9 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class PacketComparison:
-    """Outcome of a comparison. `same` is whether two runs had the same packets; None if unknown."""
+    """Outcome of a comparison. `same` says whether two runs had the same packets, or is None if
+    they were not compared.
+    """
 
     same: bool | None
     message: str

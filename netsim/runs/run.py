@@ -65,9 +65,9 @@ def run(options: RunOptions, display: Display) -> Ran:
 
 
 def _keep(folder: RunFolder, result: RunResult, options: RunOptions, display: Display) -> None:
-    """Write the result to the folder, with a report and CSV files if wanted.
+    """Write the result to the folder, with a report and CSV files if the options request them.
 
-    Move the run into place. Shows notes about a replaced run, or about a run that ended early.
+    Then move the run to its final folder. Show a note if it replaced another run or ended early.
     """
     folder.write(result, Origin(options.hosts, options.backend))
     if options.report:

@@ -91,10 +91,10 @@ def _drops(metrics: Metrics) -> Mapping[str, float]:
 
 
 def flat(metrics: Metrics, reasons: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of each figure.
+    """Yield (name, value) of each figure; for a distribution, its median and 95th percentile.
 
-    Of distributions, yield the median and the 95th percentile. Yields the drops for each of
-    `reasons`, even if there were none, so that all seeds have them.
+    The number of dropped packets is yielded for each of `reasons`, even if it is 0, so that all
+    seeds have the same figures.
     """
     for name, value in metrics.items():
         if name == "drops":

@@ -28,7 +28,9 @@ class SweepHead(TypedDict):
 
 
 class VerdictLine(TypedDict):
-    """Verdict on an expectation. Its fields are those of `Verdict` in `scenario/result.py`."""
+    """Verdict on an expectation, with the fields of `ExpectationVerdict` in
+    `scenario/result.py`.
+    """
 
     text: str
     met: bool

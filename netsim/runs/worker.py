@@ -76,7 +76,7 @@ def main() -> None:
     parent = os.getppid()
 
     def with_parent(_: float) -> None:
-        """Exit if the parent process was killed, because no process reads the replies then."""
+        """Exit if the parent process has ended, because then no process reads the replies."""
         if os.getppid() != parent:
             os._exit(1)
 

@@ -15,14 +15,15 @@ from .result import ExpectationVerdict
 from .topology import Topology
 
 Invariant = Callable[[Topology, float], bool]
-"""Takes the topology and a time in seconds. Returns whether the invariant holds now; what happened
-before that time does not count.
+"""Function that returns whether an invariant holds now, given the topology and a time in seconds.
+Events before that time are ignored.
 """
 
 
 @dataclass(slots=True)
 class Wait:
-    """Wait of an invariant, which has to hold within `expect.within` seconds of `since`.
+    """Check of one invariant after one event: it must hold within `expect.within` seconds of
+    `since`.
 
     `since` is in virtual seconds. `reached` is the number of seconds from `since` until the
     invariant was first seen to hold, or None if it has not held yet.
@@ -55,14 +56,16 @@ class InvariantWatch:
         return [wait.deadline for wait in self.waits]
 
     def look(self, now: float) -> None:
-        """Check each invariant that is still awaited, and record those that hold at `now`."""
+        """Check each invariant that has not held yet and whose deadline is not over. Record those
+        that hold at `now`.
+        """
         for wait in self.waits:
             due = wait.reached is None and wait.since < now <= wait.deadline
             if due and INVARIANTS[wait.expect.invariant](self._topology, wait.since):
                 wait.reached = now - wait.since
 
     def verdict(self, expect: Expect) -> ExpectationVerdict:
-        """Return the verdict on an invariant, which has to hold after each of several moments.
+        """Return the verdict on an invariant, which must hold after every event that it waits for.
 
         The value found is the longest time, in seconds, that the invariant took to hold. It is
         None, and the expectation fails, if the invariant missed a deadline.

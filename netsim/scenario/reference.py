@@ -21,7 +21,9 @@ from .programs import SETTINGS, daemon
 
 
 def _form(read: object) -> str:
-    """Return the description of the values that a reader accepts."""
+    """Return a short description of the values that a reader of `units.py` accepts, such as
+    "time".
+    """
     if isinstance(read, units.Count):
         return f"whole number from 1 to {read.most}"
     forms: dict[object, str] = {

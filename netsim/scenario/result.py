@@ -30,10 +30,10 @@ class ExpectationVerdict:
 
 @dataclass(slots=True)
 class Happening:
-    """A step that was executed, or a departure.
+    """A step of the scenario that was executed.
 
     `at` and `until` are its start and end in virtual seconds; `until` is None if it has no end.
-    `what` is the action, and `target` has the words for the hosts.
+    `what` is the action, and `target` names the hosts or groups as in the file.
     """
 
     at: float
@@ -136,7 +136,7 @@ def pair_matrix(what: str, pairs: list[tuple[str, str, bool]]) -> PairMatrix:
     """Count pairs of hosts by the hosts' kinds of gateway.
 
     Each of `pairs` has the kinds of two hosts, and whether these hosts met. `what` is the verb for
-    that.
+    a pair that met, such as "linked".
     """
     classes = sorted({name for a, b, _ in pairs for name in (a, b)})
     rank = {name: number for number, name in enumerate(classes)}

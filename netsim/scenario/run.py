@@ -29,7 +29,7 @@ from .topology import RunHost, Topology, latency, relay_program
 Measured = tuple[Metrics, dict[str, list[float]], PairMatrix, list[HostFigures]]
 """The state at one time: metrics, samples of the distributions, matrix of pairs, and hosts."""
 Progress = Callable[[float], None]
-"""Called at every sample with the virtual time in seconds."""
+"""Function that is called at every sample with the virtual time in seconds."""
 
 
 def _innermost(group: BaseExceptionGroup[SimError]) -> SimError:
@@ -108,7 +108,7 @@ class ScenarioRun:
     def _start_all(self, nursery: trio.Nursery) -> None:
         """Start each host's program at its time.
 
-        With [churn], the sessions of the volunteers start the programs of the population instead.
+        If the scenario has a [churn] table, `churn` starts the programs of the population's hosts.
         """
         table = self.scenario.churn
         ours = set(self.topology.groups["population"]) if table is not None else set()

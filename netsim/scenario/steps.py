@@ -21,8 +21,8 @@ Generate = Callable[[RunHost, actions.Generate], Awaitable[None]]  # generates t
 class StepRunner:
     """Executor of a scenario's steps. `happenings` records the steps that have been executed.
 
-    A word is a text by which a step refers to hosts or gateways: the name of one of them, of a
-    group, or `all`.
+    A step refers to hosts and gateways by words. A word is the name of a host, gateway or group, or
+    `all`.
     """
 
     def __init__(self, topology: Topology, faults: Faults, generate: Generate) -> None:
@@ -67,9 +67,10 @@ class StepRunner:
         return [member.host.name for member in self.topology.hosts_of(words)]
 
     def _plugs(self, words: tuple[str, ...]) -> list[str | Router]:
-        """Return the hosts and gateways to which the words refer, as targets for faults of links.
+        """Return the targets of a link fault to which the words refer: names of hosts, and
+        gateways.
 
-        If a host has its own gateway, its name is returned and also stands for that gateway.
+        A word that names both a host and its own gateway refers to the host.
         """
         groups = self.topology.groups
         found: list[str | Router] = []
@@ -96,10 +97,10 @@ class StepRunner:
         return list(found.values())
 
     async def _act(self, action: actions.Action, lasts: float) -> list[Rule]:
-        """Carry out an action. Return the rules that it has added to the network.
+        """Carry out an action. Return the rules that it has added to the network; removing them
+        ends the action.
 
-        `lasts` is the step's `for` in seconds, which only clogs need here. Removing the rules ends
-        the action.
+        `lasts` is the step's `for` in seconds, which only clogs use.
         """
         faults, names = self.faults, self._names
         match action:

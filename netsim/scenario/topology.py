@@ -234,7 +234,8 @@ class Topology:
     def _targets(self, member: RunHost, given: Sequence[str] | None) -> list[str]:
         """Return the names of the hosts to which a measuring program sends.
 
-        They are those in `given`; by default, the next host with the same program.
+        If `given` is None, return the next host with the same program, or an empty list if no other
+        host has this program. Otherwise return the names in `given`.
         """
         if given is not None:
             return list(given)

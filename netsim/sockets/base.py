@@ -74,8 +74,8 @@ class Waiters(Generic[T]):
         return self.task is not None
 
     def wait(self) -> Awaitable[T]:
-        """Return an awaitable that waits until the task is woken, and returns the value passed to
-        `give`.
+        """Return an awaitable that waits until `give` or `wake` is called. Its result is the value
+        passed to `give`.
 
         Raises BusyResourceError if another task already waits.
         """
@@ -273,8 +273,8 @@ class SimSocket(tsocket.SocketType):
             await trio.lowlevel.checkpoint()
 
     def _is_turn(self) -> bool:
-        """Count a call, and return whether a checkpoint is due: this is every `defaults.TURN`
-        calls, or if the calling task is cancelled.
+        """Count a call, and return whether a checkpoint is due. A checkpoint is due at every
+        `defaults.TURN`-th call, and if the calling task is cancelled.
         """
         self._turns += 1
         return (
@@ -286,8 +286,9 @@ class SimSocket(tsocket.SocketType):
 class StreamSocket(SimSocket):
     """Base class that implements trio's stream methods with four methods of a subclass.
 
-    `take_ready` and `write_ready` do at once what is possible, and raise BlockingIOError if nothing
-    is. `wait_readable` and `wait_writable` return when another attempt makes sense. They raise
+    `take_ready` and `write_ready` read or write what is possible without waiting, and raise
+    BlockingIOError if nothing is. `wait_readable` and `wait_writable` wait until it is worth
+    calling them again. They raise
     ClosedResourceError if the socket is closed in the meantime.
     """
 
@@ -375,8 +376,8 @@ class StreamSocket(SimSocket):
 
 
 def number_of(value: OptionValue) -> int:
-    """Return the value of an option as an int. Raises OSError (EINVAL) for fewer than four bytes,
-    and TypeError for None.
+    """Return the value of an option as an int. Raises OSError (EINVAL) if it has fewer than four
+    bytes, and TypeError if it is None.
     """
     if isinstance(value, int):
         return int(value)

@@ -62,8 +62,8 @@ class Memberships:
         self.groups: set[str] = {BROADCAST}  # groups that the host listens to
 
     def option(self, socket: "UdpSocket", level: int, option: int, value: OptionValue) -> bool:
-        """Set a socket option about groups. Return False if it is another option. Raises OSError if
-        the value is invalid.
+        """Set a multicast option of a socket. Return False if the option is not about multicast.
+        Raises OSError if the value is invalid.
         """
         match level, option:
             case (stdlib.IPPROTO_IP, stdlib.IP_ADD_MEMBERSHIP | stdlib.IP_DROP_MEMBERSHIP):
@@ -125,8 +125,8 @@ class Memberships:
         return items[index - _FIRST_INTERFACE if index else 0]
 
     def _join(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
-        """Add a socket to a group. Raises OSError if the address is not a group or the socket has
-        joined it already.
+        """Add a socket to a multicast group on the interface `at`. Raises OSError if the address is
+        not a multicast group, or if the socket has already joined the group there.
         """
         if not is_group(group) or group == BROADCAST:
             raise error(errno.EINVAL)
@@ -138,8 +138,8 @@ class Memberships:
         self.groups.add(group)
 
     def _leave(self, socket: "UdpSocket", group: str, at: Attachment) -> None:
-        """Remove a socket from a group. Raises OSError (EADDRNOTAVAIL) if the socket has not joined
-        it.
+        """Remove a socket from a multicast group on the interface `at`. Raises OSError
+        (EADDRNOTAVAIL) if the socket has not joined the group there.
         """
         mine = self._joined.get(socket, {})
         if (group, at) not in mine:
@@ -152,7 +152,7 @@ class Memberships:
             self.groups.discard(group)
 
     def closed(self, socket: "UdpSocket") -> None:
-        """Remove a socket that closes from all its groups."""
+        """Remove a socket from all its groups, because it is being closed."""
         for group, at in list(self._joined.get(socket, ())):
             self._leave(socket, group, at)
         self._joined.pop(socket, None)

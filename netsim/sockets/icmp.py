@@ -16,8 +16,8 @@ _HEADER: Final = 8
 _LARGEST: Final = {False: 576, True: 1280}
 _BURST: Final = 6
 _EVERY_S: Final = 1.0
-"""Rate limit of errors to one host: `_BURST` errors at once, then one per `_EVERY_S` seconds
-(Linux: icmp_ratelimit).
+"""Interval in seconds between ICMP errors to one host, after a burst of `_BURST` errors (Linux:
+icmp_ratelimit).
 """
 _HOSTS: Final = 1024  # maximum number of hosts whose rate is recorded
 
@@ -96,8 +96,8 @@ class IcmpStack:
         host.send(answer, via)
 
     def _may_tell(self, address: str) -> bool:
-        """Return whether the rate limit permits an error to `address` now, and count the error if
-        so.
+        """Return whether the rate limit allows an ICMP error to `address` now. If it does, count
+        the error.
         """
         now = self.host.events.now
         whole = max(self._spent.get(address, 0.0), now)

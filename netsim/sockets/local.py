@@ -216,8 +216,8 @@ class LocalSocket(StreamSocket):
             await self._readers.wait()
 
     def _may_write(self) -> bool:
-        """Return whether the socket is writable: in Linux, this is so once three quarters of the
-        buffer are free.
+        """Return whether the socket is writable. As in Linux, at most a quarter of the peer's
+        buffer may be full.
         """
         peer = self._peer
         if peer is None or peer._closed or self._done_writing:
@@ -272,8 +272,8 @@ class LocalSocket(StreamSocket):
             self._knocking.popleft().wake()
 
     def _hang_up(self, *, reset: bool = False) -> None:
-        """End the connection for the peer. The peer gets a reset if `reset` is True or data is
-        unread, otherwise the end of the data.
+        """End the connection for the peer. The peer gets ECONNRESET if `reset` is True or if this
+        socket has unread data, otherwise the end of the data.
         """
         peer = self._peer
         if peer is None or peer._closed:

@@ -1,4 +1,4 @@
-"""One end of a TCP connection from the view of its host's stack: segments, timers and options."""
+"""TCP socket as the simulated stack sees it: it handles segments, timers and options."""
 
 import errno
 import socket as stdlib
@@ -59,7 +59,7 @@ class Backlog:
 
 
 class TcpEnd(StreamSocket):
-    """TCP socket from the view of the simulated stack.
+    """TCP socket with the methods that the simulated stack calls.
 
     The subclass `TcpSocket` adds the methods that a program calls.
     """
@@ -102,7 +102,9 @@ class TcpEnd(StreamSocket):
         self._writers: Waiters[None] = Waiters()
 
     def _shown(self, address: Addr) -> SocketName:
-        """Return an address in the form of this socket's family."""
+        """Return an address as the socket module returns it, with IPv4 addresses mapped to IPv6 if
+        this is an IPv6 socket.
+        """
         ip, port = address
         if self._family != stdlib.AF_INET6:
             return ip, port
@@ -175,8 +177,8 @@ class TcpEnd(StreamSocket):
         self._after()
 
     def _after(self) -> None:
-        """Apply the consequences of a call to the connection: send its segments, schedule its
-        timer, follow its state, and wake waiting tasks.
+        """Update the socket after any call of the connection: send the connection's segments,
+        schedule its timer, handle a change of its state, and wake waiting tasks.
         """
         connection = self.connection
         assert connection is not None

@@ -289,7 +289,7 @@ class TcpSocket(TcpEnd):
         self.stack.deafen(self)
         self.binding.listens = False
         assert backlog is not None
-        for socket in backlog.queue:  # these will not be accepted
+        for socket in backlog.queue:  # no `accept` will return them
             socket._hard = True
             socket.close()
         self._readers.wake()

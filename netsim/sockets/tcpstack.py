@@ -98,8 +98,8 @@ class TcpStack:
 
     @property
     def live(self) -> bool:
-        """Whether this is still the stack of the host. It is not after a crash, and then sends
-        nothing.
+        """Whether this is still the stack of the host. It is False after a crash; the stack then
+        sends nothing.
         """
         return self.host.protocols.get(TCP) is self
 
@@ -127,8 +127,8 @@ class TcpStack:
             self.knock(segment, key)
 
     def knock(self, segment: TcpSegment, key: Key) -> None:
-        """Pass a segment without a connection to a listener if it is a SYN. If there is no
-        listener, or it is another segment, reply with a reset.
+        """Handle a segment that belongs to no connection. If it is a SYN and there is a listener,
+        pass it to the listener. Otherwise reply with a reset.
         """
         if segment.syn and not segment.ack and not segment.rst:
             listener = self._listener(key)
@@ -217,7 +217,9 @@ class TcpStack:
 
 
 def _fit(binding: PortClaim, address: str) -> int:
-    """Return how specifically a binding matches an address; 0 means not at all."""
+    """Return how well a binding matches a local address: 3 for the same address, 2 or 1 for a
+    wildcard of the same or the other family, 0 for no match.
+    """
     if binding.address == address:
         return 3
     if binding.address not in WILDCARDS:

@@ -62,7 +62,7 @@ class UdpSocket(SimSocket):
         self._error = 0  # errno of the pending error, or 0
         self._done_writing = False
         self._routes: dict[SocketName, Route] = {}
-        self._routes_of: object = None  # the host's routes from which these were computed
+        self._routes_of: object = None  # `Host.routes` from which `_routes` was computed
 
     # Names.
 
@@ -129,7 +129,9 @@ class UdpSocket(SimSocket):
         return self._shown(self.peer)
 
     def _shown(self, address: Addr) -> SocketName:
-        """Return an address in the form of this socket's family."""
+        """Return an address as the socket module returns it, with IPv4 addresses mapped to IPv6 if
+        this is an IPv6 socket.
+        """
         if not self._is_six:
             return address
         ip, port = address
@@ -185,8 +187,8 @@ class UdpSocket(SimSocket):
         return self.send_datagram(bytes(data), address)
 
     def _is_numeric(self, address: object) -> bool:
-        """Return whether an address needs no resolution by trio, because the result would be the
-        same.
+        """Return whether an address is numeric and of this socket's family, so that resolving it
+        would not change it.
         """
         if type(address) is tuple and type(address[1]) is int:
             try:
@@ -301,8 +303,8 @@ class UdpSocket(SimSocket):
     # Receiving.
 
     def score(self, packet: Packet) -> int:
-        """Return how well the socket matches a datagram; a higher number is better, and a negative
-        one means not at all (Linux: compute_score).
+        """Return how well the socket matches a datagram (Linux: compute_score). A higher score is
+        better; a negative score means that the socket does not match.
         """
         score = self.score_local(packet.dst[0])
         if self.peer is None or score < 0:
@@ -310,9 +312,10 @@ class UdpSocket(SimSocket):
         return score + 4 if packet.src == self.peer else -1
 
     def score_local(self, address: str) -> int:
-        """Return how well the socket's bound address matches a destination. The same address scores
-        highest, then any address of the socket's own family, then one of the other family. A
-        negative score means not at all.
+        """Return how well the socket's bound address matches a destination address.
+
+        The score is 3 for the same address, and -1 for another one. For a socket bound to every
+        address, it is 1 if the destination has the socket's family, otherwise 0.
         """
         local = self._local
         if local is None or local == "0.0.0.0":
@@ -414,8 +417,9 @@ class UdpSocket(SimSocket):
         return len(data), [], cut, source
 
     async def receive_some(self) -> list[Item]:
-        """Return all datagrams that have arrived; wait for one if there is none. Ignore a pending
-        error, because a program that is not connected to a peer would not see it. Raises
+        """Return all datagrams that have arrived, each with its source. Wait if there are none.
+
+        A pending error is discarded, because an unconnected socket would not report it. Raises
         ClosedResourceError if the socket is closed.
         """
         if self._closed:

@@ -60,7 +60,9 @@ def _checked(record: Any, name: str, count: int) -> Record:
 
 @dataclass(frozen=True)
 class Difference:
-    """First difference of two traces. `a` or `b` is None if that trace has ended before it."""
+    """First difference of two traces: the records `a` and `b` at the same index. A record is None
+    if its trace has already ended.
+    """
 
     index: int  # number of the first record that differs, from 0
     a: Record | None
@@ -68,8 +70,9 @@ class Difference:
     before: list[Record]  # the last records that both traces have
     after_a: list[Record]
     after_b: list[Record]
-    # Packets from the network stack or a router have no task as their cause. For these: the last
-    # packet before, between the same two addresses in either direction, that a task has caused.
+    # Packets from the network stack or a router have no task as their cause. For such a record,
+    # `led_a` or `led_b` is the last earlier record between the same two addresses, in either
+    # direction, whose cause is a task.
     led_a: Record | None = None
     led_b: Record | None = None
 

@@ -75,7 +75,8 @@ class Trace:
 class Ledger(Trace):
     """Trace that also counts packets and bytes by host, and drops by reason.
 
-    The counts are updated batch by batch; `digest` and `counters` first count pending records.
+    Records are counted in batches. `digest` and `counters` first count the records of the
+    incomplete batch.
     """
 
     def __init__(self, *, keep: bool = False, file: Writable | None = None) -> None:

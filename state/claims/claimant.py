@@ -28,8 +28,8 @@ from ..errors import FeedFull
 from ..views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 
 Urgency = tuple[int, int, bytes]
-"""Sort key of a job: its place (one of the constants below), its author's turn, and a hash. The
-lowest comes first."""
+"""Sort key of a job: its place in the order of the constants below, the turn of its author in the
+round robin, and a hash that differs between nodes. The lowest comes first."""
 # Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
 # waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
 # node or another one inherits; held by a claimant that shows no progress.
@@ -172,8 +172,8 @@ class Claimant:
         self._runs: dict[str, _Run] = {}
         self._seen: dict[str, _Seen] = {}
         self._paused: dict[str, _Pause] = {}
-        self._gone: dict[str, float] = {}  # since when own claims have had no job
-        self._open: dict[str, float] = {}  # since when a job has been unclaimed
+        self._gone: dict[str, float] = {}  # job that this node claims -> since when it is unknown
+        self._open: dict[str, float] = {}  # job -> since when it has been unclaimed
         self._turns = _Turns()
         self._round: Iterator[str] = iter(())
 
@@ -251,9 +251,9 @@ class Claimant:
         return True
 
     def known(self) -> list[str]:
-        """Return all jobs whose state may have to be passed to `noticed`. There may be very many.
+        """Return the ids of all jobs that this node has records of, and of all claimed jobs.
 
-        Call `noticed` for each of them if it is unknown which jobs have changed.
+        There may be very many. Call `noticed` for each if it is unknown which jobs have changed.
         """
         held = self._jobs.all_in(JobState.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
@@ -261,10 +261,8 @@ class Claimant:
     def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
         """Return the jobs from which the caller must remove this node's claim.
 
-        Call this periodically.
-
-        Such a claim is from an earlier run of this node and is not the winning one, or its job has
-        been unknown for `kept` seconds.
+        This node is not working on these jobs. Either its claim is unfinished and another node's
+        claim is ahead, or the job has been unknown for `kept` seconds. Call this periodically.
         """
         own = [c for c in self._jobs.claims_by(self._own) if c.job not in self._runs]
         unknown = (claim.job for claim in own if self._is_unknown(claim.job))
@@ -331,7 +329,7 @@ class Claimant:
         return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
 
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
-        """Return the place (`_OWN`, `_OTHERS`, …) of an unclaimed job, according to the shares.
+        """Return how urgent an unclaimed job is (`_OWN`, `_OTHERS`, …), according to the ring.
 
         Returns None if the job is left to another node for now. If `courteous`, a job in the share
         of a live worker is always left to that worker.
@@ -417,8 +415,7 @@ class Claimant:
         return ahead is not None and ahead.claimant != self._own
 
     def _look(self, job: str, standing: JobStanding | None, now: float) -> None:
-        """Update the records of since when a job has been unclaimed or its winning claim has not
-        changed."""
+        """Update the times since when a job has been unclaimed, held, or held by the same claim."""
         if standing is None or standing.state is not JobState.OPEN:
             self._open.pop(job, None)
         else:

@@ -282,7 +282,7 @@ class Keeper:
         try:
             await self._use(Store.probe)
             while works := self._held.first(defaults.COMMIT_BYTES):
-                # an entry that no longer follows is not needed
+                # A refused change is not needed: its entries no longer follow the stored ones.
                 await self._use(Store.commit, works)
                 self._held.forget(len(works))
         except StoreRefused as refused:
@@ -297,9 +297,9 @@ class Keeper:
     async def load(self, damaged: list[FeedName] | None = None) -> AsyncIterator[list[StoredFeed]]:
         """Yield all feeds with their entries, a few feeds at a time.
 
-        Damaged feeds are dropped, reported as lost, and added to `damaged`. If everything is
-        reported as lost while feeds are being loaded, the feeds that were yielded before are lost
-        too. Raises StoreRefused if the disk refuses to read.
+        Damaged feeds are dropped, reported as lost, and added to `damaged`. If the whole file is
+        damaged, `lost(None)` is called, and the feeds that were yielded before are lost too. Raises
+        StoreRefused if the disk refuses to read.
         """
         after: int | None = -1
         while after is not None:

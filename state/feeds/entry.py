@@ -197,9 +197,9 @@ def read_stored(sealed: bytes) -> Entry:
 
 
 def client_of(name: FeedName, epoch: int) -> int:
-    """Return the CRDT client id of a feed's document, 1 .. 2^32-1.
+    """Return the CRDT client id of a feed's document, from 1 to 2^32 - 1.
 
-    Each epoch has a different one.
+    The id is a hash, so each epoch of each feed has its own.
     """
     told = f"{DOMAIN} client {name.kind} {name.part} {epoch} ".encode()
     digest = hashlib.sha256(told + public_key_of(name.author)).digest()
@@ -207,7 +207,11 @@ def client_of(name: FeedName, epoch: int) -> int:
 
 
 def _read(sealed: bytes) -> tuple[Entry, bytes, bytes]:
-    """Return (entry, claimed signature, body). The signature must be valid for the body."""
+    """Parse sealed bytes, and return (entry, signature, body).
+
+    The caller verifies the author's signature, which covers the body. Raises BadEntry if the bytes
+    are malformed.
+    """
     public_key, signature, body = _unseal(sealed)
     header, update = _split(body)
     kind, part = header.kind, header.part

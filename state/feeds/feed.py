@@ -37,9 +37,7 @@ class Document:
         self._update_bytes = 0
 
     def apply(self, update: bytes) -> Changes:
-        """Apply an update.
-
-        Return the new value of each key that it changes, or None for a deleted key.
+        """Apply an update. Return the new value of each key that it changes, None if deleted.
 
         Raises BadUpdate with code `bad-update` if no honest author would write the update, and with
         code `too-large` if the facts would exceed a limit of the kind. Then the document is
@@ -56,9 +54,7 @@ class Document:
         return changes
 
     def write(self, changes: Mapping[str, bytes | None]) -> bytes:
-        """Return the update that makes these changes, without applying it.
-
-        The value None deletes a key.
+        """Return the update that makes these changes, without applying it. None deletes a key.
 
         Call `apply` once the update is stored. Raises BadUpdate with code `bad-update` if a change
         deletes a key that has no value, and with code `too-large` if a key or a value is too large.
@@ -205,8 +201,8 @@ class Feed:
     def memory(self) -> int:
         """Approximate memory in bytes that the facts take in the views.
 
-        For a resumed feed this is 0 until its document has been in memory, unless a size was
-        passed.
+        For a resumed feed, this is the `memory` passed to the constructor until the document has
+        been in memory.
         """
         return self._memory
 
@@ -292,7 +288,7 @@ class Feed:
         return False
 
     def weigh(self, size: int) -> None:
-        """Set the size of the entries in bytes, if it was not known when the feed was resumed."""
+        """Set the size in bytes of the entries, if the feed was resumed with an unknown size."""
         self._size = size
 
     def unload(self) -> None:

@@ -33,10 +33,10 @@ class PendingChanges:
         removed proofs in the same way."""
         self._proofs: dict[FeedName, tuple[int, Proof]] = {}
         self._limits: dict[FeedName, dict[int, Head]] = {}
-        """By feed, and by the number of each pending change that removes entries of the feed: the
-        last stored entry that the change leaves, or NOWHERE if it leaves none."""
+        """Feed -> number of each pending change that removes entries of the feed -> the last stored
+        entry that the change leaves, or NOWHERE if it leaves none."""
         self._drops: dict[PeerId, int] = {}
-        """The number of the last change that drops an author."""
+        """Author -> number of the last pending change that drops the author."""
 
     def __len__(self) -> int:
         return len(self._works)
@@ -85,8 +85,10 @@ class PendingChanges:
                 del table[name]
 
     def _take(self, name: FeedName, left: Head, number: int) -> None:
-        """Remove from the index all entries of a feed after the entry `left`, and the feed's
-        proof."""
+        """Index the change `number`, which removes a feed's proof and its entries after `left`.
+
+        Pending entries and proofs that the change removes are taken out of the index.
+        """
         self._limits.setdefault(name, {})[number] = left
         self._proofs.pop(name, None)
         kept = self._entries.pop(name, {})
@@ -95,10 +97,10 @@ class PendingChanges:
             self._entries[name] = kept
 
     def _left(self, cut: FeedCut) -> Head:
-        """Return the last entry that a cut leaves.
+        """Return the last entry that a cut leaves: `cut.head`, or NOWHERE if it leaves none.
 
-        Returns NOWHERE if the pending entries of the feed do not lead to it. The stored entries are
-        not checked here, because the caller has read them.
+        It leaves none if the pending entries of the feed do not lead to `cut.head`. The stored
+        entries are not checked here, because the caller has read them.
         """
         kept, at = self._entries.get(cut.name, {}), cut.head[:2]
         if at in kept:

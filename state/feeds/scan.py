@@ -29,7 +29,7 @@ _FACT_FRAME = 1 + len(_ROOT) + 2 + len(_ONE_BYTES) + 3  # bytes around a key and
 
 @dataclass(slots=True)
 class DocumentFacts:
-    """State of a document, as far as it is needed to check an update."""
+    """Ledger of a document: the part of its state that is needed to check or write an update."""
 
     client: int  # 1 .. 2^32-1
     keys: int  # limit of the keys that it may ever name
@@ -40,7 +40,7 @@ class DocumentFacts:
     live_bytes: int = HEADER_BYTES  # upper bound of a snapshot's size
 
     def record(self, changes: Mapping[str, bytes | None]) -> None:
-        """Apply the changes of an update, in their order, to the ledger."""
+        """Apply the changes of an update to this ledger, in their order."""
         for key, value in changes.items():
             self.live_bytes -= self.live.pop(key, 0)
             if value is not None:

@@ -54,28 +54,28 @@ _TABLES: Final = {"authors", "kinds", "feeds", "entries", "proofs", "meta"}
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store entries. Each one follows the stored entries of its feed, or begins a later epoch."""
+    """Change that stores entries. Each follows the stored ones of its feed, or begins an epoch."""
 
     entries: Sequence[Entry]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Delete all feeds of these authors."""
+    """Change that deletes all feeds of these authors."""
 
     authors: Sequence[PeerId]
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete these feeds."""
+    """Change that deletes these feeds."""
 
     names: Sequence[FeedName]
 
 
 @dataclass(frozen=True, slots=True)
 class FeedCut:
-    """Delete the entries of a feed that come after this head."""
+    """Change that deletes the entries of a feed that come after this head."""
 
     name: FeedName
     head: Head
@@ -94,9 +94,9 @@ def size_of(work: Work) -> int:
 
 
 class Batch(NamedTuple):
-    """Some feeds, and the feeds that were dropped because they were damaged.
+    """Result of `Store.feeds`: some feeds, and the damaged feeds among them, which were deleted.
 
-    `after` is the number of the last feed, after which to continue, or None if there are no more.
+    `after` is the number to pass to the next call, or None if there are no more feeds.
     """
 
     feeds: list[StoredFeed]
@@ -105,7 +105,7 @@ class Batch(NamedTuple):
 
 
 class Store:
-    """An open store.
+    """Store of feeds in an open SQLite database.
 
     Any method may raise OSError or DatabaseDamaged, besides the errors that its docstring names.
     """

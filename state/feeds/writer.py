@@ -104,11 +104,9 @@ class FeedWriter:
     def set(self, kind: str, part: int, key: str, value: Mapping[str, object] | None) -> None:
         """Set a fact of this node to `value`, or delete it if `value` is None.
 
-        `flush` returns the entry.
-
-        Raises FeedFull with code `bad-fact` if the value cannot be encoded, `fact-too-large` if the
-        key or the value is too large, `feed-full` if the feed has no space for it, and `forked` if
-        the feed has forked.
+        A later call of `flush` returns the entry with the change. Raises FeedFull with code
+        `bad-fact` if the value cannot be encoded, `fact-too-large` if the key or the value is too
+        large, `feed-full` if the feed has no space for it, and `forked` if the feed has forked.
         """
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.feed.forked:
@@ -128,19 +126,17 @@ class FeedWriter:
         return own.facts.keys() | (earlier.keys() - own.changed.keys())
 
     def get(self, kind: str, part: int, key: str) -> bytes | None:
-        """Return the packed value that a fact should have, or None if there should be no such
-        fact."""
+        """Return the packed value that a fact should have, or None if the fact should not exist."""
         own = self._find(FeedName(self._identity.peer, kind, part))
         if own.epoch or key in own.changed:
             return own.facts.get(key)
         return None if own.feed.document is None else own.feed.document.get(key)
 
     def reported(self, peer: PeerId, linked: int) -> bool:
-        """Count a peer that has reported its heads of this node's feeds.
+        """Count a report of a peer: it has no entries of this node's feeds that are missing here.
 
-        The peer has also sent the entries that were missing here. Writing begins after
-        WRITE_REPORTS such reports, or after `linked`, the number of linked peers, if that is lower.
-        Returns True if this was the last report that was needed.
+        Writing begins after reports of WRITE_REPORTS peers, or of `linked` peers if fewer are
+        linked. Returns True if this was the last report that was needed.
         """
         if not self._held_until:
             return False
@@ -273,7 +269,8 @@ class FeedWriter:
         head = own.feed.head
         known = max(own.known, own.epoch, head.epoch if head else 0)
         own.epoch = wall_ms
-        # the clock is behind. The epoch is random, so that two copies of a store differ.
+        # If the clock is behind, the step is random, so that two copies of a store begin different
+        # epochs.
         if wall_ms <= known:
             own.epoch = known + 1 + self._lot(defaults.EPOCH_LOT)
         facts = dict(sorted(own.facts.items()))
@@ -304,7 +301,7 @@ def _is_due(own: _Own) -> bool:
 
 
 def _recall(own: _Own) -> None:
-    """Set the facts that a feed should have, from its document and the pending changes.
+    """Rebuild the facts that a feed should have: its document's facts with the pending changes.
 
     Facts of the document that no longer fit are left out.
     """
@@ -351,10 +348,10 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class WrittenFacts:
-    """The facts of one kind that this node should have, by (part, key).
+    """All facts that this node's feeds of one kind should have, by (part, key).
 
-    `mine` returns whether a key is one of those that `facts` covers. Facts with such keys that are
-    not in `facts` are deleted from the feeds.
+    `mine` returns whether a key belongs to this set. A fact in the feeds is outdated if its key
+    belongs to the set but is not in `facts`.
     """
 
     kind: str
@@ -369,11 +366,11 @@ class OwnFacts:
         self._said: dict[str, WrittenFacts] = {}
 
     def say(self, said: WrittenFacts) -> None:
-        """Replace all facts of a kind."""
+        """Replace the facts of the kind `said.kind`. `settle` writes them."""
         self._said[said.kind] = said
 
     def settle(self, writer: FeedWriter) -> FeedFull | None:
-        """Pass the facts to the writer, and delete those that are in the feeds but not in `said`.
+        """Pass all facts to the writer, and delete outdated facts from the feeds.
 
         If a feed refuses a fact, the others are written all the same. Returns the last such error,
         or None if there was none.

@@ -27,8 +27,8 @@ from .sealing import mark_of, open_secret
 NOT_A_MEMBER, REVOKED, NOT_READY = "not-a-member", "revoked", "not-ready"
 """Codes with which peers are refused."""
 _OF_MEMBERS = ("member", "models", "shards")
-"""Kinds of feeds that are hidden once their author is revoked. For other kinds, its earlier facts
-stay."""
+"""Kinds of feeds that are hidden once their author is revoked. In feeds of other kinds, the facts
+from before the revocation still count."""
 _OF_PROVIDERS = ("shards", "claims", "usage")
 """Kinds of feeds that only providers write. They do not count if a client writes them, because a
 client could otherwise publish results of any member's jobs."""
@@ -45,13 +45,13 @@ class Mark(NamedTuple):
 
 
 class Secrets:
-    """The secrets that this node knows, at most KEYS_KEPT: those learnt last, and the oldest.
+    """The secrets that this node knows, at most KEYS_KEPT: the oldest one, and those learnt last.
 
-    The oldest is the one with the lowest number, and of equal numbers the one learnt first. Apart
-    from that, numbers do not decide which secrets are kept. Otherwise an owner that uses high
-    numbers could make nodes forget the secrets made after its revocation. Nor do marks decide,
-    because an owner could find a lower mark by trial, reuse number 1 with it, and so make nodes
-    forget the founding secret, which all of them have in common.
+    The oldest secret has the lowest number; of equal numbers, it is the one learnt first. It is
+    normally the founding secret, which all nodes have in common. Owners choose numbers and marks,
+    so eviction must not otherwise depend on them. A revoked owner could use high numbers to make
+    nodes forget later secrets, or reuse number 1 with a lower mark to make them forget the founding
+    secret.
     """
 
     def __init__(
@@ -82,14 +82,17 @@ class Secrets:
         return sorted(self._by_mark, reverse=True)
 
     def known(self) -> list[tuple[int, bytes]]:
-        """Return (number, secret) of each, the one learnt last first, for a file or for a new
-        member."""
+        """Return all secrets as (number, secret), the one learnt last first.
+
+        They are saved in a file, and handed over to new members.
+        """
         return [(mark.number, self._by_mark[mark]) for mark in reversed(self._by_mark)]
 
     def add(self, number: int, secret: bytes) -> None:
         """Add a secret, and call `on_change` if it was not known.
 
-        If there are too many, one is forgotten.
+        If there are more than KEYS_KEPT, the one that was learnt first is forgotten, but never the
+        oldest.
         """
         if self._add(number, secret):
             self._on_change()

@@ -165,11 +165,11 @@ class Management:
         )
 
     def _ends_now(self, peer: PeerId) -> Mapping[Plot, Head]:
-        """Return the last entry of each feed of a peer, which its revocation names.
+        """Return the last entry of each feed of a peer, for its revocation to name.
 
-        For a peer that is revoked already, returns the entries that its revocation names, because
-        the entries up to these may not have arrived yet. Raises GroupRefused if entries of the peer
-        are missing here.
+        If the peer is revoked already, returns the entries that the earlier revocation names,
+        because some of its entries may not have arrived here yet. Raises GroupRefused if entries of
+        a peer that is not revoked may be missing here.
         """
         revoked = self._group.order.revoked.get(peer)
         if revoked is not None:
@@ -187,8 +187,8 @@ class Management:
     def _lacks(self, peer: PeerId, key: bytes) -> bool:
         """Return whether entries of a peer may still be missing at this node.
 
-        The heads that peers offer are not considered, because the peer to revoke could offer more
-        and more.
+        The heads that peers offer are not considered, because the peer to revoke could prevent its
+        revocation by always offering further heads.
         """
         replica = self._replica
         if replica.interest.aside() or self._host.now() < self._gained_at + defaults.WRITE_HOLD:

@@ -114,12 +114,11 @@ class _Pass:
         return self._add(level, Role.OWNER, most)
 
     def _add(self, granters: Iterable[PeerId], role: Role, most: int) -> list[PeerId]:
-        """Give `role` to at most `most` peers without a role to which these members grant it.
+        """Give `role` to the peers to which `granters` grant it, and return these peers.
 
-        Return them.
-
-        Grants of senior members come first, and grants of revoked members last. Therefore an owner
-        that fills the group with made-up keys no longer keeps other peers out once it is revoked.
+        Peers that have a role already are left out. At most `most` peers get the role: grants of
+        senior members come first, and grants of revoked members last. Therefore an owner that fills
+        the group with made-up keys no longer keeps other peers out once it is revoked.
         """
         found: dict[PeerId, GroupStanding] = {}
         for peer in sorted(granters, key=self._revoked.__contains__):

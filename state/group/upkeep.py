@@ -81,7 +81,7 @@ class Upkeep:
     async def more(self) -> Collection[bytes]:
         """Apply the group's rule to the stored feeds.
 
-        Return the authors that must be stored in addition.
+        Returns the public keys of the authors that are stored only because of it.
         """
         before = set(self._replica.authors.keys())
         await self.settle()
@@ -91,8 +91,8 @@ class Upkeep:
         """Apply the group's rule repeatedly, until the result no longer changes the feeds.
 
         A decision may cut feeds at the ends that it sets, and may require further feeds to be read.
-        The rule is then applied to the feeds as they are after that. Only one caller at a time may
-        call this, as for changes of the replica.
+        The rule is then applied again to the changed feeds. Only one caller at a time may call
+        this, as for changes of the replica.
         """
         group = self.group
         while True:

@@ -84,7 +84,7 @@ class Authors:
         self._linked: set[bytes] = set()
         self._group: set[bytes] = set()
         self._total = 0
-        self._gone = False  # an author was evicted since the last refill
+        self._gone = False  # whether an author was evicted since the last refill
         self._added: dict[bytes, None] = {}
         self._dropped: dict[bytes, None] = {}
         self._own = own
@@ -198,7 +198,7 @@ class Authors:
         return bool(self._loose.kids) or (self._total > self._budget and self._top.load > 0)
 
     def settle(self) -> AuthorsChange:
-        """Apply the next part of the consequences of earlier changes."""
+        """Apply the next part of the consequences of earlier changes, and return what changed."""
         return self._changed()
 
     def _changed(self) -> AuthorsChange:
@@ -325,9 +325,9 @@ class Authors:
                 self._drop(branch)
 
     def _heaviest(self) -> _Branch | None:
-        """Return the branch to evict first, or None.
+        """Return the author to evict first, or None if all weight is in free shares.
 
-        Of equally heavy branches, it is the youngest.
+        Of equally heavy branches, the youngest is searched.
         """
         at = self._top
         while at.load:

@@ -52,7 +52,7 @@ class Comparison:
         self.wanted = wanted
         self.on_reported: list[Callable[[PeerId], None]] = []
         """Called after each comparison with a peer that has no entry of this node's own feeds which
-        is missing here (see `Writer.reported`)."""
+        is missing here (see `FeedWriter.reported`)."""
         self._network = network
         self._neighbours = neighbours
         self._tell = tell
@@ -114,8 +114,8 @@ class Comparison:
     def _chosen(self, pairs: Mapping[BucketAt, Pair]) -> Mapping[BucketAt, Pair]:
         """Return the buckets of which to compare heads now.
 
-        While the budget for patient kinds is used up, these are only some buckets of such kinds,
-        chosen at random.
+        While the budget for patient kinds is used up, most buckets of these kinds are left out. A
+        random range of PATIENT_BUCKETS bucket numbers remains.
         """
         if not self.wanted.spent(self._network.now()):
             return pairs
@@ -182,8 +182,8 @@ class Comparison:
     ) -> tuple[dict[Place, Told], set[BucketAt]]:
         """Return (the peer's heads in these buckets, buckets in which it may have more).
 
-        Stops early if the peer has more heads than are stored of one peer. The rest is asked for
-        after the first part has been pulled.
+        Stops early if the peer has more heads than this node stores as offers of one peer. The
+        other buckets are compared after entries of the first ones have been pulled.
         """
         wanted: dict[Plot, bytes] = {}
         for (plot, number), (_, theirs) in pairs.items():

@@ -149,11 +149,9 @@ class FeedExchange:
         self._note(taken.news, None)
 
     def _note(self, news: Mapping[Place, Head], source: PeerId | None) -> None:
-        """Queue news of these heads.
+        """Queue news of these heads for peers that are not known to have the entries.
 
         `source` is the peer that sent the entries, or None for this node.
-
-        Peers that are known to have the entries get no news of them.
         """
         if news:
             patient = all(kind in defaults.NEWS_PATIENT for _, (kind, _) in news)

@@ -200,7 +200,7 @@ class HeadsQuestion:
         return cls({_plot(row): row[2] for row in said.rows if _is_known(row)}, said.after)
 
     def rest(self, last: Told, number: int) -> "HeadsQuestion":
-        """Return the call that asks for the rest, after an incomplete reply.
+        """Return the call that asks for the heads that an incomplete reply left out.
 
         `last` is the last head in that reply, and `number` the number of its bucket.
         """

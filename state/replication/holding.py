@@ -263,9 +263,10 @@ class Holding:
         return self.digest.head(key, plot)
 
     async def facts(self, key: bytes, plot: Plot) -> dict[str, bytes]:
-        """Return the current facts of a feed. Only one caller at a time, as for changes.
+        """Return the current facts of a feed, by key.
 
-        Returns none if the feed is unknown, has forked, or turns out to be damaged.
+        Returns {} if the feed is unknown, has forked, or turns out to be damaged. Only one caller
+        at a time may call this, as for changes.
         """
         feed = self.feed(key, plot)
         if feed is None or feed.forked:
@@ -347,8 +348,10 @@ class Holding:
         await self._weigh(key)
 
     async def _put_back(self, feed: Feed, made: Feed | None) -> None:
-        """Replace a feed with `made`, or with an empty one: first in memory, then in the
-        archive."""
+        """Replace a feed with `made`, or with an empty feed if `made` is None.
+
+        The feed is replaced in memory first, and then in the archive.
+        """
         self._leave(public_key_of(feed.name.author), plot_of(feed.name))
         facts: Mapping[str, bytes] = {}
         if made is not None and made.document is not None:

@@ -25,8 +25,8 @@ Keeps = frozenset[Plot] | None
 BASE: Final[frozenset[Plot]] = frozenset((("member", 0), ("models", 0), ("group", 0)))
 """Plots that every node stores. Without these feeds it would not know which authors to store."""
 WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
-"""Plots that a node stores together if it writes a feed of one. Each is useless without the
-other."""
+"""Plots that a node stores as soon as it writes a feed of either, because each is useless without
+the other."""
 
 
 class Interest:
@@ -172,9 +172,10 @@ class Neighbours:
             self._near.remove(peer)
 
     def forget_pairs(self, numbers: Container[int] = range(256)) -> None:
-        """Forget which of the buckets with these numbers differ without use, in all plots.
+        """Forget the hashes of differing buckets (`Neighbour.pairs`) with these numbers.
 
-        Such buckets are then compared again, because this node stores more feeds now.
+        The next comparison with each peer then includes these buckets of all plots again. This is
+        needed when this node stores more feeds than before.
         """
         for known in self._peers.values():
             for at in [at for at in known.pairs if at[1] in numbers]:

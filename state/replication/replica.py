@@ -31,7 +31,7 @@ More = Callable[[], Awaitable[Collection[bytes]]]
 """Returns further authors to store, given the facts that are known so far. It is called until it
 returns none."""
 Admit = Callable[[Sequence[Entry]], Iterable[tuple[Entry, EntryVerdict]]]
-"""Admits archived entries of this node's own feeds to them (`Writer.stored`)."""
+"""Admits entries of this node's own feeds, once they are archived (`FeedWriter.stored`)."""
 
 
 @dataclass(slots=True)

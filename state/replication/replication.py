@@ -64,7 +64,7 @@ class Replication:
         self._news.set()
         self._news = trio.Event()
 
-    # The `Network` interface of the exchange.
+    # The interface `ReplicationPeers`, which the exchange uses.
 
     def now(self) -> float:
         return self._host.now()

@@ -136,10 +136,10 @@ class Wanted:
         return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
-        """Store those heads of a peer that this node lacks as offers, in random order.
+        """Store the heads of a peer as offers if they have entries that this node lacks.
 
-        Because of that order, several nodes with the same offers each pull a different part first,
-        and get the rest from each other.
+        The offers are stored in random order. Several nodes with the same offers therefore each
+        pull a different part first, and get the rest from each other.
         """
         teller = self._tellers.setdefault(peer, _Teller())
         lacking = [told for told in heads if self._lacks(told)]
@@ -211,7 +211,7 @@ class Wanted:
         """Return at most `most` feeds to ask a peer for, from its offers in `lot`.
 
         At most `looks` offers are checked. Checked offers move to the end of the table, so that the
-        next call checks others. Offers that are no longer missing are removed.
+        next call checks others. Offers without missing entries are removed.
         """
         places: list[Place] = []
         patience = self._patience()
@@ -298,7 +298,10 @@ class Wanted:
                 del teller.vain[next(iter(teller.vain))]
 
     def settle(self, place: Place) -> None:
-        """Remove the offers of a feed that are no longer missing, after entries have arrived."""
+        """Remove the offers of a feed that contain no missing entries any more.
+
+        Call this after entries of the feed have arrived.
+        """
         for teller in self._tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)

@@ -310,8 +310,10 @@ class Jobs(View[str, Job | Claim, JobStanding]):
             self._tell(standing.id)
 
     def _count(self, standing: JobStanding, state: JobState, change: int) -> None:
-        """Add or remove a job in its author's unfinished jobs, and in the count of those that are
-        claimed."""
+        """Add a job to its author's unfinished jobs if `change` is 1, or remove it if -1.
+
+        The number of the author's claimed jobs is updated, too.
+        """
         if standing.job is None or state not in (JobState.OPEN, JobState.CLAIMED):
             return
         author = standing.job.author

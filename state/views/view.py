@@ -196,7 +196,7 @@ class Watch(Generic[Subject, Shown]):
 
 
 class StepCounter:
-    """Counter of the values of a step and of their bytes.
+    """Counter that ends a step after a number of values or of bytes, so that other tasks can run.
 
     Bytes count too, because a single value of a few KiB may take a millisecond.
     """
@@ -238,9 +238,9 @@ def read_fields(value: bytes) -> Fields:
 
 
 def read_whole(value: object, most: int, least: int = 0) -> int:
-    """Return a whole number, clamped to `least` ..
+    """Return a whole number, clamped to the range from `least` to `most`.
 
-    `most`. Raises BadFact if it is not a whole number.
+    Raises BadFact if the value is not a whole number.
     """
     if type(value) is not int:
         raise BadFact("expected a whole number in a fact")
@@ -248,9 +248,9 @@ def read_whole(value: object, most: int, least: int = 0) -> int:
 
 
 def read_rate(value: object, most: float, least: float = 0.0) -> float:
-    """Return a number, clamped to `least` ..
+    """Return a number, clamped to the range from `least` to `most`.
 
-    `most`. Raises BadFact if it is not a finite number.
+    Raises BadFact if the value is not a finite number.
     """
     if type(value) is not int and type(value) is not float:
         raise BadFact("expected a number in a fact")
@@ -279,7 +279,7 @@ def read_bytes(value: object, most: int) -> bytes:
 def read_root(value: object) -> str:
     """Return 64 hex digits, which identify a model or a job.
 
-    Raises BadFact if the value is not that.
+    Raises BadFact if the value is anything else.
     """
     if type(value) is not str or not _ROOT.fullmatch(value):
         raise BadFact("expected 64 hex digits in a fact")

@@ -31,3 +31,18 @@ class PrefixNames:
             name = blake2b(name + block, digest_size=NAME_BYTES, key=self._secret).digest()
             names.append(name)
         return b"".join(names)
+
+
+def names_behind(names: bytes, stages: Sequence[str]) -> bytes:
+    """Return block names that also stand for the stages before this one, in their order.
+
+    These stages compute the inputs. If one of them lies, only chains with the same stages find what
+    came of it.
+    """
+    if not stages:
+        return names
+    key = blake2b("/".join(stages).encode()).digest()
+    return b"".join(
+        blake2b(names[at : at + NAME_BYTES], digest_size=NAME_BYTES, key=key).digest()
+        for at in range(0, len(names), NAME_BYTES)
+    )

@@ -49,6 +49,7 @@ from ..placement.probe import DecodeSpeed
 from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
+from .names import names_behind
 from .sentlog import SentBudget, SentLog
 from .session import (
     Close,
@@ -91,6 +92,11 @@ class _Session:
     def single(self) -> bool:
         """Whether this stage is the only one of the chain."""
         return len(self.open.stages) == 1
+
+    @property
+    def before(self) -> tuple[PeerId, ...]:
+        """The stages before this one, which compute its inputs."""
+        return self.open.stages[: self.open.index]
 
     @property
     def previous(self) -> PeerId:
@@ -382,6 +388,7 @@ class Stage:
 
         opened = False
         try:
+            names = names_behind(names, session.before)
             terms = SessionTerms(session.gateway, session.open.idle, names)
             cached = await self._engine.open(
                 session.engine_id, session.open.tokens, on_event, terms
@@ -407,7 +414,7 @@ class Stage:
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            await self._drop(session, names).wait()
+            await self._drop(session, names_behind(names, session.before)).wait()
         return Reply()
 
     def _drop(self, session: _Session, names: bytes = b"") -> trio.Event:

@@ -1,7 +1,7 @@
-"""A gateway that opens ports on request: UPnP, NAT-PMP and PCP on its inner address.
+"""Services with which a gateway forwards ports on request: UPnP, NAT-PMP and PCP.
 
-The gateway gets a small computer of its own, on which one program per protocol runs with ordinary
-sockets.
+The services run on a simulated host at the gateway's inner address, with ordinary sockets: one task
+per protocol.
 """
 
 import math
@@ -32,12 +32,12 @@ SEARCHES: Final = 32  # maximum of replies in progress
 
 @dataclass(frozen=True, slots=True)
 class IgdSettings:
-    """How a gateway answers requests for ports.
+    """Settings of the services with which a gateway answers requests for port forwards.
 
-    `protocols`: names, True for all, False for none. `lease`: the longest lease in seconds.
-    `permanent`: UPnP refuses leases that end (725). `works`: False for a router that confirms
-    requests but forwards nothing. `external`: the outer address that it reports (behind a carrier's
-    NAT it really has a useless one). `version`: version of UPnP's device, 1 or 2.
+    `protocols`: names of the protocols, True for all, False for none. `lease`: maximum lease in
+    seconds; 0 means no limit. `permanent`: whether UPnP refuses leases that expire (error 725).
+    `works`: False for a router that confirms requests but forwards nothing. `external`: the outer
+    address to report; None means the real one. `version`: version of the UPnP device, 1 or 2.
     """
 
     protocols: Collection[str] | str | bool = True
@@ -52,7 +52,7 @@ KNOBS: Final = {
     "igd" if item.name == "protocols" else f"igd_{item.name}": item.name
     for item in fields(IgdSettings)
 }
-"""The names of the settings as knobs of a gateway."""
+"""Name of the field of `IgdSettings` for each knob of a gateway, such as "igd_lease": "lease"."""
 
 
 def add_igd(gateway: Router, settings: IgdSettings) -> None:
@@ -84,7 +84,7 @@ def add_igd(gateway: Router, settings: IgdSettings) -> None:
 
 
 def _uuid(gateway: Router) -> str:
-    """Return a device's permanent identifier."""
+    """Return the permanent UPnP identifier of a gateway, a UUID drawn from its random stream."""
     text = f"{gateway.network.streams.get(gateway.name, 'uuid').getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"  # RFC 9562 5.4
 
@@ -99,7 +99,9 @@ def _names(igd: Collection[str] | str | bool) -> tuple[str, ...]:
 
 
 class Igd:
-    """Program of the gateway: a task per protocol, and one per connection of UPnP."""
+    """Program that runs a gateway's services, with one task per protocol and one per UPnP
+    connection.
+    """
 
     def __init__(
         self,
@@ -120,7 +122,9 @@ class Igd:
         self.leases.forget()
 
     def announce(self) -> None:
-        """Announce to the LAN that leases are lost, or that the outer address has changed."""
+        """Announce to the LAN by NAT-PMP and PCP that leases are lost or that the outer address has
+        changed.
+        """
         gateway = self.leases.gateway
         source = self._address, pcp.PORT
         for data in self._ports.announcements():
@@ -144,7 +148,9 @@ class Igd:
         return self._control.device.address
 
     async def _serve_ports(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve NAT-PMP and PCP, which share a port; the first byte tells them apart."""
+        """Serve NAT-PMP and PCP. Both use the same port; the first byte of a message says which of
+        the two it belongs to.
+        """
         with trio.socket.socket(stdlib.AF_INET, stdlib.SOCK_DGRAM) as sock:
             await sock.bind((self._address, pcp.PORT))
             task_status.started()
@@ -189,7 +195,9 @@ class Igd:
             await trio.serve_listeners(self._serve_connection, [trio.SocketListener(sock)])
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
-        """Read one request and send one reply."""
+        """Read one HTTP request and send one reply, within `PATIENCE_S` seconds. Close at once if
+        too many connections are open.
+        """
         if self._connections >= CONNECTIONS:
             return
         self._connections += 1
@@ -209,7 +217,9 @@ class Igd:
 
 
 async def read_request(stream: trio.abc.ReceiveStream, client: str) -> UpnpRequest | int:
-    """Read an HTTP request. Return it, or the HTTP status with which to refuse it."""
+    """Read an HTTP request. Return the request, or the HTTP status (400 or 413) with which to
+    refuse it.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > HEAD_BYTES:

@@ -1,4 +1,6 @@
-"""NAT-PMP (RFC 6886) and PCP (RFC 6887) of a gateway: datagrams in, datagrams out."""
+"""Server of NAT-PMP (RFC 6886) and PCP (RFC 6887) without I/O: it gets datagrams and returns the
+replies.
+"""
 
 import ipaddress
 import struct
@@ -21,7 +23,7 @@ LONG_ERROR_S: Final = 1800
 
 
 class PmpResult(IntEnum):
-    """RFC 6886 3.5."""
+    """Result codes of NAT-PMP (RFC 6886, section 3.5)."""
 
     SUCCESS = 0
     UNSUPPORTED_VERSION = 1
@@ -30,7 +32,7 @@ class PmpResult(IntEnum):
 
 
 class ResultCode(IntEnum):
-    """RFC 6887 7.4."""
+    """Result codes of PCP (RFC 6887, section 7.4)."""
 
     SUCCESS = 0
     UNSUPP_VERSION = 1
@@ -46,7 +48,7 @@ class ResultCode(IntEnum):
 
 
 class PcpRefused(Exception):
-    """Error that a PCP request is answered with."""
+    """A PCP request is refused. `result` is the code for the error reply."""
 
     def __init__(self, result: ResultCode) -> None:
         super().__init__(result.name)
@@ -80,8 +82,8 @@ class PortControlServer:
         return self._external or self._leases.gateway.address
 
     def announcements(self) -> list[bytes]:
-        """Return the messages that tell the inside that state is lost or the outer address has
-        changed (RFC 6886 3.2.1, RFC 6887 14.1).
+        """Return the announcements for the LAN that leases are lost or that the outer address has
+        changed, one per protocol (RFC 6886, section 3.2.1; RFC 6887, section 14.1).
         """
         found = []
         if self._speaks_pmp:
@@ -135,8 +137,8 @@ class PortControlServer:
         return self._leases.add(proto, port, inner, min(seconds, self._leases.longest))
 
     def _pmp_delete(self, proto: int, client: str, inside: int) -> None:
-        """Delete leases; port 0 means all of that protocol (RFC 6886 3.4). Deleting none succeeds
-        as well.
+        """Delete the client's lease of the inner port `inside`, if it exists. Port 0 means all of
+        the client's leases of this protocol (RFC 6886, section 3.4).
         """
         for lease in self._leases:
             mine = lease.proto == proto and lease.inner[0] == client
@@ -152,7 +154,9 @@ class PortControlServer:
             return self._refusal(data, refused.result)
 
     def _refusal(self, data: bytes, result: ResultCode) -> bytes:
-        """Return an error reply, which repeats the request after its header (RFC 6887 8.2)."""
+        """Return an error reply: a header, then a copy of the request's bytes after its own header
+        (RFC 6887, section 8.2).
+        """
         passing = result in (ResultCode.NO_RESOURCES, ResultCode.CANNOT_PROVIDE_EXTERNAL)
         head = self._head(data[1], result, ERROR_S if passing else LONG_ERROR_S)
         rest = data[_HEADER.size : MOST_BYTES]
@@ -210,8 +214,9 @@ class PortControlServer:
         return lease
 
     def _mine(self, nonce: bytes, proto: int, inner: Addr) -> Lease | None:
-        """Return the lease of an inside endpoint. Only a client that knows its nonce may change it
-        (11.3).
+        """Return the lease of an inner endpoint, or None. Raises PcpRefused if the lease has
+        another nonce, because only the client that created it may change it (RFC 6887, section
+        11.3).
         """
         lease = self._leases.of(proto, inner)
         if lease is not None and lease.nonce is not None and lease.nonce != nonce:
@@ -219,7 +224,9 @@ class PortControlServer:
         return lease
 
     def _delete(self, nonce: bytes, proto: int, inner: Addr, wish: int) -> int:
-        """Delete a mapping; success if there is none. Port 0: all mappings of the client."""
+        """Delete the lease of an inner endpoint, if it exists. Inner port 0 means all leases of the
+        client. Return the outer port for the reply.
+        """
         if inner[1]:
             lease = self._mine(nonce, proto, inner)
             if lease is None:
@@ -234,17 +241,18 @@ class PortControlServer:
 
 
 def _mapped(address: str) -> bytes:
-    """Return an IPv4 address as an IPv4-mapped IPv6 address, an IPv6 address unchanged (RFC 6887
-    5).
+    """Return an address as 16 bytes. An IPv4 address becomes an IPv4-mapped IPv6 address (RFC 6887,
+    section 5).
     """
     ip = ipaddress.ip_address(address)
     return ip.packed if ip.version == 6 else bytes(10) + b"\xff\xff" + ip.packed
 
 
 def _options(data: bytes) -> bool:
-    """Whether PREFER_FAILURE is among the options; THIRD_PARTY and FILTER are not supported.
+    """Return whether the options of a MAP request contain PREFER_FAILURE. Ignore other options with
+    codes from 128 on (RFC 6887, section 7.3).
 
-    Codes from 128 on may be ignored (RFC 6887 7.3).
+    Raises PcpRefused if an option is malformed, or has another code below 128.
     """
     exact = False
     while data:

@@ -1,7 +1,9 @@
-"""UPnP's Internet Gateway Device as in a home router: SSDP, a description, SOAP.
+"""UPnP Internet Gateway Device (IGD) of a home router, without I/O: it gets requests and returns
+replies.
 
-UPnP Device Architecture 1.1 and WANIPConnection:1/2; requests in, replies out, no sockets. The
-caller bounds the size of requests, and XML that declares anything (entities) is refused.
+It implements SSDP and the device description (UPnP Device Architecture 1.1, "UDA"), and SOAP
+actions (WANIPConnection:1 and 2). The caller limits the size of requests. XML with declarations,
+such as entities, is refused.
 """
 
 import math
@@ -37,7 +39,7 @@ _ERRORS: Final = {
 
 
 class UpnpFault(Exception):
-    """A UPnP error code with which the router answers an action."""
+    """A UPnP action fails. `code` is the UPnP error code for the reply."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_ERRORS[code])
@@ -46,7 +48,9 @@ class UpnpFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IgdDevice:
-    """The router's description of itself. `version` is that of the IGD: 1 or 2."""
+    """Identity of the router in UPnP. `address` is its inner IPv4 address, and `version` the
+    version of IGD: 1 or 2.
+    """
 
     uuid: str
     address: str
@@ -97,14 +101,18 @@ class IgdDevice:
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """An M-SEARCH: the target, and over how many seconds replies may be spread."""
+    """M-SEARCH request. `target` is the kind of device wanted; replies are sent at a random time
+    within `spread` seconds.
+    """
 
     target: str
     spread: float
 
 
 def parse_search(data: bytes) -> SearchRequest | None:
-    """Return the search; None if the datagram is not an M-SEARCH (UDA 1.1, 1.3.2)."""
+    """Parse a datagram. Return the search request, or None if the datagram is not an M-SEARCH (UDA
+    1.1, section 1.3.2).
+    """
     lines = data.decode("latin-1").split("\r\n")
     if lines[0].split(" ")[0] != "M-SEARCH":
         return None
@@ -150,10 +158,10 @@ class UpnpRequest:
 
 
 class WebServer:
-    """The router's web server.
+    """The router's web server, without I/O.
 
-    `permanent`: it accepts only leases without an end (725). `external` is the outer address to
-    report.
+    If `permanent` is True, requests for leases that expire fail with error 725. `external` is the
+    outer address to report; None means the real one.
     """
 
     def __init__(
@@ -204,7 +212,9 @@ class WebServer:
         }
 
     def _add(self, arguments: Arguments, client: str) -> dict[str, str]:
-        """Add a mapping at exactly that port; another host's mapping is a conflict."""
+        """Forward the requested outer port to the client. Raises UpnpFault (718) if the port is
+        forwarded to another host.
+        """
         proto, port, inner, seconds = self._mapping(arguments, client)
         held = self._leases.at_port(proto, port)
         if held is not None and held.inner[0] != inner[0]:
@@ -213,7 +223,9 @@ class WebServer:
         return {}
 
     def _add_any(self, arguments: Arguments, client: str) -> dict[str, str]:
-        """Add a mapping at that port or another (WANIPConnection:2)."""
+        """Forward the requested outer port or, if it is in use, another port (WANIPConnection:2).
+        Return the port in the reply's arguments. Raises UpnpFault (728) if no port is free.
+        """
         proto, port, inner, seconds = self._mapping(arguments, client)
         held = self._leases.at_port(proto, port)
         if held is not None and held.inner != inner:
@@ -291,7 +303,9 @@ class WebServer:
 
 
 def _action(request: UpnpRequest, service: str) -> tuple[str, dict[str, str]]:
-    """Return the action's name and arguments. Raises Fault."""
+    """Return the name and the arguments of a SOAP action. Raises UpnpFault if the request is
+    malformed or for another service.
+    """
     urn, _, name = request.fields.get("soapaction", "").strip('"').partition("#")
     if b"<!" in request.body or not urn.startswith(service[:-1]):
         raise UpnpFault(401)
@@ -350,7 +364,7 @@ _REASONS: Final = {
 
 
 def response(status: int, body: str) -> bytes:
-    """Return an HTTP/1.1 response after which the connection ends."""
+    """Return an HTTP/1.1 response with the header `Connection: close`."""
     content = body.encode()
     head = (
         f'HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/xml; charset="utf-8"\r\n'

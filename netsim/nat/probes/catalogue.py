@@ -1,9 +1,9 @@
-"""Probes that find out how a NAT behaves: the same coroutines for simulated and real NATs.
+"""List of all probes of a NAT, and of the kinds of NAT that a real kernel can reproduce.
 
-The probes hold both ends of everything, so a server needs no protocol: the probes decide what it
-replies, from which address, and whether it replies at all. The result is flat, names to JSON
-values, without numbers that vary from run to run. (The probes run on `sockets.py`; `lab.py` is
-the simulated lab.)
+A probe controls the sockets on both sides of the NAT. It decides whether a server replies, with
+what, and from which address, so that no protocol is needed. The result maps names to JSON values,
+which are the same in every run. The probes use the sockets of `sockets.py`; `lab.py` is the
+simulated lab.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -63,13 +63,13 @@ KINDS: Final = {
     "port-restricted": "full-cone with linux-drop's FORWARD filter",
     "full-cone-hairpin": "full-cone; dnat from lan too (ip daddr <wan>), lan to lan snat to <wan>",
 }
-"""Kinds with a twin in the real kernel: the rules that make it there. Nothing else filters or
-translates; every LAN packet may enter the router.
+"""Kinds of gateway that a real kernel can reproduce, each with a summary of its nftables rules. No
+other rules filter or translate packets, and every packet from the LAN may enter the router.
 """
 
 
 async def run(lab: Lab, names: tuple[str, ...] = tuple(PROBES)) -> Found:
-    """Run the named probes, one after the other."""
+    """Run the named probes one after the other, and return their results by name."""
     servers = await open_servers(lab)
     found: Found = {}
     for name in names:

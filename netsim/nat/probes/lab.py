@@ -1,4 +1,4 @@
-"""The simulated lab for the probes; its gateways are of one kind."""
+"""Simulated lab for the probes. Both of its gateways are of the kind under test."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,13 @@ from ...host import CURRENT
 from ...world import World
 from . import catalogue as probes
 
-DELAY_S = 0.0001  # from attachment to attachment, about that of a bridge of real interfaces
+DELAY_S = 0.0001  # between two attachments, similar to that of a bridge of real interfaces
 
 
 class SimLab:
-    """Simulated `probes.Lab`. `knobs` apply to both gateways, which have the lab's timers."""
+    """Simulated `Lab`. Both gateways get the settings `knobs`, and the UDP timeouts `TIMERS` unless
+    `knobs` sets others.
+    """
 
     def __init__(self, kind: str, *, seed: int = 0, **knobs: object) -> None:
         self.world = World(seed=seed, latency=DELAY_S)

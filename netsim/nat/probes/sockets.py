@@ -1,12 +1,13 @@
-"""The lab in which NATs are probed: its hosts, its sockets, its timers.
+"""Interface of the lab in which NATs are probed: its hosts, sockets and timers.
 
-A lab has these hosts, and gateways of one kind under test (`a` and `b`):
+A lab has two gateways of the kind under test (`a` and `b`), and these hosts:
 
     a1, a2   behind gateway a           server   public, two addresses: server, server2
     b1       behind gateway b           gate_a, gate_b   the gateways' outer addresses
 
-Sockets come from the lab; probes wait with trio. The gateways' UDP timers are `TIMERS` (scaled: a
-real lab waits for them); links have next to no delay. A lab closes the sockets that it made.
+Probes get their sockets from the lab and wait with trio. The gateways' UDP timeouts are `TIMERS`,
+which are short because a real lab has to wait for them. Links have almost no delay. A lab closes
+the sockets that it created.
 """
 
 import errno
@@ -22,18 +23,20 @@ from ...network.packet import Addr
 UDP_NEW_S: Final = 2.0
 UDP_STREAM_S: Final = 4.0
 TIMERS: Final = {"udp_new": UDP_NEW_S, "udp_stream": UDP_STREAM_S}
-"""Seconds: Linux's nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream in a lab."""
+"""UDP timeouts of the gateways, in seconds: nf_conntrack_udp_timeout and
+nf_conntrack_udp_timeout_stream of Linux.
+"""
 
 WAIT_S: Final = 0.3  # for a datagram that should arrive at once
 CONNECT_S: Final = 2.5  # one retransmission of a SYN included
 PORTS: Final = (3478, 3479)
 SKEWS_S: Final = (0.02, 0.15)
-"""How much later the second peer of a punch starts. Never zero: on links without delay, the order
-of what two peers do at the same instant would be arbitrary.
+"""Seconds by which the second peer of a hole punch starts later, for each attempt. Zero is avoided,
+because the order of two sends at the same instant would be arbitrary on links without delay.
 """
 
 Answer = bool | float | str | list[float] | list[str] | None
-"""A JSON value, the same in every run."""
+"""Result of a probe, as a JSON value that is the same in every run."""
 Found = dict[str, Answer]
 
 
@@ -41,7 +44,7 @@ class Lab(Protocol):
     """The environment in which probes run: hosts and sockets."""
 
     addresses: Mapping[str, str]
-    """IPv4 of a1, a2, b1, server, server2, gate_a, gate_b."""
+    """IPv4 addresses by name: a1, a2, b1, server, server2, gate_a, gate_b."""
 
     def socket(self, host: str, kind: int) -> trio.socket.SocketType:
         """Return a new socket (SOCK_DGRAM or SOCK_STREAM) on host `a1`, `a2`, `b1` or `server`."""
@@ -52,20 +55,20 @@ class Lab(Protocol):
 
 
 class LabDatagrams:
-    """Bound UDP socket."""
+    """UDP socket on a host of the lab, bound to a port."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.sock = sock
 
     async def send(self, to: Addr, data: bytes = b"?") -> None:
-        """Send; ignore an error that an earlier datagram of this socket caused."""
+        """Send a datagram. Ignore an ICMP error that an earlier datagram of this socket caused."""
         try:
             await self.sock.sendto(data, to)
         except ConnectionRefusedError:
             await self.sock.sendto(data, to)
 
     async def expect(self, timeout: float = WAIT_S) -> Addr | None:
-        """Return the sender of the next datagram; None if none arrives."""
+        """Return the sender of the next datagram, or None if no datagram arrives in time."""
         with trio.move_on_after(timeout):
             while True:
                 try:
@@ -86,7 +89,9 @@ async def udp(lab: Lab, host: str, port: int, address: str = "0.0.0.0") -> LabDa
 
 
 class Servers:
-    """The public host's four UDP sockets, as [address 0 or 1, port 0 or 1]."""
+    """Four UDP sockets of the public host. A key is (index of the address, index of the port),
+    each 0 or 1.
+    """
 
     def __init__(self, lab: Lab, sockets: dict[tuple[int, int], LabDatagrams]) -> None:
         self._sockets = sockets
@@ -99,12 +104,16 @@ class Servers:
         return self._hosts[where[0]], PORTS[where[1]]
 
     async def seen(self, client: LabDatagrams, where: tuple[int, int]) -> Addr | None:
-        """Return the endpoint from which the server sees `client` send."""
+        """Send a datagram from `client` to the server socket `where`. Return its source as the
+        server sees it, or None if it does not arrive.
+        """
         await client.send(self.address(where))
         return await self[where].expect()
 
     async def ask(self, client: LabDatagrams, where: tuple[int, int]) -> Addr | None:
-        """Return the same as `seen`, and let the server reply."""
+        """Send a datagram from `client` as in `seen`, let the server reply, and wait for the reply.
+        Return the source that the server sees, or None.
+        """
         seen = await self.seen(client, where)
         if seen is not None:
             await self[where].send(seen)
@@ -136,7 +145,9 @@ async def listen(lab: Lab, host: str, port: int) -> trio.socket.SocketType:
 async def connect(
     lab: Lab, host: str, port: int, to: Addr, timeout: float = CONNECT_S
 ) -> tuple[str, trio.socket.SocketType]:
-    """Return `connected`, `refused`, `unreachable` or `silence`, and the socket."""
+    """Connect from a fixed port of a host. Return (outcome, socket): the outcome is "connected",
+    "refused", "unreachable", "silence" after `timeout` seconds, or "errno N".
+    """
     sock = lab.socket(host, stdlib.SOCK_STREAM)
     sock.setsockopt(stdlib.SOL_SOCKET, stdlib.SO_REUSEADDR, 1)
     await sock.bind(("0.0.0.0", port))
@@ -169,13 +180,15 @@ async def accept(
 
 
 def reset(sock: trio.socket.SocketType) -> None:
-    """Close with a reset."""
+    """Close a TCP connection with a reset."""
     sock.setsockopt(stdlib.SOL_SOCKET, stdlib.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
 
 
 async def ending(sock: trio.socket.SocketType) -> str:
-    """Return how a connection ends at this side."""
+    """Read from a connection, and return what happens first: "data", "end", "reset", "errno N", or
+    "silence" after `WAIT_S` seconds.
+    """
     with trio.move_on_after(WAIT_S):
         try:
             return "data" if await sock.recv(10) else "end"

@@ -19,7 +19,9 @@ from .sockets import (
 
 
 async def tcp_out(lab: Lab, servers: Servers) -> Found:
-    """Connect from inside; report the port that the server sees, and data both ways."""
+    """Connect two inner hosts to the server from the same port. Test whether the NAT preserves,
+    translates and shares the port.
+    """
     listener = await listen(lab, "server", 3500)
     outcome, client = await connect(lab, "a1", 47000, (lab.addresses["server"], 3500))
     served, seen = await accept(listener)
@@ -39,7 +41,9 @@ async def tcp_out(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_unsolicited(lab: Lab, servers: Servers) -> Found:
-    """Send a SYN from outside to a port unknown to the gateway, and to a mapped one."""
+    """Send SYNs from outside to an outer port without a mapping, and to an outer port that has a
+    mapping. Return the outcomes of both connections.
+    """
     gate = lab.addresses["gate_a"]
     found: Found = {}
     outcome, sock = await connect(lab, "server", 3600, (gate, 47100))
@@ -71,7 +75,9 @@ async def tcp_race(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_simultaneous(lab: Lab, servers: Servers) -> Found:
-    """Connect both peers from the port that the other aims at, through two NATs."""
+    """Test TCP simultaneous open: two peers behind NATs connect to each other at about the same
+    time, each from the port to which the other peer connects.
+    """
     found: Found = {}
     for number, skew in enumerate(SKEWS_S):
         ports = 48000 + number, 49000 + number
@@ -99,8 +105,8 @@ async def tcp_simultaneous(lab: Lab, servers: Servers) -> Found:
 
 
 async def tcp_reset(lab: Lab, servers: Servers) -> Found:
-    """Test whether the gateway also ends a connection at a reset, so that the same port can connect
-    again.
+    """Test whether a reset ends the connection in the gateway too, so that the same inner port can
+    connect to the same server again.
     """
     server = lab.addresses["server"], 3700
     found: Found = {}

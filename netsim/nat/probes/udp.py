@@ -50,7 +50,9 @@ async def race(lab: Lab, servers: Servers) -> Found:
 
 
 async def overload(lab: Lab, servers: Servers) -> Found:
-    """Use the same inner port on two hosts, to different destinations and to the same one."""
+    """Test which outer ports two hosts get that send from the same inner port, to different
+    destinations and to the same destination.
+    """
     one, two = await udp(lab, "a1", 41000), await udp(lab, "a2", 41000)
     first = await servers.ask(one, (0, 0))
     other = await servers.ask(two, (1, 1))
@@ -108,7 +110,9 @@ async def _burst(lab: Lab, servers: Servers) -> Found:
 
 
 async def _stream(lab: Lab, servers: Servers, port: int) -> tuple[LabDatagrams, Addr | None]:
-    """Create a flow that has lasted longer than two seconds."""
+    """Create a flow that has lasted longer than two seconds, so that Linux treats it as a stream.
+    Return its client socket and its outer endpoint.
+    """
     client = await udp(lab, "a1", port)
     for _ in range(2):
         await servers.ask(client, (0, 0))
@@ -134,10 +138,9 @@ async def _inbound(lab: Lab, servers: Servers) -> Found:
 
 
 async def timers(lab: Lab, servers: Servers) -> Found:
-    """Check which mappings survive silences shorter and longer than the timers.
+    """Test which mappings survive silences shorter and longer than the gateway's UDP timeouts.
 
-    The probes run one after the other, except for the silences, because they share the servers'
-    sockets.
+    The tests run one after the other, because they share the servers' sockets.
     """
     found: Found = {}
     for probe in _unreplied, _unreplied_short, _burst, _long, _inbound:
@@ -146,8 +149,8 @@ async def timers(lab: Lab, servers: Servers) -> Found:
 
 
 async def hairpin(lab: Lab, servers: Servers) -> Found:
-    """Send from one inner host to the outer address of another, and report which source the other
-    sees (RFC 5780, section 4.5).
+    """Test hairpinning: send from one inner host to the outer endpoint of another inner host, and
+    report which source address the receiver sees (RFC 5780, section 4.5).
     """
     called, caller = await udp(lab, "a1", 43000), await udp(lab, "a2", 43001)
     outer = await servers.ask(called, (0, 0))
@@ -162,7 +165,9 @@ async def hairpin(lab: Lab, servers: Servers) -> Found:
 
 
 async def punch(lab: Lab, servers: Servers) -> Found:
-    """Let both peers learn their outer address and send ten datagrams to the other's."""
+    """Test UDP hole punching: each of two peers learns its outer endpoint from the server, then
+    sends ten datagrams to the other peer's outer endpoint.
+    """
     found: Found = {}
     for number, skew in enumerate(SKEWS_S):
         a, b = await udp(lab, "a1", 44000 + number), await udp(lab, "b1", 45000 + number)
@@ -180,7 +185,9 @@ async def punch(lab: Lab, servers: Servers) -> Found:
 async def _peer(
     me: LabDatagrams, other: Addr, delay: float, heard: list[int], index: int, rounds: int = 10
 ) -> None:
-    """Send every 0.2 s to the endpoint where the other was last seen."""
+    """Send a datagram to a peer every 0.2 s, after `delay` seconds. Send to the source of the last
+    datagram received, and count received datagrams in `heard[index]`.
+    """
     await trio.sleep(delay)
     for _ in range(rounds):
         await me.send(other)
@@ -193,7 +200,9 @@ async def _peer(
 
 
 async def _heard(sock: trio.socket.SocketType, to: Addr) -> str:
-    """Return what a datagram gets back: `refused` (port unreachable), `data` or `silence`."""
+    """Send a datagram, and return the response: "refused" (ICMP port unreachable), "data", or
+    "silence".
+    """
     await sock.connect(to)
     await sock.send(b"?")
     with trio.move_on_after(WAIT_S):

@@ -192,7 +192,9 @@ UNDO: Final = {
     "crash": "restart", "sleep": "resume", "link.down": "link.up", "cut": "mend",
     "disk.full": "disk.mend", "disk.read-only": "disk.mend", "disk.lost-syncs": "disk.mend",
 }  # fmt: skip
-"""Maps an action that can have a `for` to the action that ends it. Others cannot have a `for`."""
+"""Name of the action that ends each action with a `for`. Actions that are not listed cannot have a
+`for`.
+"""
 NEEDS_FOR: Final = (Clog, Swizzle)  # actions that are refused without a `for`
 
 

@@ -29,10 +29,10 @@ class Groups(Places):
     def drawn_groups(
         self, world: WorldTable, links: tuple[LinkTable, ...]
     ) -> tuple[GroupTable, ...]:
-        """Parse every [[group]], in the order of the file, and register its name and its possible
-        hosts.
+        """Parse every [[group]], in the order of the file. Register its name, and the hosts from
+        which it will be drawn.
 
-        The hosts themselves are drawn later, by `draw`, because they depend on the seed.
+        `draw` chooses the hosts of the group later, because they depend on the seed.
         """
         kinds = {PUBLIC, *vocabulary.kinds()}
         if world.hosts:
@@ -137,8 +137,8 @@ def draw(
 ) -> dict[str, list[str]]:
     """Draw the hosts of each group. Return the names of the hosts, by group.
 
-    `known` maps the other words that refer to several hosts (such as `all`) to these hosts. `kinds`
-    maps each host to the words that a group's `kind` can match: the kinds of its gateways, and its
+    `known` maps words such as `all`, which are not groups, to the names of hosts. `kinds` maps each
+    host to the words that a group's `kind` can match: the kinds of the host's gateways, and its
     class in the population. Raises BadScenario if too few hosts match a group.
     """
     found: dict[str, list[str]] = {}

@@ -144,7 +144,9 @@ class _Parser(Groups):
             )  # fmt: skip
 
     def targets(self, action: Action, path: Path) -> None:
-        """Check that every word for hosts or gateways in an action is known and suits it."""
+        """Check that every word for hosts or gateways in an action is known, and that the action
+        can apply to it.
+        """
         hosts = {*self.names, *self.groups}
         known, what = hosts, "host"
         if isinstance(action, actions.GATEWAYS):

@@ -19,7 +19,9 @@ from .source import SourceDocument, knobs
 from .tables import DirectionTable, HostTable, LinkTable, NatTable, Sim, WorldTable
 
 Beside = Callable[[str], str]
-"""Returns the text of a file in the scenario's folder, by name. Raises BadScenario if it cannot."""
+"""Function that returns the text of a file in the scenario's folder, by name. Raises BadScenario if
+the file cannot be read.
+"""
 _FILE = re.compile(r"\w[\w.+ -]{0,200}")  # no slash, so it cannot name a file outside the folder
 MOST_HOSTS = 100_000
 MOST_DAEMONS = 2000
@@ -28,7 +30,9 @@ MOST_SAMPLES = 100_000  # samples of the metrics in one run
 
 
 class Places:
-    """Parser of one document's static tables. It collects the names that they define."""
+    """Parser of the static tables of one document. It collects the names of hosts, gateways and
+    groups that the tables define.
+    """
 
     def __init__(self, source: SourceDocument, beside: Beside) -> None:
         self.source = source
@@ -162,7 +166,9 @@ class Places:
             self.source.refuse(where, f"at most {MOST_DAEMONS} whole daemons", hint)
 
     def without_effect(self, path: Path, why: str, hint: str) -> None:
-        """Refuse the key at `path` because it would have no effect. `why` completes "it …"."""
+        """Refuse the key at `path` because it would have no effect. `why` is the reason, as words
+        that follow "it" in the message.
+        """
         self.source.refuse(path, f"`{path[-1]}` has no effect here: it {why}", hint)
 
     def links(self) -> tuple[LinkTable, ...]:
@@ -213,7 +219,7 @@ class Places:
     def nats(self, links: tuple[LinkTable, ...]) -> tuple[NatTable, ...]:
         """Parse every [[nat]].
 
-        A [[nat]] that is `behind` another must come after the other in the file.
+        The [[nat]] that a `behind` key names must come earlier in the file.
         """
         found: dict[str, NatTable] = {}
         for path, data in self.source.tables("nat"):

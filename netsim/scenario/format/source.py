@@ -27,7 +27,9 @@ Table = TypeVar("Table")
 T = TypeVar("T")
 Default = TypeVar("Default")
 Reader = Callable[[object], T]
-"""Converts a TOML value. Raises ValueError, with a description of what is wrong, if it cannot."""
+"""Function that converts a TOML value. Raises ValueError, with a description of the mistake, if the
+value is invalid.
+"""
 Known = Callable[[], Collection[str]]  # returns the words that a value can be
 
 
@@ -100,8 +102,8 @@ class SourceDocument:
             raise BadScenario("the file is nested too deeply") from None
 
     def line(self, path: Path) -> int:
-        """Return the line of the key at `path`, or of the nearest table around it if it is not
-        known.
+        """Return the line of the key at `path`. If the key is not in the document, return the line
+        of the nearest table around it.
         """
         while path not in self.lines:
             path = path[:-1]
@@ -175,7 +177,9 @@ class SourceDocument:
         return table(**values)
 
     def _knob(self, item: "Field[object]", path: Path, value: object) -> Any:
-        """Convert the value of one key, and check that its words are known."""
+        """Convert the value of one key with its reader. Refuse the value if the key allows only
+        certain words and the value has another word.
+        """
         found = self.value(path, value, item.metadata["read"])
         known = item.metadata["known"]
         if known is not None:

@@ -89,8 +89,8 @@ class DirectionTable:
 class LinkTable:
     """`[[link]]`: a named access link.
 
-    `both` applies to both directions. `up` and `down` override it for one of them. `profile` is the
-    link profile on which it is based, or empty.
+    `both` applies to both directions. `up` and `down` override it for one direction. `profile` is
+    the link profile on which the link is based, or empty.
     """
 
     id: str

@@ -140,7 +140,9 @@ def populations() -> Sequence[str]:
 
 
 def latencies() -> Collection[str]:
-    """Return what `latency` can be: the built-in latency matrices, and the forms of files."""
+    """Return the words that `latency` accepts: the built-in matrices, and `FORMAT:FILE` for each
+    format of file.
+    """
     return [*matrices.names(), *(f"{form}:FILE" for form in matrices.FORMATS)]
 
 
@@ -152,10 +154,10 @@ def latency(name: str) -> matrices.Matrix:
 
 
 def latency_of(form: str, text: str, unit: str) -> matrices.Matrix:
-    """Parse a file of latencies.
+    """Parse the text of a latency file, and return its matrix.
 
-    Raises BadScenario, with the line in that file, if it is malformed. `form` is the format, and
-    `unit` the unit of the numbers, for formats that need one.
+    `form` is the format, and `unit` the unit of the numbers, for formats that need one. Raises
+    BadScenario, with the line in that file, if the text is malformed.
     """
     units = (unit,) if form in matrices.WITH_UNIT else ()
     return matrices.FORMATS[form](text.splitlines(), *units)

@@ -1,7 +1,6 @@
 """`daemon`: the unmodified shoal daemon, and its settings.
 
-The daemon is imported only when the first one is made, because a scenario that has no daemons does
-not need it.
+The code of the daemon is imported only when a scenario creates its first daemon.
 """
 
 from dataclasses import dataclass
@@ -144,8 +143,8 @@ class DaemonProgram:
 
 
 class _Started(trio.TaskStatus["DaemonHandle"]):
-    """Task status that stores the handle in the program, then passes it on to the caller of
-    `start`.
+    """Task status that stores the daemon's handle in its program, then passes the handle on to the
+    caller of `Host.start`.
     """
 
     def __init__(self, program: DaemonProgram, status: "trio.TaskStatus[DaemonHandle]") -> None:

@@ -12,7 +12,7 @@ from ..format import units
 from ..format.source import knob
 
 Where = Callable[[str], str]
-"""Returns the current address of a host by name."""
+"""Function that returns the current address of a host by name."""
 
 PORT: Final = 7  # RFC 862
 _HEAD: Final = struct.Struct("!QI")  # serial number, number of the target

@@ -90,8 +90,8 @@ def _peer(number: int, at: Addr) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HostDirectory:
-    """What all hosts have in common: their names by number, the names of the relays, and a function
-    that returns a host's address.
+    """Names that all hosts that punch share: `names` of the hosts, by number, and `relays`. `where`
+    returns the address of a host by name.
     """
 
     names: Sequence[str]
@@ -192,7 +192,7 @@ class Punch:
     def _heard(self, number: int, source: Addr, heard: int) -> None:
         """Process a probe from a partner.
 
-        `heard` is not 0 if the partner has received one of this host.
+        `heard` is not 0 if the partner has received a probe of this host.
         """
         peer = self._peers.setdefault(number, _Peer())
         peer.heard = True
@@ -225,8 +225,8 @@ class Punch:
 class _Peer:
     """State of the exchange with one partner.
 
-    `addresses` are those to which probes go. `heard`: a probe of the partner has arrived. `mutual`
-    is set when the partner has received a probe, too.
+    `addresses` are the addresses to which probes are sent. `heard` says whether a probe of the
+    partner has arrived. `mutual` is set once the partner reports that it has received a probe.
     """
 
     def __init__(self) -> None:
@@ -240,8 +240,9 @@ def draw_pairs(
 ) -> dict[int, list[tuple[int, int]]]:
     """Pair the hosts at random in each round, and return the calls that each host makes.
 
-    `numbers` are the numbers of the hosts. Each host maps to pairs of a round and a partner's
-    number. If two hosts have been paired in an earlier round, they do not call each other again.
+    `numbers` are the numbers of the hosts. The result maps the number of each host to its calls:
+    (round, number of the partner). Hosts that were paired in an earlier round do not call each
+    other again.
     """
     met: set[tuple[int, int]] = set()
     found: dict[int, list[tuple[int, int]]] = {number: [] for number in numbers}

@@ -96,8 +96,8 @@ class Cubic:
             self._origin = self.window
 
     def reduce(self) -> None:
-        """Reduce the slow-start threshold after a loss. The window itself follows during
-        recovery.
+        """Reduce the slow-start threshold after a loss. The window itself is reduced later, during
+        recovery (`recovery.py`).
         """
         window = self.window
         # Fast convergence (RFC 9438, section 4.7): leave bandwidth to others if losses recur.

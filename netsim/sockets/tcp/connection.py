@@ -1,4 +1,4 @@
-"""States of a connection (RFC 9293, section 3.3.2), from the first SYN to the last ACK.
+"""State machine of a TCP connection (RFC 9293, section 3.3.2), from the first SYN to the last ACK.
 
 Create a `TcpConnection` and call `open(now)`. Send the segments in `out`. Call `receive(segment,
 now)` for each segment that arrives, and `tick(now)` when the time `wake` is reached.
@@ -176,7 +176,7 @@ class TcpConnection(Sender):
         return True
 
     def _establish(self, segment: TcpSegment, now: float) -> None:
-        """Complete the handshake."""
+        """Complete the handshake with the segment that acknowledges this side's SYN."""
         self.state = ESTABLISHED
         self._disarm()
         self.una = segment.acked
@@ -422,7 +422,9 @@ class TcpConnection(Sender):
             self.wake = self.life_at
 
     def _expired(self, now: float) -> None:
-        """Handle the expiry of this timer: send a probe, or end the connection."""
+        """Handle the expiry of the timer for keepalive or FIN-WAIT-2: send a keepalive probe, or
+        end the connection.
+        """
         idle, interval, probes = self._keepalive
         if self.orphan and self.state == FIN_WAIT_2:
             self._end()

@@ -73,8 +73,8 @@ class Inbox:
         return self.edge - self.next
 
     def could_offer(self, mss: int) -> bool:
-        """Return whether the reader has freed so much space that the peer should get a window
-        update (RFC 9293, section 3.8.6.2.2; the factor is Linux's).
+        """Return whether to send a window update, because the reader has freed enough space (RFC
+        9293, section 3.8.6.2.2; the factor is Linux's). `mss` is in bytes.
         """
         free = self.limit - self.size - self._ahead_size
         offered = self.edge - self.next
@@ -163,7 +163,7 @@ class Inbox:
         return data
 
     def _read_part(self, size: int) -> bytes:
-        """Remove and return `size` bytes, where more are available."""
+        """Remove and return `size` bytes. More than `size` bytes must be available."""
         chunks, rest, whole = self._chunks, size, 0
         while len(chunks[whole]) <= rest:
             rest -= len(chunks[whole])
@@ -180,8 +180,8 @@ class Inbox:
         return b"".join(self._chunks)[:size]
 
     def adjust(self, now: float, rtt: float) -> None:
-        """Increase the limit with the amount that the program reads in a round trip (`rtt`
-        seconds), so that the window does not limit the sender (dynamic right-sizing, as in Linux).
+        """Raise the buffer limit if the program reads more bytes per round trip (`rtt` seconds), so
+        that the window does not limit the sender (dynamic right-sizing, as in Linux).
         """
         if self.fixed or now - self._round_began < rtt:
             return

@@ -77,7 +77,7 @@ class PortClaims:
         )
 
     def claim_for_dial(self, binding: PortClaim, taken: Callable[[int], bool]) -> None:
-        """Choose a port for `connect`: an unused one or, if there is none, one that only other
+        """Choose a port for `connect`: an unused port or, if all are used, a port that only other
         outgoing connections use. `taken` returns whether a port already has a connection to the
         same remote endpoint. Raises OSError (EADDRNOTAVAIL) if no port is left.
         """

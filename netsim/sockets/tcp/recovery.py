@@ -78,8 +78,8 @@ class Recovery:
         self.cubic.window = float(pipe + max(allowed, 0 if self._prr_out else 1))
 
     def _undo_losses(self) -> None:
-        """Undo the reduction of the congestion window, because the original segment arrived and not
-        only its retransmission, so that nothing was lost (RFC 3522).
+        """Undo the reduction of the congestion window, because nothing was lost: the peer has
+        acknowledged the original segment, not its retransmission (RFC 3522).
         """
         cubic = self.cubic
         window, threshold = self._undo

@@ -34,8 +34,8 @@ class Flight:
         self.state = FLYING
 
     def split(self, size: int, now: float) -> "list[Flight]":
-        """Return the flights that retransmit this one at `now`: one, or several if the path passes
-        only `size` bytes of payload per segment.
+        """Return new flights that retransmit this segment at `now`. The data is split into parts of
+        at most `size` bytes of payload.
         """
         data = self.data
         if len(data) <= size:
@@ -186,10 +186,10 @@ class Scoreboard:
         return delivered
 
     def overtaken(self, now: float, patience: float) -> float:
-        """Mark segments as lost that were sent before a delivered one and are more than `patience`
-        seconds late.
+        """Mark segments as lost that were sent before a delivered segment and are more than
+        `patience` seconds late.
 
-        Return the time at which to call this again; infinity if no segment may be lost.
+        Return the time at which the next segment may count as lost, or infinity if there is none.
         """
         order = self._order
         while self._head < self._tail:
@@ -222,7 +222,7 @@ class Scoreboard:
         heappush(self._lost, flight.seq)
 
     def lose_all(self) -> None:
-        """Mark all segments as lost that are not known to have arrived, after a timeout."""
+        """Mark every segment that is still in flight as lost, after a timeout."""
         for flight in self._flights.values():
             if flight.state == FLYING:
                 self._lose(flight)

@@ -34,10 +34,10 @@ HANDSHAKE: Final = 5
 
 
 class Sender(Recovery):
-    """All of a connection except its states. It appends segments to send to `out`.
+    """Base class of a connection, with everything except its states. It appends the segments to
+    send to `out`.
 
-    `wake` is the time at which `tick` must be called at the latest. A call that is too early does
-    no harm. Times are seconds.
+    The caller must call `tick` at the time `wake`; an earlier call does no harm. Times are seconds.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class Sender(Recovery):
         self.outbox = SendBuffer()
         self.round_trip = RoundTrip()
         self.out: list[TcpSegment] = []
-        self.error = 0  # errno that the program has not been told yet, or 0
+        self.error = 0  # errno that no call has raised yet, or 0
         self.orphan = False  # whether the program has closed the connection
         self.no_delay = False
         self.send_limit = 0  # bytes, from SO_SNDBUF; 0: automatic

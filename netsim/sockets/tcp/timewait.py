@@ -8,8 +8,8 @@ from .segment import TcpSegment
 
 
 class TimeWait:
-    """Connection in TIME-WAIT. It replies to late segments, so that neither a late copy nor the
-    loss of the last ACK does harm.
+    """Connection in TIME-WAIT, which replies to late segments. If the last ACK was lost, the peer
+    sends its FIN again and gets another ACK.
     """
 
     __slots__ = ("next", "nxt", "recent", "until")
@@ -21,8 +21,8 @@ class TimeWait:
         self.until = now + TIME_WAIT_S
 
     def admits(self, syn: TcpSegment) -> bool:
-        """Return whether a segment is the SYN of a new connection, and not a late copy from the old
-        one.
+        """Return whether a segment is the SYN of a new connection, and not a late copy of a SYN of
+        the old connection.
         """
         return syn.syn and not syn.ack and (syn.seq >= self.next or syn.stamp > self.recent)
 

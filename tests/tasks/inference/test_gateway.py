@@ -244,8 +244,8 @@ async def test_a_chain_whose_stages_remember_differently_starts_at_the_shortest(
 
     async def body(_: FakeSwarm) -> None:
         await _generate(swarm, prompt)
-        names = swarm.stages[1].engine.terms[0].names
         for at in (1, 2):  # a block was evicted at the second stage, and all but one at the third
+            names = swarm.stages[at].engine.terms[0].names
             kept = swarm.stages[at].engine.kept
             for number in range((2, 1)[at - 1], 3):
                 del kept[swarm.client.peer, names[16 * number : 16 * number + 16]]
