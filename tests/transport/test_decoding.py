@@ -196,7 +196,7 @@ def test_a_reader_builds_no_container_and_no_long_text() -> None:
 # JSON.
 
 
-def from_json(data: bytes) -> Listed:
+def from_json(data: bytes | bytearray) -> Listed:
     return read_json(Listed, data, limit=MOST)
 
 
