@@ -113,8 +113,8 @@ class Chain:
         for index in range(shards):
             parts = Parts(index == 0, cuts[index], cuts[index + 1], index == shards - 1)
             core = Core(self._keeper(index))
-            core.handle(("load", 1), memoryview(bytearray(load_payload(model.shard(parts)))))
-            core._scheduler.costs = costs
+            core.handle(("load", 1, 0), memoryview(bytearray(load_payload(model.shard(parts)))))
+            core._shards[0].costs = costs
             self.cores.append(core)
 
     def _keeper(self, index: int) -> Any:
@@ -127,7 +127,7 @@ class Chain:
         """Open a session in every core, and return the shortest cached prefix."""
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
-            core.handle(("open", 1, name, tokens, "gateway", False), memoryview(names))
+            core.handle(("open", 1, name, tokens, "gateway", False, 0), memoryview(names))
             header = frames.pop()[0]
             assert header[0] == "ok", header
             cached.append(int(str(header[2])))

@@ -29,9 +29,9 @@ LOADS: Final = {
 
 def step_us(costs: StepCosts, prompts: int, steps: int) -> float:
     """Return the median CPU time of a step in microseconds."""
-    scheduler = Scheduler(costs)
+    scheduler = Scheduler()
     for number in range(SESSIONS):
-        share = scheduler.join(f"gateway {number % GATEWAYS}")
+        share = scheduler.join(f"gateway {number % GATEWAYS}", costs)
         decode = number >= prompts
         scheduler.want(share, 1 if decode else 4000, 100 if decode else 0, decode=decode)
     times = []

@@ -33,10 +33,10 @@ from shoal.node.control.messages.models import AddModel
 from shoal.node.control.messages.node import Status
 from shoal.tasks.engine.blocks import BlockPool, BlockTable, blocks_for
 from shoal.tasks.engine.compute import TorchCompute
-from shoal.tasks.engine.core import Piece
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
 from shoal.tasks.engine.sampling import choose
+from shoal.tasks.engine.shard import Piece
 from shoal.tasks.placement.shard import choose_dtype, shard_of
 from shoal.transport.host.real import RealHost
 

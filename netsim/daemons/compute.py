@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
-from ...tasks.engine.core import Compute, Pick, Piece
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
     DTYPE_BYTES,
@@ -31,6 +30,7 @@ from ...tasks.engine.families import (
 )
 from ...tasks.engine.interface import DType, LoadShard, Parts, Sampling, Span
 from ...tasks.engine.scheduler import StepCosts
+from ...tasks.engine.shard import Compute, Pick, Piece
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile

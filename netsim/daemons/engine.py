@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Literal
 import msgpack
 import trio
 
-from ...tasks.engine.core import Compute, Core
+from ...tasks.engine.core import Core
 from ...tasks.engine.defaults import HEADER_BYTES
 from ...tasks.engine.families import Architecture
 from ...tasks.engine.interface import LoadShard
 from ...tasks.engine.process import EngineProcess
+from ...tasks.engine.shard import Compute
 from ...tasks.engine.wire import Buffer, Header, WireClosed
 from ...transport.decoding import decode
 from ...transport.host.seam import Host
@@ -74,7 +75,7 @@ class SimulatedCore(Core):
 
     def resident_bytes(self) -> int:
         """Return the memory that a real worker would use for weights and KV."""
-        return self._weight_bytes + self._pool.used * self._block_bytes
+        return self.used_bytes
 
 
 class TorchCore(SimulatedCore):

@@ -12,7 +12,6 @@ import torch
 
 from .attention import Attention
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
-from .core import Pick, Piece
 from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from .errors import EngineError
 from .families import Architecture
@@ -21,6 +20,7 @@ from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
 from .sampling import choose
 from .scheduler import StepCosts
+from .shard import Pick, Piece
 from .weights import TORCH_DTYPES
 from .wire import Buffer
 
@@ -32,7 +32,7 @@ def computing() -> AbstractContextManager[None]:
 
 
 class TorchCompute(ShardModel):
-    """Implementation of the interface `Compute` (`core.py`) with a shard's weights in torch."""
+    """Implementation of the interface `Compute` (`shard.py`) with a shard's weights in torch."""
 
     def __init__(self, arch: Architecture, shard: LoadShard) -> None:
         super().__init__(arch, shard)

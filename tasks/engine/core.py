@@ -3,26 +3,24 @@
 Uses no sockets. Implements docs/spec/engine.md, sections session and spans. The owner of the core
 calls `handle` for each frame, and `step` while `busy` is True. The scheduler chooses the rows of
 each step, which may belong to many sessions (scheduler.py); their KV is in shared blocks
-(blocks.py). This module has the rules of sessions. An implementation of `Compute`, such as that in
-torch (`compute.py`), does the computing.
+(blocks.py). This module has the rules of sessions. The shards (shard.py) do the computing.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import psutil
 
-from .blocks import BLOCK, BlockCopy, BlockName, BlockPool, BlockTable
+from .blocks import BlockName, BlockTable
 from .defaults import ANSWER_BYTES, WAITING_SPANS
 from .errors import EngineError
-from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
-from .interface import NAME_BYTES, DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
-from .kvcopy import KvCopies
+from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
+from .interface import NAME_BYTES, Loaded, LoadShard, SessionId, Span
 from .messages import loaded_value, parse_load, parse_span
-from .scheduler import Scheduler, Share, StepCosts
+from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
+from .shard import Compute, LoadedShard, Pick, Piece
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -31,104 +29,9 @@ Request = Callable[[Header, memoryview], Result]
 _FEATURES = frozenset({"forward", "logits", "token", "export"})
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of one session in a step: `count` rows of `source`, beginning with row `first`.
-
-    Row `first` belongs to `position`. The KV of these positions is written to the blocks of
-    `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
-    results of a row depend on this, but not on the other pieces.
-    """
-
-    table: BlockTable
-    source: Any
-    first: int
-    count: int
-    position: int
-    decode: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """Order to choose a token after the last of `rows`, for `position`."""
-
-    rows: Any
-    sampling: Sampling
-    position: int
-
-
-class Compute(Protocol):
-    """Interface that computes the layers of one shard.
-
-    Rows are tensors whose type the implementation chooses, and the core does not look inside. Any
-    method may raise EngineError.
-    """
-
-    arch: Architecture
-    parts: Parts
-    dtype: DType
-
-    def allocate(self, blocks: int) -> None:
-        """Reserve the KV memory of the shard, before anything is computed."""
-        ...
-
-    def costs(self) -> StepCosts:
-        """Return the predicted costs of a step."""
-        ...
-
-    def source(self, span: Span) -> Any:
-        """Return a span's input, either token ids or rows. Raises EngineError `not-finite` if rows
-        are not finite."""
-        ...
-
-    def fed_back(self, token: int) -> Any:
-        """Return one sampled token as the next input."""
-        ...
-
-    def copy(self, copies: Sequence[BlockCopy]) -> None:
-        """Copy the content of KV blocks."""
-        ...
-
-    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
-        """Compute one step, and return the output rows of each piece."""
-        ...
-
-    def values(self, rows: Any, logits: bool, position: int) -> Any:
-        """Return the shard's output: the rows themselves or, if `logits`, their logits.
-
-        Raises EngineError `not-finite` if the output is not finite.
-        """
-        ...
-
-    def joined(self, outputs: list[Any]) -> Buffer:
-        """Concatenate several outputs of `values` and return them as bytes."""
-        ...
-
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
-        """Return, for each pick, the token and its log-probability.
-
-        If the logits of one are not finite, its result is an EngineError `not-finite`.
-        """
-        ...
-
-    def export(self, table: BlockTable) -> Buffer:
-        """Return the keys and values of a session."""
-        ...
-
-    def imported(self, length: int, data: memoryview) -> Any:
-        """Return the exported keys and values of `length` positions, as `install` takes them.
-
-        Raises EngineError `bad-state` if a value is not finite.
-        """
-        ...
-
-    def install(self, table: BlockTable, length: int, values: Any) -> None:
-        """Write imported keys and values into the first positions of a session."""
-        ...
-
-
 class Core:
-    """One shard with many sessions. All computing happens inside `handle` (load) and `step`."""
+    """The shards of one device with their sessions. All computing happens inside `handle` (load)
+    and `step`."""
 
     def __init__(
         self,
@@ -138,26 +41,23 @@ class Core:
         *,
         memory_bytes: int = 0,
     ) -> None:
-        """Create a core without a shard.
+        """Create a core without shards.
 
         `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
-        `settle`, which is called after each step. `memory_bytes` limits weights and KV together (0:
-        the available memory).
+        `settle`, which is called after each step. `memory_bytes` limits weights and KV of all
+        shards together (0: the available memory).
         """
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._settle = settle
         self._memory_bytes = memory_bytes
-        self._model: Compute | None = None
-        self._weight_bytes = 0
-        self._block_bytes = 0
-        self._pool = BlockPool(0)
-        self._copies: KvCopies | None = None  # None: no shard is loaded
-        self._scheduler = Scheduler(StepCosts(0.0, 0.0, 0.0))
+        self._shards: dict[int, LoadedShard] = {}
+        self._scheduler = Scheduler()
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._requests: Mapping[str, Request] = {
             "load": self._load,
+            "unload": self._unload,
             "open": self._open,
             "close": self._close,
             "export": self._export,
@@ -205,6 +105,14 @@ class Core:
         else:
             raise WireError(f"the daemon sent `{name}`")
 
+    @property
+    def used_bytes(self) -> int:
+        """Memory of all weights and of the used KV, in bytes."""
+        return sum(
+            shard.weight_bytes + shard.pool.used * shard.block_bytes
+            for shard in self._shards.values()
+        )
+
     # Requests. Each returns the value and payload of the reply, or raises EngineError.
 
     def _answer(self, request: Request, header: Header, payload: memoryview) -> None:
@@ -218,65 +126,60 @@ class Core:
             self._emit(("ok", number, value), data)
 
     def _load(self, header: Header, payload: memoryview) -> Result:
-        """Load a shard in place of the current one, whose sessions end."""
+        """Load a shard in place of the one with the same number, whose sessions end."""
         started = self.clock()
-        self._unload()
+        number = _number(header)
+        self._drop_shard(number)
         shard = parse_load(payload)
         arch = architecture(shard.config)
         size = weight_bytes(arch, shard.parts, shard.dtype)
         self._check_memory(size, shard.kv_bytes)
-        token_bytes = self._token_bytes(arch, shard)
-        # A shard without layers has no KV, but its sessions have positions.
-        blocks = shard.kv_bytes // (token_bytes * BLOCK) if token_bytes else _EMPTY_BLOCKS
-        model = self.compute(arch, shard)
-        model.allocate(blocks)
-        self._scheduler = Scheduler(model.costs())
-        self._model, self._weight_bytes = model, size
-        self._pool, self._block_bytes = BlockPool(blocks), token_bytes * BLOCK
-        self._copies = KvCopies(shard.root, arch, shard.parts, shard.dtype)
-        loaded = Loaded(size, token_bytes, self.clock() - started, _FEATURES)
-        return loaded_value(loaded), b""
+        loaded = LoadedShard(shard, self.compute(arch, shard), size)
+        self._shards[number] = loaded
+        seconds = self.clock() - started
+        return loaded_value(Loaded(size, loaded.token_bytes, seconds, _FEATURES)), b""
 
-    def _unload(self) -> None:
-        """Drop all sessions and the shard."""
-        for session in self._sessions.values():
+    def _unload(self, header: Header, payload: memoryview) -> Result:
+        """Free a shard. Its sessions end. Does nothing if there is no such shard."""
+        self._drop_shard(_number(header))
+        return None, b""
+
+    def _drop_shard(self, number: int) -> None:
+        """Free a shard and drop its sessions."""
+        shard = self._shards.pop(number, None)
+        for session in [each for each in self._sessions.values() if each.shard is shard]:
+            del self._sessions[session.name]
             self._drop(session)
-        self._sessions.clear()
-        self._model, self._copies = None, None
-        self._weight_bytes = self._block_bytes = 0
-        self._pool = BlockPool(0)
 
     def _check_memory(self, weights: int, kv: int) -> None:
-        """Raise EngineError `no-memory` if weights and KV exceed the limit."""
-        limit = self._memory_bytes or self.available_bytes()
+        """Raise EngineError `no-memory` if a further shard's weights and KV exceed the limit."""
+        limit = self.available_bytes()
+        if self._memory_bytes:
+            limit = self._memory_bytes - sum(shard.bytes for shard in self._shards.values())
         if weights + kv > limit:
             raise EngineError(
                 "no-memory",
                 f"the shard needs {weights} bytes of weights and {kv} of KV, {limit} are there",
             )
 
-    @staticmethod
-    def _token_bytes(arch: Architecture, shard: LoadShard) -> int:
-        return kv_token_bytes(arch, shard.parts.start, shard.parts.stop, shard.dtype)
-
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background = header
-        model = self._loaded()
+        name, tokens, owner, background, number = header
+        shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
-        if not 0 < tokens <= model.arch.context:
+        context = shard.compute.arch.context
+        if not 0 < tokens <= context:
             raise EngineError(
-                "too-long",
-                f"{tokens} positions were asked for, the context is {model.arch.context}",
+                "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
-        table = BlockTable(self._pool, tokens, _block_names(owner, payload))
-        share = self._scheduler.join(owner, background=background)
-        session = Session(name, owner, table, share)
+        table = BlockTable(shard.pool, tokens, _block_names(owner, payload))
+        share = self._scheduler.join(owner, shard.costs, background=background)
+        session = Session(name, owner, shard, table, share)
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -293,24 +196,25 @@ class Core:
         return None, b""
 
     def _export(self, header: Header, payload: memoryview) -> Result:
-        table = self._idle(header[0]).table
-        assert self._copies is not None  # a session is open, so a shard is loaded
-        return None, self._copies.encode(table.length, self._loaded().export(table))
+        session = self._idle(header[0])
+        table, shard = session.table, session.shard
+        return None, shard.copies.encode(table.length, shard.compute.export(table))
 
     def _import(self, header: Header, payload: memoryview) -> Result:
         session = self._idle(header[0])
-        table = session.table
-        assert self._copies is not None  # a session is open, so a shard is loaded
-        length, data = self._copies.parse(payload, table.tokens)
-        values = self._loaded().imported(length, data)
+        table, shard = session.table, session.shard
+        length, data = shard.copies.parse(payload, table.tokens)
+        values = shard.compute.imported(length, data)
         table.prepare(0, length)
-        self._loaded().install(table, length, values)
+        shard.compute.install(table, length, values)
         table.fill(length)
         session.forget()
         return length, b""
 
     def _fork(self, header: Header, payload: memoryview) -> Result:
         source, into = (self._idle(name) for name in header)
+        if source.shard is not into.shard:
+            raise EngineError("bad-state", "the sessions belong to different shards")
         if source.table.length > into.table.tokens:
             raise EngineError(
                 "bad-state",
@@ -323,21 +227,24 @@ class Core:
         return into.table.length, b""
 
     def _usage(self, header: Header, payload: memoryview) -> Result:
+        shards = self._shards.values()
         usage = {
             "sessions": len(self._sessions),
-            "kv_bytes_reserved": self._pool.promised * self._block_bytes,
-            "kv_bytes_limit": self._pool.total * self._block_bytes,
-            "kv_bytes_cached": self._pool.cached * self._block_bytes,
-            "weight_bytes": self._weight_bytes,
+            "kv_bytes_reserved": sum(each.pool.promised * each.block_bytes for each in shards),
+            "kv_bytes_limit": sum(each.pool.total * each.block_bytes for each in shards),
+            "kv_bytes_cached": sum(each.pool.cached * each.block_bytes for each in shards),
+            "weight_bytes": sum(each.weight_bytes for each in shards),
             "rss_bytes": self.resident_bytes(),
         }
         return usage, b""
 
-    def _loaded(self) -> Compute:
-        """Return the loaded shard. Raises EngineError `no-shard` if there is none."""
-        if self._model is None:
-            raise EngineError("no-shard", "no shard is loaded")
-        return self._model
+    def _loaded(self, number: object) -> LoadedShard:
+        """Return a loaded shard. Raises EngineError `no-shard` if there is none with this
+        number."""
+        shard = self._shards.get(number) if isinstance(number, int) else None
+        if shard is None:
+            raise EngineError("no-shard", "no such shard is loaded")
+        return shard
 
     def session(self, name: object) -> Session:
         """Return an open session. Raises EngineError `unknown-session` if it is not open."""
@@ -385,7 +292,7 @@ class Core:
     def _check(self, session: Session, span: Span) -> None:
         """Check whatever can be checked without computing. Raises EngineError if the span must be
         refused."""
-        model = self._loaded()
+        model = session.shard.compute
         arch, parts = model.arch, model.parts
         if span.tokens is not None:
             if not parts.embedding:
@@ -466,7 +373,7 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
-        source = self._loaded().source(span)
+        source = session.shard.compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 
     def _schedule(self, session: Session) -> None:
@@ -479,10 +386,10 @@ class Core:
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
-        """Compute one step: the rows that the scheduler chooses."""
+        """Compute one step: the rows that the scheduler chooses, all of one shard."""
         started = self.clock()
-        model = self._loaded()
         work = [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
+        model = work[0][0].shard.compute
         pieces, copies = [], []
         for session, rows in work:
             job = session.job
@@ -582,8 +489,14 @@ class Core:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
 
 
-_EMPTY_BLOCKS = 1 << 20
-"""Number of blocks of a shard without layers, whose blocks need no memory."""
+def _number(header: Header) -> int:
+    """Return the number of a shard from a frame's header.
+
+    Raises EngineError `bad-span` if there is none.
+    """
+    if len(header) != 1 or not isinstance(header[0], int):
+        raise EngineError("bad-span", "a shard has a number")
+    return header[0]
 
 
 def _block_names(owner: str, payload: memoryview) -> list[BlockName]:

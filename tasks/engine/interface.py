@@ -1,6 +1,6 @@
 """Interface of the engine for the rest of shoal. Spec: docs/spec/engine.md.
 
-An engine holds one *shard* of one model and advances *sessions* through the shard by *spans*. Spans
+An engine holds *shards* of models and advances *sessions* through a shard by *spans*. Spans
 are submitted without waiting, and events answer them, in the order of submission per session. The
 real engine is a worker process (`process.py` in the daemon, `worker.py` in the worker). The
 simulator has another implementation of the same protocol.
@@ -166,23 +166,29 @@ class SessionTerms:
 
     `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
     same owner share cached blocks. `background` sessions are computed after all others. `names` are
-    the concatenated names of the full blocks of the prompt (docs/spec/session.md).
+    the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
+    number under which the session's shard was loaded.
     """
 
     owner: str = ""
     background: bool = False
     names: bytes = b""
+    shard: int = 0
 
 
 DEFAULT_TERMS: Final = SessionTerms()
 
 
 class Engine(Protocol):
-    """Engine with one shard and many sessions. Any method raises EngineError if the engine
-    refuses."""
+    """Engine of one device, with shards that have many sessions each. Any method raises EngineError
+    if the engine refuses."""
 
-    async def load(self, shard: LoadShard) -> Loaded:
-        """Load a shard in place of the current one, whose sessions end."""
+    async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
+        """Load a shard under a number, in place of the one with this number, whose sessions end."""
+        ...
+
+    async def unload(self, number: int) -> None:
+        """Free a shard. Its sessions end. Does nothing if there is none with this number."""
         ...
 
     async def open(

@@ -101,9 +101,10 @@ class _Reply:
 
 @dataclass(slots=True)
 class _Open:
-    """An open session: its callback, and the highest epoch of its spans."""
+    """An open session: its callback, its shard, and the highest epoch of its spans."""
 
     on_event: Callable[[EngineEvent], None]
+    shard: int
     epoch: int = 0
 
 
@@ -265,10 +266,16 @@ class EngineProcess:
             reply.error = self._unavailable or EngineError("worker-crashed", message)
             reply.done.set()
 
-    def _end_sessions(self, code: str, message: str) -> None:
-        """Remove all sessions and emit a failure for each."""
-        sessions, self._sessions = self._sessions, {}
-        for name, opened in sessions.items():
+    def _end_sessions(self, code: str, message: str, shard: int | None = None) -> None:
+        """Remove the sessions of a shard (None: all) and emit a failure for each."""
+        ended = [
+            (name, opened)
+            for name, opened in self._sessions.items()
+            if shard is None or opened.shard == shard
+        ]
+        for name, _ in ended:
+            del self._sessions[name]
+        for name, opened in ended:
             opened.on_event(FailedEvent(name, opened.epoch, code, message))
 
     def _changed(self) -> None:
@@ -277,17 +284,25 @@ class EngineProcess:
 
     # Implementation of `Engine`.
 
-    async def load(self, shard: LoadShard) -> Loaded:
-        """Load a shard. If a worker is starting, wait for it first."""
+    async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
+        """Load a shard. If a worker is starting, wait for it first.
+
+        The sessions of an earlier shard with the same number end.
+        """
         while self._channel is None:
             if self._unavailable is not None:
                 raise self._unavailable
             await self._change.wait()
-        self._end_sessions("shard-replaced", "the engine was given another shard")
+        self._end_sessions("shard-replaced", "the engine was given another shard", number)
         payload = await self._host.offload(load_payload, shard)
-        value, _ = await self._request("load", payload=payload)
+        value, _ = await self._request("load", number, payload=payload)
         self._loaded = True
         return parse_loaded(value)
+
+    async def unload(self, number: int) -> None:
+        self._end_sessions("shard-replaced", "the engine has dropped the shard", number)
+        with suppress(EngineError):  # the end of a worker frees its shards
+            await self._request("unload", number)
 
     async def open(
         self,
@@ -298,9 +313,9 @@ class EngineProcess:
     ) -> int:
         if session in self._sessions:
             raise EngineError("session-exists", "the session is open already")
-        self._sessions[session] = _Open(on_event)
+        self._sessions[session] = _Open(on_event, terms.shard)
         try:
-            fields = (session, tokens, terms.owner, terms.background)
+            fields = (session, tokens, terms.owner, terms.background, terms.shard)
             value, _ = await self._request("open", *fields, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)

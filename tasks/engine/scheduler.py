@@ -1,15 +1,16 @@
 """Choice of the rows that a worker computes in each step. No I/O; the simulator uses the same code.
 
-A row is one position of one session. All rows of a step share the reading of the weights, which is
-most of the work on small batches. Each step has a budget of predicted time, so that no session
-waits long for its next token. Rows enter in this order: the next token of each session (decode),
-parts of prompts (prefill), and then the same of background work. Prompts may double the time of a
-step, so that a running text slows down to half of its speed at most.
+A row is one position of one session. All rows of a step belong to one shard and share the reading
+of its weights, which is most of the work on small batches. Each step has a budget of predicted
+time, so that no session waits long for its next token. Rows enter in this order: the next token of
+each session (decode), parts of prompts (prefill), and then the same of background work. Prompts may
+double the time of a step, so that a running text slows down to half of its speed at most.
 
-If not everything fits, sessions are served by virtual time: the time predicted for the rows that
-were computed for a gateway so far, and within it for a session. The one with the least comes first.
-A session that had no work, or got all that it wanted, is advanced to the virtual time of the
-others, and so is a gateway. Neither can therefore save up time.
+Sessions are served by virtual time: the time predicted for the rows that were computed for a
+gateway so far, and within it for a session. The one with the least comes first. If sessions of
+several shards have work, the step is for the shard of the one that comes first. A session that had
+no work, or got all that it wanted, is advanced to the virtual time of the others, and so is a
+gateway. Neither can therefore save up time.
 """
 
 import heapq
@@ -29,10 +30,14 @@ from .defaults import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
-    """Predicted time of a step, in seconds: `fixed`, plus `row` for each row, plus `attended` for
-    each pair of a row and a position that it attends to."""
+    """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
+    `attended` for each pair of a row and a position that it attends to.
+
+    The object stands for its shard. Two shards may have equal costs, so objects are not compared by
+    their values.
+    """
 
     fixed: float
     row: float
@@ -60,6 +65,7 @@ class Share:
     """A session as the scheduler sees it. `rows` are wanted from `position` on."""
 
     account: _Account
+    costs: StepCosts
     background: bool
     time: float = 0.0  # virtual time in seconds
     rows: int = 0
@@ -69,18 +75,18 @@ class Share:
 
 @dataclass(slots=True)
 class _Step:
-    """A step that is being planned. `seconds` is its predicted time so far."""
+    """A step of one shard that is being planned. `seconds` is its predicted time so far."""
 
+    costs: StepCosts
     seconds: float
     rows: int = 0
     chosen: list[tuple[Share, int]] = field(default_factory=list)
 
 
 class Scheduler:
-    """Sessions of one shard with their work. `costs` predicts the time of a step."""
+    """Sessions of one device with their work."""
 
-    def __init__(self, costs: StepCosts) -> None:
-        self.costs = costs
+    def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the account that was served last
@@ -92,15 +98,18 @@ class Scheduler:
         """Whether any session has work."""
         return bool(self._ready)
 
-    def join(self, owner: str, *, background: bool = False) -> Share:
-        """Add a session of the gateway `owner`. Background sessions come after all others."""
+    def join(self, owner: str, costs: StepCosts, *, background: bool = False) -> Share:
+        """Add a session of the gateway `owner`, on the shard that has these costs.
+
+        Background sessions come after all others.
+        """
         account = self._accounts.get(owner)
         if account is None:
             self._prune()
             self._number += 1
             account = self._accounts[owner] = _Account(self._number, self._time)
         account.shares += 1
-        return Share(account, background)
+        return Share(account, costs, background)
 
     def leave(self, share: Share) -> None:
         """Remove a session."""
@@ -128,14 +137,18 @@ class Scheduler:
     def plan(self) -> list[tuple[Share, int]]:
         """Return the sessions of the next step, each with its number of rows, and charge them.
 
-        Returns at least one row if any session has work.
+        All belong to one shard. Returns at least one row if any session has work.
         """
+        ready = self._next_shard()
+        if not ready:
+            return []
         kinds: dict[tuple[bool, bool], list[Share]] = {}
-        for share in self._ready:
+        for share in ready:
             kinds.setdefault((share.background, share.decode), []).append(share)
-        step = _Step(self.costs.fixed)
-        self._fixed_part = self.costs.fixed / max(len(self._ready), 1)
-        least = self.costs.fixed + self.costs.row
+        costs = next(iter(ready)).costs
+        step = _Step(costs, costs.fixed)
+        self._fixed_part = costs.fixed / len(ready)
+        least = costs.fixed + costs.row
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
         if not any(decode for _, decode in kinds):
@@ -148,6 +161,15 @@ class Scheduler:
             self._take_prefill(step, prefill, budget)
         self._catch_up(step.chosen)
         return step.chosen
+
+    def _next_shard(self) -> Collection[Share]:
+        """Return the sessions with work of one shard: that of the session that comes first."""
+        costs = {share.costs for share in self._ready}
+        if len(costs) < 2:
+            return self._ready
+        urgent = [share for share in self._ready if not share.background]
+        first = next(_fair(urgent or self._ready))
+        return [share for share in self._ready if share.costs is first.costs]
 
     def _catch_up(self, chosen: Sequence[tuple[Share, int]]) -> None:
         """Advance the virtual time of sessions and gateways that got all that they wanted.
@@ -167,7 +189,7 @@ class Scheduler:
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add one row for as many sessions as the budget allows."""
-        costs = self.costs
+        costs = step.costs
         positions = sum([share.position + 1 for share in shares])
         wanted = len(shares) * costs.row + positions * costs.attended
         if step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS:
@@ -192,22 +214,15 @@ class Scheduler:
         first = not any(not share.decode for share, _ in step.chosen)
         for share in _fair(shares):
             room = min(STEP_ROWS - step.rows, share.rows)
-            rows = min(room, self._affordable(share, budget - step.seconds))
+            rows = min(room, _affordable(share, budget - step.seconds))
             if rows < share.rows:
                 rows = max(0, rows - (share.position + rows) % BLOCK)
             if rows <= 0 and first:
                 rows = min(share.rows, BLOCK - share.position % BLOCK)
             if rows <= 0 or step.rows + rows > max(STEP_ROWS, BLOCK):
                 return
-            self._add(step, share, rows, self.costs.rows(rows, share.position))
+            self._add(step, share, rows, step.costs.rows(rows, share.position))
             first = False
-
-    def _affordable(self, share: Share, seconds: float) -> int:
-        """Return about how many rows of a session can be computed in `seconds`."""
-        if seconds <= 0:
-            return 0
-        each = self.costs.row + self.costs.attended * (share.position + BLOCK)
-        return int(seconds / each) if each > 0 else share.rows
 
     def _add(self, step: _Step, share: Share, rows: int, seconds: float) -> None:
         """Add rows to a step and charge them."""
@@ -233,6 +248,15 @@ class Scheduler:
             self._accounts = {
                 owner: account for owner, account in self._accounts.items() if account.shares
             }
+
+
+def _affordable(share: Share, seconds: float) -> int:
+    """Return about how many rows of a session can be computed in `seconds`."""
+    if seconds <= 0:
+        return 0
+    costs = share.costs
+    each = costs.row + costs.attended * (share.position + BLOCK)
+    return int(seconds / each) if each > 0 else share.rows
 
 
 def _fair(shares: Collection[Share]) -> Iterator[Share]:

@@ -8,6 +8,7 @@ from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
+from .shard import LoadedShard
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
@@ -56,9 +57,12 @@ class SpanInProgress:
 class Session:
     """An open session in the worker."""
 
-    def __init__(self, name: SessionId, owner: str, table: BlockTable, share: Share) -> None:
+    def __init__(
+        self, name: SessionId, owner: str, shard: LoadedShard, table: BlockTable, share: Share
+    ) -> None:
         self.name = name
         self.owner = owner  # the gateway, whose sessions share named blocks
+        self.shard = shard
         self.table = table
         self.share = share
         self.epoch = 0

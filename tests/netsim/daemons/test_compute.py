@@ -12,7 +12,7 @@ import pytest
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
-from shoal.tasks.engine.core import Compute, Core, Piece
+from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import (
     DType,
@@ -26,6 +26,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
+from shoal.tasks.engine.shard import Compute, Piece
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
 from tests.netsim.daemons.shards import (
@@ -60,7 +61,7 @@ class Stage:
     def __init__(self, parts: Parts = WHOLE, **more: Any) -> None:
         self.frames: list[tuple[Header, memoryview]] = []
         self.core = NumberCore(self._emit, memory_bytes=1 << 30)
-        self.loaded = self.request("load", payload=load_payload(shard(FILES, parts, **more)))
+        self.loaded = self.request("load", 0, payload=load_payload(shard(FILES, parts, **more)))
 
     def _emit(self, header: Header, payload: Buffer) -> None:
         self.frames.append((header, memoryview(bytes(payload))))
@@ -71,7 +72,7 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens, "gateway", False)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, 0)[:2] == ("ok", 0)
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -204,11 +205,14 @@ def test_refusals() -> None:
     half = Stage(parts_of(0, 3))
     half.open()
     assert half.code(Span(NAME, 0, 0, 1, tokens=(1,), want="token")) == "no-head"
-    assert half.request("open", b"x" * 16, 10**5, "gateway", False)[:2] == ("refused", "too-long")
+    assert half.request("open", b"x" * 16, 10**5, "gateway", False, 0)[:2] == (
+        "refused",
+        "too-long",
+    )
     names = (b"n%015d" % number for number in range(1000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
-        reply = stage.request("open", next(names), 300, "gateway", False)
+        reply = stage.request("open", next(names), 300, "gateway", False, 0)
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -265,14 +269,14 @@ def test_weights_must_be_there_and_right() -> None:
     stage = Stage()
     whole = shard(FILES)
     FILES.write(Path("/chunks/one"), CHUNK + b"?")
-    reply = stage.request("load", payload=load_payload(whole))
+    reply = stage.request("load", 0, payload=load_payload(whole))
     assert reply[:2] == ("refused", "digest-mismatch")
     assert stage.code(Span(NAME, 0, 0, 1, tokens=(1,))) == "unknown-session"
     FILES.remove(Path("/chunks/one"))
-    assert stage.request("load", payload=load_payload(whole))[:2] == ("refused", "bad-tensor")
+    assert stage.request("load", 0, payload=load_payload(whole))[:2] == ("refused", "bad-tensor")
     less = replace(whole, tensors=whole.tensors[1:])
-    assert stage.request("load", payload=load_payload(less))[:2] == ("refused", "missing-tensor")
-    assert stage.request("load", payload=load_payload(shard(FILES)))[0] == "ok"
+    assert stage.request("load", 0, payload=load_payload(less))[:2] == ("refused", "missing-tensor")
+    assert stage.request("load", 0, payload=load_payload(shard(FILES)))[0] == "ok"
 
 
 def test_times_follow_the_machine() -> None:
@@ -312,7 +316,7 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
         names = [name[:16].ljust(16, b".") for name in names]
         for name, prompt in zip(names, prompts, strict=True):
             payload = NAMES.of("ab" * 32, prompt)
-            reply = stage.request("open", name, 90, "gateway", False, payload=payload)
+            reply = stage.request("open", name, 90, "gateway", False, 0, payload=payload)
             cached = len(prompt) // 16 * 16
             assert reply[:2] == ("ok", cached if rounds else 0)
             start = min(cached, (len(prompt) - 2) // 16 * 16) if rounds else 0

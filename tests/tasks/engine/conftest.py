@@ -25,6 +25,7 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
+from shoal.tasks.engine.shard import LoadedShard
 from shoal.tasks.engine.wire import Buffer, Header
 
 NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -140,7 +141,7 @@ class Driver:
         self._emitted = 0
         self.core = Core(self._emit, self._emit_soon, memory_bytes=memory_bytes)
         if shard is not None:
-            assert self.request("load", payload=load_payload(shard))[0] == "ok"
+            assert self.request("load", 0, payload=load_payload(shard))[0] == "ok"
 
     def _emit(self, header: Header, payload: Buffer) -> None:
         self.frames.append((header, memoryview(bytes(payload))))
@@ -157,9 +158,14 @@ class Driver:
         header, data = self.frames.pop()
         return (header[0], *header[2:], data)
 
-    def open(self, name: bytes, tokens: int = 64) -> bytes:
+    @property
+    def shard(self) -> LoadedShard:
+        """The shard that was loaded first."""
+        return self.core._shards[0]
+
+    def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
         name = name.ljust(16, b".")
-        assert self.request("open", name, tokens, "gateway", False)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, shard)[:2] == ("ok", 0)
         return name
 
     def submit(self, span: Span) -> None:

@@ -11,7 +11,6 @@ import torch
 
 from shoal.tasks.engine.attention import Attention
 from shoal.tasks.engine.blocks import BLOCK, BlockPool, BlockTable
-from shoal.tasks.engine.core import Piece
 from shoal.tasks.engine.interface import (
     EngineEvent,
     FailedEvent,
@@ -21,7 +20,8 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.scheduler import Scheduler, StepCosts
+from shoal.tasks.engine.scheduler import StepCosts
+from shoal.tasks.engine.shard import Piece
 from shoal.tasks.inference.names import PrefixNames
 from tests.tasks.engine.test_llama import CASES
 
@@ -95,10 +95,10 @@ def result(events: Sequence[EngineEvent], session: bytes) -> Result:
 def worker_of(shard: Any, driver: Any, costs: StepCosts = FREE, blocks: int = 0) -> Any:
     """Return a worker with the given costs of a step and number of blocks."""
     if blocks:
-        probe = driver(shard).core
-        shard = replace(shard, kv_bytes=blocks * probe._block_bytes)
+        probe = driver(shard).shard
+        shard = replace(shard, kv_bytes=blocks * probe.block_bytes)
     worker = driver(shard)
-    worker.core._scheduler = Scheduler(costs)
+    worker.shard.costs = costs
     return worker
 
 
@@ -109,14 +109,14 @@ def alone(shard: Any, driver: Any, talk: Talk) -> Result:
 
 def opened(worker: Any, name: bytes, tokens: int, prompt: Sequence[int], owner: str = "g") -> int:
     """Open a session with the names of a prompt, and return the length of the cached prefix."""
-    reply = worker.request("open", name, tokens, owner, False, payload=named(prompt))
+    reply = worker.request("open", name, tokens, owner, False, 0, payload=named(prompt))
     assert reply[0] == "ok", reply
     cached: int = reply[1]
     return cached
 
 
 def blocks_are_counted(worker: Any) -> None:
-    pool = worker.core._pool
+    pool = worker.shard.pool
     assert pool.free + pool.cached + pool.used == pool.total
 
 
@@ -210,13 +210,13 @@ def test_a_cached_prefix_gives_the_same_text_and_only_the_rest_is_computed(
     made = checkpoint("Llama")
     worker = worker_of(made.shard(), driver)
     rows: list[int] = []
-    forward = worker.core._model.forward
+    forward = worker.shard.compute.forward
 
     def counted(pieces: Any) -> Any:
         rows.append(sum(piece.count for piece in pieces))
         return forward(pieces)
 
-    monkeypatch.setattr(worker.core._model, "forward", counted)
+    monkeypatch.setattr(worker.shard.compute, "forward", counted)
     prompt, text = ids(1, 40), made.greedy(ids(1, 40), 30)
 
     def ask(name: bytes, tokens: Sequence[int], owner: str, start: int, steps: int) -> list[int]:
@@ -232,7 +232,7 @@ def test_a_cached_prefix_gives_the_same_text_and_only_the_rest_is_computed(
     whole = [*prompt, *text]
     reply = worker.request("close", b"a" * 16, payload=named(whole))
     assert reply[0] == "ok"
-    assert worker.core._pool.cached == (len(whole) - 1) // BLOCK  # the last token was not fed
+    assert worker.shard.pool.cached == (len(whole) - 1) // BLOCK  # the last token was not fed
     assert opened(worker, b"b" * 16, 96, prompt) == 32
     assert ask(b"b" * 16, prompt, "g", 32, 30) == text
     following = [*whole, *ids(2, 4)]  # the next turn of the conversation
@@ -269,7 +269,7 @@ def test_prefixes_are_evicted_under_pressure_and_computed_again(
             assert result(events, name) == (logits[begin * row :], tokens)
             worker.request("close", name)
             blocks_are_counted(worker)
-    assert found > 10 and worker.core._pool.free < 12
+    assert found > 10 and worker.shard.pool.free < 12
 
 
 # Values that are not finite.
@@ -281,8 +281,8 @@ def poisoned(shard: Any, driver: Any, costs: StepCosts, blocks: int = 0) -> Any:
     """Return a worker in which one token's embedding is not finite."""
     worker = worker_of(shard, driver, costs, blocks)
     with torch.inference_mode():
-        worker.core._model._embedding = worker.core._model._embedding.clone()
-        worker.core._model._embedding[POISON] = float("nan")
+        worker.shard.compute._embedding = worker.core._shards[0].compute._embedding.clone()
+        worker.shard.compute._embedding[POISON] = float("nan")
     return worker
 
 
@@ -337,7 +337,7 @@ def test_a_loop_that_becomes_not_finite_ends_alone(checkpoint: Any, driver: Any)
     for _ in range(3):
         worker.step()
     session = worker.core.session(names[1])
-    session.job.source = worker.core._model.fed_back(POISON)
+    session.job.source = worker.shard.compute.fed_back(POISON)
     events = worker.events()
     failed = [event for event in events if isinstance(event, FailedEvent)]
     assert [(event.session, event.code) for event in failed] == [(names[1], "not-finite")]
@@ -409,7 +409,7 @@ def test_a_thousand_sessions_pass_through_memory_for_ten(checkpoint: Any, driver
     while ended < 1000:
         while wanted:
             name, size = b"%016d" % wanted, random.randint(3, 20)
-            reply = worker.request("open", name, 30, f"g{wanted % 3}", False)
+            reply = worker.request("open", name, 30, f"g{wanted % 3}", False, 0)
             if reply[0] != "ok":
                 assert reply[1] == "no-memory" and len(open_now) == 10
                 break
@@ -505,7 +505,7 @@ def test_sessions_in_fragmented_memory_do_not_touch_each_other(
             talk = talks[index]
             prompt = talk.tokens[: talk.prompt] if random.random() < 0.5 else ()
             size = talk.prompt + talk.given + talk.steps
-            reply = worker.request("open", name, size, "g", False, payload=named(prompt))
+            reply = worker.request("open", name, size, "g", False, 0, payload=named(prompt))
             if reply[0] == "ok":
                 begun += 1
                 begin = min(reply[1], max(0, talk.prompt - 2) // BLOCK * BLOCK)

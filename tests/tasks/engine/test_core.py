@@ -18,8 +18,9 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.engine.messages import load_payload
 from shoal.tasks.engine.sampling import choose
-from shoal.tasks.engine.scheduler import Scheduler, StepCosts
+from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.wire import WireError
 
 TOKENS = (5, 17, 3, 88, 41, 2, 9, 77)
@@ -106,7 +107,7 @@ def test_a_long_prompt_shares_its_steps_with_running_texts(checkpoint: Any, driv
     made = checkpoint("Llama", max_position_embeddings=1024)
     worker = driver(made.shard())
     # A step with one row takes 0.05 s, and with a prompt as long again: 50 rows of it.
-    worker.core._scheduler = Scheduler(StepCosts(0.049, 0.001, 0.0))
+    worker.shard.costs = StepCosts(0.049, 0.001, 0.0)
     long = tuple(index % 101 for index in range(700))
     first, second = worker.open(b"long", 1024), worker.open(b"short", 64)
     worker.submit(prompt(second, steps=30))
@@ -329,7 +330,7 @@ def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     reply: tuple[Any, ...] = ("ok",)
 
     def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False)
+        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, 0)
         return found
 
     while reply[0] == "ok":
@@ -351,11 +352,11 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "payload"),
     [
-        ((7, False), b""),
-        (("g", 1), b""),
-        (("g", None), b""),
-        (("g", False), bytes(15)),
-        (("g", False), bytes(17)),
+        ((7, False, 0), b""),
+        (("g", 1, 0), b""),
+        (("g", None, 0), b""),
+        (("g", False, 0), bytes(15)),
+        (("g", False, 0), bytes(17)),
     ],
 )
 def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
@@ -382,14 +383,14 @@ def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
     names = b"".join(bytes([number]) * 16 for number in range(200))
     assert whole.request("close", session, payload=names)[0] == "ok"
     usage = whole.request("usage")[1]
-    assert usage["kv_bytes_cached"] == 2 * whole.core._block_bytes
+    assert usage["kv_bytes_cached"] == 2 * whole.shard.block_bytes
     assert usage["kv_bytes_reserved"] == 0
 
 
 def test_background_sessions_are_computed_last(whole: Any) -> None:
-    whole.core._scheduler = Scheduler(StepCosts(1.0, 3.0, 0.0))
+    whole.shard.costs = StepCosts(1.0, 3.0, 0.0)
     name = b"background".ljust(16, b".")
-    assert whole.request("open", name, 64, "gateway", True)[:2] == ("ok", 0)
+    assert whole.request("open", name, 64, "gateway", True, 0)[:2] == ("ok", 0)
     whole.submit(prompt(name, steps=8))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
@@ -452,12 +453,11 @@ def test_state_of_a_busy_session_is_refused(whole: Any) -> None:
 
 
 def test_load_replaces_the_shard_and_its_sessions(whole: Any, checkpoint: Any) -> None:
-    from shoal.tasks.engine.messages import load_payload
 
     session = whole.open(b"s")
     whole.submit(prompt(session, steps=5))
     half = checkpoint("Llama").shard(Parts(True, 0, 2, False))
-    reply = whole.request("load", payload=load_payload(half))
+    reply = whole.request("load", 0, payload=load_payload(half))
     assert reply[0] == "ok"
     assert whole.events() == []
     assert whole.request("usage")[1]["sessions"] == 0
@@ -467,16 +467,15 @@ def test_load_replaces_the_shard_and_its_sessions(whole: Any, checkpoint: Any) -
 def test_a_shard_beyond_the_memory_is_refused_before_it_is_read(
     checkpoint: Any, driver: Any
 ) -> None:
-    from shoal.tasks.engine.messages import load_payload
 
     made = checkpoint("Llama")
     missing = tuple(
         structs.replace(item, chunks=("/nowhere",) * len(item.chunks)) for item in made.tensors
     )
     shard = replace(made.shard(), tensors=missing)
-    reply = driver(memory_bytes=1000).request("load", payload=load_payload(shard))
+    reply = driver(memory_bytes=1000).request("load", 0, payload=load_payload(shard))
     assert reply[:2] == ("refused", "no-memory")
-    reply = driver().request("load", payload=load_payload(replace(shard, kv_bytes=1 << 49)))
+    reply = driver().request("load", 0, payload=load_payload(replace(shard, kv_bytes=1 << 49)))
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -490,3 +489,70 @@ def test_hidden_states_enter_behind_the_embedding_too(checkpoint: Any, driver: A
     whole.open(b"s")
     after = replace(span, tokens=None, hidden=event.data, want="token", steps=6)
     assert whole.tokens(after) == made.greedy(TOKENS, 6)
+
+
+# Several shards.
+
+
+def test_shards_share_a_worker_and_do_not_change_each_others_answers(
+    checkpoint: Any, driver: Any
+) -> None:
+    shards = [checkpoint("Llama").shard(), checkpoint("Qwen2").shard()]
+    alone = []
+    for shard in shards:
+        single = driver(shard)
+        alone.append(single.run(prompt(single.open(b"s"), steps=12)))
+    both = driver(shards[0])
+    assert both.request("load", 1, payload=load_payload(shards[1]))[0] == "ok"
+    names = [both.open(b"one"), both.open(b"two", shard=1)]
+    for name in names:
+        both.submit(prompt(name, steps=12))
+    found = both.events()
+    for name, want in zip(names, alone, strict=True):
+        tokens = [event.token for event in found if event.session == name]
+        assert tokens == [event.token for event in want]
+    usage = both.request("usage")[1]
+    weights = [driver(shard).request("usage")[1]["weight_bytes"] for shard in shards]
+    assert usage["weight_bytes"] == sum(weights)
+
+
+def test_a_shard_is_dropped_or_replaced_without_the_others(checkpoint: Any, driver: Any) -> None:
+    worker = driver(checkpoint("Llama").shard())
+    shard = load_payload(checkpoint("Qwen2").shard())
+    for request in ("unload", "load"):
+        assert worker.request("load", 1, payload=shard)[0] == "ok"
+        stays, goes = worker.open(b"stays"), worker.open(b"goes", shard=1)
+        payload = shard if request == "load" else b""
+        assert worker.request(request, 1, payload=payload)[0] == "ok"
+        assert code(worker, prompt(goes)) == "unknown-session"
+        assert worker.run(prompt(stays))
+        worker.request("close", stays)
+    assert worker.request("unload", 1)[0] == worker.request("unload", 1)[0] == "ok"
+    reply = worker.request("open", b"n" * 16, 8, "gateway", False, 1)
+    assert reply[:2] == ("refused", "no-shard")
+
+
+def test_the_memory_limit_is_for_all_shards_together(checkpoint: Any, driver: Any) -> None:
+    shard = checkpoint("Llama").shard()
+    size = driver(shard).shard.bytes
+    worker = driver(shard, memory_bytes=2 * size - 1)
+    reply = worker.request("load", 1, payload=load_payload(shard))
+    assert reply[:2] == ("refused", "no-memory")
+    assert worker.request("load", 0, payload=load_payload(shard))[0] == "ok"  # in its own place
+    worker = driver(shard, memory_bytes=2 * size)
+    assert worker.request("load", 1, payload=load_payload(shard))[0] == "ok"
+
+
+def test_state_is_not_copied_between_shards(checkpoint: Any, driver: Any) -> None:
+    shard = checkpoint("Llama").shard()
+    worker = driver(shard)
+    worker.request("load", 1, payload=load_payload(shard))
+    here, there = worker.open(b"here"), worker.open(b"there", shard=1)
+    worker.run(prompt(here))
+    assert worker.request("fork", here, there)[:2] == ("refused", "bad-state")
+
+
+@pytest.mark.parametrize("header", [(), ("x",), (0, 0)])
+def test_a_shard_without_a_number_is_refused(whole: Any, header: Any) -> None:
+    assert whole.request("unload", *header)[:2] == ("refused", "bad-span")
+    assert whole.open(b"s")

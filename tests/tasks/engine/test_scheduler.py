@@ -28,14 +28,14 @@ class Load:
     """Sessions that the scheduler serves. Each has a prompt, and then a text without end."""
 
     def __init__(self, costs: StepCosts = NARROW) -> None:
-        self.scheduler = Scheduler(costs)
+        self.scheduler, self.costs = Scheduler(), costs
         self.names: dict[Share, str] = {}
         self.served: Counter[str] = Counter()  # rows by session
 
     def add(
         self, owner: str, name: str, *, prompt: int = 0, background: bool = False, at: int = 0
     ) -> Share:
-        share = self.scheduler.join(owner, background=background)
+        share = self.scheduler.join(owner, self.costs, background=background)
         self.names[share] = name
         self.scheduler.want(share, prompt or 1, at, decode=not prompt)
         return share
@@ -313,13 +313,13 @@ def test_a_session_that_left_is_not_served() -> None:
 
 
 def test_accounts_of_gateways_are_bounded() -> None:
-    scheduler = Scheduler(NARROW)
-    stays = scheduler.join("stays")
+    scheduler = Scheduler()
+    stays = scheduler.join("stays", NARROW)
     scheduler.want(stays, 1, 0, decode=True)
     for number in range(3 * ACCOUNTS):
-        scheduler.leave(scheduler.join(f"g{number}"))
+        scheduler.leave(scheduler.join(f"g{number}", NARROW))
     assert len(scheduler._accounts) <= ACCOUNTS
-    assert scheduler.join("stays").account is stays.account
+    assert scheduler.join("stays", NARROW).account is stays.account
 
 
 # Cost.
@@ -342,3 +342,47 @@ def test_256_sessions_are_planned_cheaply(costs: StepCosts) -> None:
 
     assert seconds(256) < 0.01
     assert seconds(2048) < 40 * seconds(256) + 0.005
+
+
+# Several shards.
+
+
+def test_a_step_belongs_to_one_shard() -> None:
+    scheduler, one, two = Scheduler(), StepCosts(0.01, 0.001, 0.0), StepCosts(0.01, 0.001, 0.0)
+    assert one != two  # though they have the same values
+    shares = [scheduler.join("g", costs) for costs in (one, two, one, two)]
+    for share in shares:
+        scheduler.want(share, 1, 0, decode=True)
+    first, second = scheduler.plan(), scheduler.plan()
+    assert {share.costs for share, _ in first} == {one}
+    assert {share.costs for share, _ in second} == {two}
+    assert len(first) == len(second) == 2
+
+
+@pytest.mark.parametrize("rival", ["other gateway", "same gateway"])
+def test_shards_share_the_time_by_their_sessions(rival: str) -> None:
+    """One slow shard with one session beside a fast shard with four."""
+    scheduler, slow, fast = Scheduler(), StepCosts(0.4, 0.1, 0.0), StepCosts(0.04, 0.01, 0.0)
+    lonely = scheduler.join("a", slow)
+    crowd = [scheduler.join("a" if rival == "same gateway" else "b", fast) for _ in range(4)]
+    seconds = {slow: 0.0, fast: 0.0}
+    for _ in range(2000):
+        for share in (lonely, *crowd):
+            scheduler.want(share, 1, 0, decode=True)
+        step = scheduler.plan()
+        costs = step[0][0].costs
+        seconds[costs] += costs.fixed + costs.row * len(step)
+    part = seconds[slow] / sum(seconds.values())
+    wanted = 1 / 5 if rival == "same gateway" else 1 / 2
+    assert part == pytest.approx(wanted, abs=0.05)
+
+
+def test_background_work_of_a_shard_waits_for_interactive_work_of_another() -> None:
+    scheduler, one, two = Scheduler(), StepCosts(0.01, 0.001, 0.0), StepCosts(0.01, 0.001, 0.0)
+    job, talk = scheduler.join("g", one, background=True), scheduler.join("h", two)
+    for _ in range(20):
+        scheduler.want(job, 1, 0, decode=True)
+        scheduler.want(talk, 1, 0, decode=True)
+        assert [share for share, _ in scheduler.plan()] == [talk]
+    scheduler.rest(talk)
+    assert [share for share, _ in scheduler.plan()] == [job]

@@ -1,0 +1,134 @@
+"""A shard in the worker: the interface that computes it, and the KV of its sessions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from .errors import EngineError
+from .families import Architecture, kv_token_bytes
+from .interface import DType, LoadShard, Parts, Sampling, Span
+from .kvcopy import KvCopies
+from .scheduler import StepCosts
+from .wire import Buffer
+
+_EMPTY_BLOCKS: Final = 1 << 20
+"""Number of blocks of a shard without layers, whose blocks need no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one session in a step: `count` rows of `source`, beginning with row `first`.
+
+    Row `first` belongs to `position`. The KV of these positions is written to the blocks of
+    `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
+    results of a row depend on this, but not on the other pieces.
+    """
+
+    table: BlockTable
+    source: Any
+    first: int
+    count: int
+    position: int
+    decode: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Order to choose a token after the last of `rows`, for `position`."""
+
+    rows: Any
+    sampling: Sampling
+    position: int
+
+
+class Compute(Protocol):
+    """Interface that computes the layers of one shard.
+
+    Rows are tensors whose type the implementation chooses, and the core does not look inside. Any
+    method may raise EngineError.
+    """
+
+    arch: Architecture
+    parts: Parts
+    dtype: DType
+
+    def allocate(self, blocks: int) -> None:
+        """Reserve the KV memory of the shard, before anything is computed."""
+        ...
+
+    def costs(self) -> StepCosts:
+        """Return the predicted costs of a step."""
+        ...
+
+    def source(self, span: Span) -> Any:
+        """Return a span's input, either token ids or rows. Raises EngineError `not-finite` if rows
+        are not finite."""
+        ...
+
+    def fed_back(self, token: int) -> Any:
+        """Return one sampled token as the next input."""
+        ...
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy the content of KV blocks."""
+        ...
+
+    def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
+        """Compute one step, and return the output rows of each piece."""
+        ...
+
+    def values(self, rows: Any, logits: bool, position: int) -> Any:
+        """Return the shard's output: the rows themselves or, if `logits`, their logits.
+
+        Raises EngineError `not-finite` if the output is not finite.
+        """
+        ...
+
+    def joined(self, outputs: list[Any]) -> Buffer:
+        """Concatenate several outputs of `values` and return them as bytes."""
+        ...
+
+    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+        """Return, for each pick, the token and its log-probability.
+
+        If the logits of one are not finite, its result is an EngineError `not-finite`.
+        """
+        ...
+
+    def export(self, table: BlockTable) -> Buffer:
+        """Return the keys and values of a session."""
+        ...
+
+    def imported(self, length: int, data: memoryview) -> Any:
+        """Return the exported keys and values of `length` positions, as `install` takes them.
+
+        Raises EngineError `bad-state` if a value is not finite.
+        """
+        ...
+
+    def install(self, table: BlockTable, length: int, values: Any) -> None:
+        """Write imported keys and values into the first positions of a session."""
+        ...
+
+
+class LoadedShard:
+    """A shard in the worker: the object that computes it, and the KV of its sessions."""
+
+    def __init__(self, shard: LoadShard, compute: Compute, weight_bytes: int) -> None:
+        arch, parts = compute.arch, shard.parts
+        self.token_bytes = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
+        self.block_bytes = self.token_bytes * BLOCK
+        # A shard without layers has no KV, but its sessions have positions.
+        blocks = shard.kv_bytes // self.block_bytes if self.block_bytes else _EMPTY_BLOCKS
+        compute.allocate(blocks)
+        self.compute = compute
+        self.weight_bytes = weight_bytes
+        self.pool = BlockPool(blocks)
+        self.copies = KvCopies(shard.root, arch, parts, shard.dtype)
+        self.costs = compute.costs()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of weights and KV, in bytes."""
+        return self.weight_bytes + self.pool.total * self.block_bytes
