@@ -6,6 +6,7 @@ MAX_SEQ = 2**53  # milliseconds since 1970: some 285 000 years
 ADDRESSES = 16
 MODELS = 128
 SHARDS = 16
+AIMS = 4  # models in which one node has or seeks layers
 HOLDINGS = 256
 NAME_BYTES = 128
 VERSION_BYTES = 64

@@ -195,7 +195,7 @@ def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
     yield WrittenFacts("shards", shards)
 
 
-_SIGNED = {"addresses", "holdings", "run", "aim"}
+_SIGNED = {"addresses", "holdings", "run", "aims"}
 _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,

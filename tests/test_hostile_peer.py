@@ -77,7 +77,7 @@ class Parrot:
     def on_restart(self, callback: Callable[[], None]) -> None:
         """Ignore the callback: it never crashes."""
 
-    async def load(self, shard: LoadShard) -> Loaded:
+    async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
         msgpack.packb(dict(shard.config))  # as the worker process gets it
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
 
@@ -103,6 +103,9 @@ class Parrot:
 
     def cancel(self, session: SessionId) -> None:
         """Do nothing: no computation runs."""
+
+    async def unload(self, number: int) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def close(self, session: SessionId, names: bytes = b"") -> None:
         self._events.pop(session, None)

@@ -40,7 +40,8 @@ from shoal.tasks.inference.models import Models
 from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
-from shoal.tasks.serving.serving import Serving, ServingDevice, ServingSettings
+from shoal.tasks.serving.serving import ServingDevice, ServingSettings
+from shoal.tasks.serving.slots import Slots
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -127,7 +128,7 @@ class Node:
         sources = ModelSources(self.library, self.exchange, self.directory)
         self.models = Models(host, sources)
         self.gateway = Gateway(host, courier, self.directory, self.models)
-        self.serving = Serving(
+        self.serving = Slots(
             host,
             ServingDevice(self.stage, self.engine),
             sources,

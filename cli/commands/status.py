@@ -53,6 +53,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         ("swarm", f"{swarm}, {answer.peers} other {_plural('node', answer.peers)}"),
         ("serving", serving_line(answer.serving)),
         *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
+        *(("beside it", serving_line(beside)) for beside in answer.beside),
         *(("models", model_line(model)) for model in answer.models),
         *memory_rows(answer.memory),
         ("disk", disk_line(answer.disk)),

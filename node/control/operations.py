@@ -4,6 +4,7 @@ Specified in docs/spec/control.md.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import trio
 
@@ -66,8 +67,7 @@ class Operations:
         base, network, compute = self._base, self._network, self._compute
         members, own = network.directory.members(), network.directory.own()
         names = views.known_models(members)
-        shard = next(iter(own.shards), None)
-        room = compute.stage.room_for(own.peer)
+        serving = partial(views.serving_view, own.shards, names, compute.stage)
         library, quota = base.library, self._content.quota
         conditions = [*base.health.conditions(), *network.diagnosis.conditions()]
         return node.Status(
@@ -83,7 +83,8 @@ class Operations:
             relays=linkviews.relay_views(network.dialer, self._host.now()),
             relaying=linkviews.relaying_view(network.dialer),
             peers=len(members) - 1,
-            serving=views.serving_view(compute.serving.status(), shard, names, room),
+            serving=serving(compute.serving.status()),
+            beside=tuple(map(serving, compute.serving.beside())),
             models=tuple(views.swarm_models(network.directory, library)),
             capacity=views.capacity_view(own.capacity),
             memory=memory_view(base, compute.models, compute.serving.loaded_bytes),

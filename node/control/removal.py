@@ -13,7 +13,7 @@ from ...dht.errors import ModelError
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...tasks.inference.sources import holders
-from ...tasks.serving.serving import Serving
+from ...tasks.serving.slots import Slots
 from ...transport.identity import PeerId
 from .. import defaults
 from ..daemon.content import ContentParts
@@ -29,7 +29,7 @@ END_SERVING = (
 class Removal:
     """Control socket operations that remove models and blobs from one node's library."""
 
-    def __init__(self, content: ContentParts, directory: Directory, serving: Serving) -> None:
+    def __init__(self, content: ContentParts, directory: Directory, serving: Slots) -> None:
         self._content = content
         self._library = content.library
         self._directory = directory

@@ -1,6 +1,6 @@
 """Describes models, shards, peers and figures of a node as messages of the control socket."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -9,8 +9,10 @@ from ...dht.content.manifest import Manifest
 from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
 from ...state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
+from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
 from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.inference.stage import Stage
 from ...tasks.serving.serving import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
@@ -171,12 +173,20 @@ def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> ShardView:
 
 
 def serving_view(
-    status: ServingStatus, shard: ShardRecord | None, names: Mapping[str, ModelName], room: int
+    shards: Collection[ShardRecord],
+    names: Mapping[str, ModelName],
+    stage: Stage,
+    status: ServingStatus,
 ) -> ServingView:
-    """Describe what the node serves now, or its progress until it serves.
+    """Describe what the node serves now in one slot, or its progress until it serves.
 
-    `room` is the number of tokens that one more request can have.
+    `shards` are those that the node has published.
     """
+    shard = next((shard for shard in shards if shard.root == status.root), None)
+    room = 0
+    if shard is not None:
+        parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
+        room = stage.room(shard.root, parts)
     return ServingView(
         phase=status.phase,
         state=status.text,

@@ -5,7 +5,8 @@ from functools import partial
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
-from ...tasks.serving.serving import Serving, ServingDevice, ServingSettings
+from ...tasks.serving.serving import ServingDevice, ServingSettings
+from ...tasks.serving.slots import Slots
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
@@ -57,13 +58,13 @@ class ComputeParts:
             memory=lambda: base.capacity.memory_bytes - self.serving.loaded_bytes,
         )
 
-    def _new_serving(self) -> Serving:
+    def _new_serving(self) -> Slots:
         base, network = self._base, self._network
         config = base.config
         witnesses = Witnesses(
             network.endpoint, network.dialer, base.library, network.state, base.inviter
         )
-        return Serving(
+        return Slots(
             base.host,
             ServingDevice(self.stage, base.engine, base.no_engine),
             self._content.sources,

@@ -16,7 +16,7 @@ from ...tasks.jobs.prompt import Prompts
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.shelf import Shelf, Storage
 from ...tasks.jobs.worker import IdleTime, Worker, WorkTerms
-from ...tasks.serving.serving import Serving
+from ...tasks.serving.slots import Slots
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use
 from ...transport.identity import PeerId
@@ -35,7 +35,7 @@ class Working:
         network: NetworkParts,
         content: ContentParts,
         gateway: Gateway,
-        serving: Serving,
+        serving: Slots,
     ) -> None:
         host, state, own = base.host, network.state, base.identity.peer
         self._state = state

@@ -4,12 +4,14 @@ stage."""
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...dht.records.record import ShardBody
 from ...state.defaults import WRITE_HOLD
 from ...state.errors import StateError, StoreRefused
 from ...state.listing import Listing
 from ...state.membership.membership import Membership
 from ...state.service import State
 from ...state.settings import StateSettings
+from ...tasks.engine.interface import Parts
 from ...tasks.inference.courier import Courier
 from ...tasks.inference.stage import Stage
 from ...transport.address import Address
@@ -53,7 +55,7 @@ class NetworkParts:
         self.stage = Stage(host, self.courier, base.engine)
         self.discovery = Discovery(
             host, self.dialer, self.directory, base.health, config.folder,
-            speed=lambda: self.stage.speed.tokens_per_s,
+            speed=self._speed,
         )  # fmt: skip
         self.listening = Listening(
             host, config, self.endpoint, self.dialer, self.directory, base.say
@@ -99,6 +101,11 @@ class NetworkParts:
         if peer in self.directory.members():
             addresses = self.directory.where(peer)
             await self.dialer.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)
+
+    def _speed(self, shard: ShardBody) -> float:
+        """Return the measured decode speed of a shard of this node, in tokens per second."""
+        parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
+        return self.stage.speed(shard.root, parts)
 
     def _where(self, peer: PeerId) -> Sequence[Address]:
         return self.directory.where(peer) or self.discovery.dht.where(peer)

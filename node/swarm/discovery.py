@@ -40,16 +40,16 @@ class Discovery:
         health: Health,
         folder: DataFolder,
         *,
-        speed: Callable[[], float],
+        speed: Callable[[ShardBody], float],
     ) -> None:
         self._dialer = dialer
         self._directory = directory
         self._health = health
         self._folder = folder
         self._said: dict[tuple[Key, str], Body] = {}
-        self._speed = 0.0
+        self._speeds: dict[ShardBody, float] = {}  # as published
         self.speed = speed
-        """Returns the measured speed of the served shard in tokens per second; 0 if unmeasured."""
+        """Returns the measured speed of a served shard in tokens per second; 0 if unmeasured."""
         self._leaving = False
         self._keys: dict[PeerId, tuple[MemberRecord, frozenset[Key]]] = {}
         self.dht = Dht(
@@ -102,10 +102,11 @@ class Discovery:
         """
         if not isinstance(body, ShardBody):
             return body
-        speed = self.speed()
-        if abs(speed - self._speed) > defaults.SPEED_CHANGE * self._speed:
-            self._speed = float(f"{speed:.2g}")
-        return replace(body, speed=self._speed)
+        shard = replace(body, speed=0.0)
+        speed, said = self.speed(shard), self._speeds.get(shard, 0.0)
+        if abs(speed - said) > defaults.SPEED_CHANGE * said:
+            self._speeds[shard] = said = float(f"{speed:.2g}")
+        return replace(body, speed=said)
 
     # Callbacks of the DHT.
 

@@ -11,7 +11,7 @@ from ...state.group.rule import Order
 from ...state.group.upkeep import Upkeep
 from ...state.membership.membership import Membership
 from ...state.service import State
-from ...tasks.serving.serving import Serving
+from ...tasks.serving.slots import Slots
 from ...transport.dial.endpoint import Endpoint
 from ...transport.handshake.hello import INVITATION, SWARM
 from ...transport.identity import PeerId
@@ -40,7 +40,7 @@ class Grouping:
         endpoint: Endpoint,
         membership: Membership,
         health: Health,
-        serving: Serving | None = None,
+        serving: Slots | None = None,
     ) -> None:
         self._state = state
         self._credentials = credentials

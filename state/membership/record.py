@@ -86,12 +86,17 @@ class Rank(IntEnum):
 
 
 class Aim(Row, frozen=True):
-    """The layers that a member has or is about to have, which it announces before it loads them."""
+    """The layers of one model that a member has or is about to have, which it announces before it
+    loads them.
+
+    `memory` is the number of bytes that it offers for them; 0 stands for all that it offers.
+    """
 
     root: Root
     start: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]
     stop: Annotated[int, Meta(ge=0, le=defaults.MAX_LAYERS)]  # exclusive; both 0 while it seeks
     rank: Rank
+    memory: Annotated[int, Meta(ge=0, le=1 << 60)] = 0
 
 
 class _Seq(Message, frozen=True):
@@ -104,11 +109,13 @@ class _Body(_Seq, frozen=True):
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
     holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
     run: Annotated[int, Meta(ge=0, lt=defaults.MAX_SEQ)] = 0
-    aim: Aim | None = None
+    aims: Annotated[tuple[Aim, ...], Meta(max_length=defaults.AIMS)] = ()
 
     def check(self) -> None:
-        if self.aim is not None and self.aim.start > self.aim.stop:
-            raise ValueError("the aim ends before it starts")
+        if any(aim.start > aim.stop for aim in self.aims):
+            raise ValueError("an aim ends before it starts")
+        if len({aim.root for aim in self.aims}) < len(self.aims):
+            raise ValueError("two aims are for one model")
 
 
 NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
@@ -118,7 +125,7 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 class MemberRecord:
     """A member as it describes itself.
 
-    `seq`, `addresses`, `holdings`, `run` and `aim` are in its signed record. The other fields are
+    `seq`, `addresses`, `holdings`, `run` and `aims` are in its signed record. The other fields are
     facts in its feeds. `seq` grows with each change of the signed record.
     """
 
@@ -131,7 +138,11 @@ class MemberRecord:
     shards: tuple[ShardRecord, ...] = ()
     holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
     run: int = 0  # a random number, new whenever the member's shards change; 0: it serves none
-    aim: Aim | None = None
+    aims: tuple[Aim, ...] = ()  # one for each model that the member seeks, claims or holds
+
+    def aim_at(self, root: str) -> Aim | None:
+        """Return the member's aim in a model, or None if there is none."""
+        return next((aim for aim in self.aims if aim.root == root), None)
 
 
 def seal_record(identity: Identity, record: MemberRecord) -> bytes:
@@ -184,8 +195,8 @@ def encode_record(record: MemberRecord) -> bytes:
         "holdings": record.holdings,
         "run": record.run,
     }
-    if record.aim is not None:
-        fields["aim"] = record.aim
+    if record.aims:
+        fields["aims"] = record.aims
     body = pack(fields)
     if len(body) > defaults.RECORD_BYTES:
         raise BadRecord(f"a record has over {defaults.RECORD_BYTES} bytes")
@@ -207,7 +218,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         addresses=_understood(said.addresses, author),
         holdings=said.holdings,
         run=said.run,
-        aim=said.aim,
+        aims=said.aims,
     )
 
 

@@ -151,7 +151,7 @@ class Chains:
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
-                for peer in run.peers:
+                for peer in dict.fromkeys(run.peers):
                     if peer not in run.missed and not self._courier.is_quiet(peer):
                         nursery.start_soon(close_one, peer)
                     elif peer != self._courier.peer:

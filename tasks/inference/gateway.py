@@ -611,5 +611,5 @@ def _spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
         if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
             count -= 1
         last = first + count == run.prompt
-        yield SpanMessage(run.session, run.epoch, first, count, last, 0.0)
+        yield SpanMessage(run.session, run.epoch, 0, first, count, last, 0.0)
         first += count

@@ -144,8 +144,8 @@ def _chain(
         before = best.get(hop.parts.start)
         if before is None or (hop.parts.start == 0 and not hop.parts.embedding):
             continue
-        if len(before[1]) >= MAX_STAGES or any(earlier.peer == hop.peer for earlier in before[1]):
-            continue  # stages refuse longer chains, and chains with a peer twice
+        if len(before[1]) >= MAX_STAGES:
+            continue  # stages refuse longer chains
         (avoided, count, others, order), chain = before
         cost = (
             avoided + (hop.peer in prefer.avoid),

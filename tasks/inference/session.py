@@ -101,8 +101,6 @@ class Open(EpochMessage, frozen=True):
     def check(self) -> None:
         """Check the values together. Raises ValueError if they contradict each other."""
         self.parts.check()
-        if len(set(self.stages)) != len(self.stages):
-            raise ValueError("`stages` names a peer twice")
         if self.index >= len(self.stages):
             raise ValueError(f"`index` is not below the {len(self.stages)} stages")
         told = self.steps or None, self.stop_ids, self.sampling
@@ -132,12 +130,14 @@ def parse_dtype(value: object) -> DType:
 
 
 class SpanMessage(EpochMessage, frozen=True):
-    """`session.span`: input for one stage. The input itself is the payload.
+    """`session.span`: input for the stage at place `index` of the chain. The input itself is the
+    payload.
 
     `token` requests a token for the last position. `seconds` is the computing time of earlier
     stages. `gateway` is None if the sender is the gateway.
     """
 
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
     start: _Before
     count: Annotated[int, Meta(ge=1, le=MAX_SPAN_TOKENS)]
     token: bool
@@ -199,6 +199,26 @@ class Close(SessionMessage, frozen=True):
     """`session.close`: a stage must free everything that belongs to a session."""
 
 
+class Probe(Message, frozen=True):
+    """`stage.probe`: a question for the load of one shard."""
+
+    root: Root
+    parts: Parts
+    dtype: DType
+
+    @classmethod
+    def parse(cls, header: Mapping[str, object]) -> Self:
+        """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
+        try:
+            return typed(cls, header)
+        except Undecodable as error:
+            raise BadMessage(str(error)) from None
+
+    def check(self) -> None:
+        """Raise ValueError if the layers are not in order."""
+        self.parts.check()
+
+
 class SessionOpened(Message, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
 
@@ -206,7 +226,7 @@ class SessionOpened(Message, frozen=True):
 
 
 class StageLoad(Message, frozen=True):
-    """Reply to `stage.probe`: how busy a stage is now.
+    """Reply to `stage.probe`: how busy a shard is now.
 
     `room` is the number of positions that one more session of the asking gateway may have.
     `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their

@@ -38,6 +38,7 @@ from ..engine.interface import (
     EngineEvent,
     FailedEvent,
     HiddenEvent,
+    Parts,
     Sampling,
     SessionId,
     SessionTerms,
@@ -56,6 +57,7 @@ from .session import (
     Failed,
     FeedToken,
     Open,
+    Probe,
     Quiet,
     SampledToken,
     SessionOpened,
@@ -65,7 +67,18 @@ from .session import (
     unpack_tokens,
 )
 
-Name = tuple[PeerId, SessionId]  # (gateway, the session id that the gateway chose)
+Name = tuple[PeerId, SessionId, int]
+"""(gateway, the session id that the gateway chose, index of the stage in the chain)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Served:
+    """A shard that the engine has loaded under `number`, and its decode speed."""
+
+    number: int
+    held: HeldShard
+    used: float  # when a session was last open
+    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +86,7 @@ class _Session:
     """State of an open session at this stage."""
 
     open: Open
+    served: _Served
     gateway: PeerId
     use: Use  # the counter to which the session's usage is added
     engine_id: SessionId
@@ -86,7 +100,7 @@ class _Session:
 
     @property
     def name(self) -> Name:
-        return self.gateway, self.open.session
+        return self.gateway, self.open.session, self.open.index
 
     @property
     def single(self) -> bool:
@@ -132,9 +146,9 @@ def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | 
 
 
 class Stage:
-    """Stage that runs the sessions of all gateways on this node's engine.
+    """Stages of this node, one for each shard of its engine, with the sessions of all gateways.
 
-    Without an engine (no torch), it holds no shard and refuses every session.
+    Without an engine (no torch), there is no shard and every session is refused.
     """
 
     def __init__(
@@ -150,12 +164,10 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._idle = idle
-        self._held: HeldShard | None = None
-        self.speed = DecodeSpeed()
-        """Decode speed of the served shard."""
+        self._served: dict[int, _Served] = {}
         self.meter = UsageMeter(courier.peer)
         self._sessions: dict[Name, _Session] = {}
-        self._closed: OrderedDict[Name, None] = OrderedDict()
+        self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
@@ -198,25 +210,40 @@ class Stage:
             for session in self._sessions.values()
         )
 
-    def log(self, gateway: PeerId, session: SessionId) -> SentLog | None:
+    def log(self, gateway: PeerId, session: SessionId, index: int) -> SentLog | None:
         """Return the log of inputs that a session has sent to the next stage, or None if it is not
         open."""
-        found = self._sessions.get((gateway, session))
+        found = self._sessions.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard) -> None:
-        """Accept sessions for the shard that the engine now has. Sessions of an earlier shard
-        fail."""
-        self.withdraw()
-        self._held = held
-        self.speed = DecodeSpeed()
+    def serve(self, held: HeldShard, number: int = 0) -> None:
+        """Accept sessions for the shard that the engine now has under a number.
 
-    def withdraw(self) -> None:
-        """End all sessions with code `shard-gone` and open no others, because the engine has no
-        shard."""
-        self._held = None
-        for session in list(self._sessions.values()):
+        Sessions of an earlier shard with this number fail.
+        """
+        self.withdraw(number)
+        self._served[number] = _Served(number, held, self._host.now())
+
+    def withdraw(self, number: int = 0) -> None:
+        """End all sessions of a shard with code `shard-gone` and open no others, because the engine
+        does not have it."""
+        served = self._served.pop(number, None)
+        for session in [each for each in self._sessions.values() if each.served is served]:
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
+
+    def idle_time(self, number: int) -> float:
+        """Return for how many seconds no session of a shard has been open, 0 if one is."""
+        served = self._served.get(number)
+        if served is None or any(each.served is served for each in self._sessions.values()):
+            return 0.0
+        return self._host.now() - served.used
+
+    def speed(self, root: str, parts: Parts) -> float:
+        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+        for served in self._served.values():
+            if (served.held.root, served.held.parts) == (root, parts):
+                return served.speed.tokens_per_s
+        return 0.0
 
     def _computes_for(self, peer: PeerId) -> bool:
         """Return whether the peer is the gateway of a session here. It may sleep and continue
@@ -282,13 +309,18 @@ class Stage:
             item.done.set()
 
     def _on_probe(self, call: Call) -> Reply | Refusal:
-        """Handle `stage.probe`: reply with the present load."""
+        """Handle `stage.probe`: reply with the present load of a shard."""
         if not self._probes.take(call.peer, self._host.now()):
             return Refusal("busy", "this stage is asked too often")
-        waiting = [session.waiting for session in self._sessions.values()]
+        try:
+            served = self._find_shard(Probe.parse(call.header))
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        sessions = self._sessions.values()
+        waiting = [session.waiting for session in sessions if session.served is served]
         running = sum(count > 0 for count in waiting)
-        load = StageLoad(self.room_for(call.peer), len(waiting), running, sum(waiting))
-        return Reply(load.fields())
+        room = self._room_for(served, call.peer)
+        return Reply(StageLoad(room, len(waiting), running, sum(waiting)).fields())
 
     # Opening and closing.
 
@@ -296,7 +328,7 @@ class Stage:
         try:
             message = Open.parse(call.header)
             _check_names(call.payload, message.tokens)
-            self._check_shard(message)
+            self._check(message)
             for step in (-1, 1):
                 other = message.stages[(message.index + step) % len(message.stages)]
                 await self._courier.meet(other)
@@ -308,10 +340,11 @@ class Stage:
     def _admit(self, gateway: PeerId, message: Open) -> _Session:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
-        self._check_shard(message)
-        self._check_room(gateway, message)
+        served = self._check(message)
+        self._check_room(gateway, message, served)
         session = _Session(
             open=message,
+            served=served,
             gateway=gateway,
             use=Use(gateway, message.root, message.job),
             engine_id=self._host.entropy(16),  # two gateways may use the same session id
@@ -324,50 +357,64 @@ class Stage:
         self._sessions[session.name] = session
         return session
 
-    def _check_shard(self, message: Open) -> None:
-        """Raise SessionError unless the message requests the shard that this stage holds."""
-        held = self._held
-        if held is None or (held.root, held.parts, held.dtype) != (
-            message.root,
-            message.parts,
-            message.dtype,
-        ):
-            raise SessionError("no-shard", "this stage does not hold that shard")
+    def _find_shard(self, asked: Open | Probe) -> _Served:
+        """Return the shard that a message asks for. Raises SessionError if it is not held."""
+        wanted = asked.root, asked.parts, asked.dtype
+        for served in self._served.values():
+            if (served.held.root, served.held.parts, served.held.dtype) == wanted:
+                return served
+        raise SessionError("no-shard", "this stage does not hold that shard")
+
+    def _check(self, message: Open) -> _Served:
+        """Return the shard that a message asks for. Raises SessionError if it is not held or does
+        not fit into the chain."""
+        served = self._find_shard(message)
         if message.stages[message.index] != self._courier.peer:
             raise SessionError("bad-message", "`index` is not this stage's place")
         last = message.index == len(message.stages) - 1
         if message.parts.embedding != (message.index == 0) or message.parts.head != last:
             raise SessionError("bad-message", "the shard does not match its position in the chain")
-        if message.tokens > held.context:
-            raise SessionError("bad-message", f"`tokens` exceeds the context of {held.context}")
+        if message.tokens > served.held.context:
+            context = served.held.context
+            raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
+        return served
 
-    def _check_room(self, gateway: PeerId, message: Open) -> None:
+    def _check_room(self, gateway: PeerId, message: Open, served: _Served) -> None:
         """Raise SessionError if the session may not be opened now, or if there is no free KV for
         it."""
-        name = gateway, message.session
+        name = gateway, message.session, message.index
         if message.idle and self.waited_for:
             raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
         if name in self._sessions:
             raise SessionError("session-open", "the session is open already")
-        if name in self._closed:
+        if name[:2] in self._closed:
             raise SessionError("session-closed", "the session was closed")
-        own = [item.open.tokens for item in self._sessions.values() if item.gateway == gateway]
+        own = sum(item.gateway == gateway for item in self._sessions.values())
         mine = gateway == self._courier.peer  # the owner's gateway has no limit of its own
         held = len(self._sessions) + self._to_free.statistics().current_buffer_used
-        if held >= SESSIONS_PER_STAGE or (len(own) >= SESSIONS_PER_GATEWAY and not mine):
+        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
-        room = self.room_for(gateway)
+        room = self._room_for(served, gateway)
         if message.tokens > room:
             raise SessionError(
                 "no-memory",
                 f"room for {room} tokens of prompt and answer now, {message.tokens} are asked for",
             )
 
-    def room_for(self, gateway: PeerId) -> int:
+    def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
+        """Return how many positions of KV one more session of a gateway may reserve now in a shard.
+
+        None stands for this node's own gateway. The result is 0 if the shard is not held.
+        """
+        for served in self._served.values():
+            if (served.held.root, served.held.parts) == (root, parts):
+                return self._room_for(served, gateway or self._courier.peer)
+        return 0
+
+    def _room_for(self, served: _Served, gateway: PeerId) -> int:
         """Return how many positions of KV one more session of this gateway may reserve now."""
-        if self._held is None:
-            return 0
-        blocks, sessions = self._held.kv_tokens // BLOCK, self._sessions.values()
+        blocks = served.held.kv_tokens // BLOCK
+        sessions = [item for item in self._sessions.values() if item.served is served]
         room = blocks - sum(blocks_for(item.open.tokens) for item in sessions)
         own = [blocks_for(item.open.tokens) for item in sessions if item.gateway == gateway]
         if own and gateway != self._courier.peer:  # its first session may take all that is free
@@ -389,7 +436,7 @@ class Stage:
         opened = False
         try:
             names = names_behind(names, session.before)
-            terms = SessionTerms(session.gateway, session.open.idle, names)
+            terms = SessionTerms(session.gateway, session.open.idle, names, session.served.number)
             cached = await self._engine.open(
                 session.engine_id, session.open.tokens, on_event, terms
             )
@@ -404,17 +451,20 @@ class Stage:
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
-            name = call.peer, Close.parse(call.header).session
+            closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        self._closed[name] = None
+        self._closed[closed] = None
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
-        if session := self._sessions.get(name):
+        freed = []
+        for session in [each for each in self._sessions.values() if each.name[:2] == closed]:
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            await self._drop(session, names_behind(names, session.before)).wait()
+            freed.append(self._drop(session, names_behind(names, session.before)))
+        for event in freed:
+            await event.wait()
         return Reply()
 
     def _drop(self, session: _Session, names: bytes = b"") -> trio.Event:
@@ -424,6 +474,7 @@ class Stage:
         """
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
+            session.served.used = self._host.now()
             session.log.drop()
             self._engine.cancel(session.engine_id)
         done = trio.Event()
@@ -448,12 +499,12 @@ class Stage:
 
     def _on_span(self, call: Call) -> Reply | Refusal:
         message = SpanMessage.parse(call.header)
-        session = self._find(call.peer, message.gateway, message.session, message.epoch)
+        session = self._find(call.peer, message, message.index)
         if call.peer != session.previous:
             raise SessionError("not-yours", "spans come from the stage before")
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
-        held = self._current()
+        held = session.served.held
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
@@ -465,33 +516,26 @@ class Stage:
 
     def _on_feed(self, call: Call) -> Reply | Refusal:
         message = FeedToken.parse(call.header)
-        session = self._find(call.peer, message.gateway, message.session, message.epoch)
-        if session.open.index != 0 or session.single or call.peer != session.open.stages[-1]:
+        session = self._find(call.peer, message, 0)
+        if session.single or call.peer != session.open.stages[-1]:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
         if message.position >= session.open.tokens:
             raise SessionError("bad-message", "the position is beyond the session's `tokens`")
-        span = SpanMessage(message.session, message.epoch, message.position, 1, True, 0.0)
-        self._submit(session, span, tokens=_known((message.token,), self._current()))
+        span = SpanMessage(message.session, message.epoch, 0, message.position, 1, True, 0.0)
+        self._submit(session, span, tokens=_known((message.token,), session.served.held))
         return Reply()
 
-    def _find(
-        self, sender: PeerId, gateway: PeerId | None, name: SessionId, epoch: int
-    ) -> _Session:
-        """Return an open session. Raises SessionError if it is not open or is in another epoch.
+    def _find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> _Session:
+        """Return the open session of a message for stage `index`.
 
-        `gateway` is None if the sender is the gateway.
+        Raises SessionError if it is not open or is in another epoch.
         """
-        session = self._sessions.get((gateway or sender, name))
+        session = self._sessions.get((message.gateway or sender, message.session, index))
         if session is None:
             raise SessionError("unknown-session", "no such session is open here")
-        if epoch != session.open.epoch:
+        if message.epoch != session.open.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
         return session
-
-    def _current(self) -> HeldShard:
-        """Return the properties of the held shard, which exists as long as a session is open."""
-        assert self._held is not None  # no session outlives the shard
-        return self._held
 
     def _submit(
         self,
@@ -559,7 +603,7 @@ class Stage:
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
         if event.count == 1:
-            self.speed.note(event.seconds)
+            session.served.speed.note(event.seconds)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end)
             self._courier.post(session.gateway, "session.progress", progress.header())
@@ -569,6 +613,7 @@ class Stage:
             session=order.session,
             gateway=session.gateway,
             epoch=order.epoch,
+            index=order.index + 1,
             start=event.start,
             count=event.count,
             token=token,
@@ -581,7 +626,7 @@ class Stage:
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
         if session.made:  # the first token's time includes the prompt's
-            self.speed.note(event.seconds)
+            session.served.speed.note(event.seconds)
         session.made += 1
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()

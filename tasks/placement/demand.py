@@ -95,15 +95,16 @@ def choose_other(
 ) -> ServingChoice | None:
     """Return a model that no chain of members serves yet, or None if there is none.
 
-    For a node that serves `root`: the other members must be able to serve that model without this
-    node. If several nodes could move, only one moves at a time: nodes with chunks of the other
-    model come first, then those with the lower peer id. Models in `unfit` are skipped.
+    For a node that would leave the model `root`: the other members must be able to serve that model
+    without this node. If `root` is "", the node serves the model beside others and leaves none. If
+    several nodes could act, only one does at a time: nodes with chunks of the other model come
+    first, then those with the lower peer id. Models in `unfit` are skipped.
     """
     others = {peer: record for peer, record in members.items() if peer != own}
     found = [each for each in candidates(members, own, backing) if each.root not in unfit]
     here = next((each for each in found if each.root == root), None)
     for each in sorted(found, key=lambda each: (-each.networks, each.root)):
-        if here is None or each.root == root or not each.why:
+        if (here is None and root) or each.root == root or not each.why:
             continue
 
         def goes_first(peer: PeerId, other: str = each.root) -> tuple[bool, PeerId]:
@@ -111,11 +112,19 @@ def choose_other(
 
         later = {peer for peer in others if goes_first(peer) > goes_first(own)}
         gone = {peer: record for peer, record in others.items() if peer not in later}
-        if _is_served(others, root, here.layers, staying=later) and not _is_served(
-            others, each.root, each.layers, coming=gone
-        ):
+        may_go = here is None or _is_served(others, root, here.layers, staying=later)
+        if may_go and not _is_served(others, each.root, each.layers, coming=gone):
             return ServingChoice(each.root, each.why, True)
     return None
+
+
+def is_spare(members: Members, own: PeerId, root: str, layers: int) -> bool:
+    """Return whether the other members serve a model without this node.
+
+    Only members with a lower peer id count, so that not all replicas are given up at once.
+    """
+    others = {peer: record for peer, record in members.items() if peer < own}
+    return _is_served(others, root, layers)
 
 
 def _is_served(
@@ -133,21 +142,25 @@ def _is_served(
     """
     spans = []
     for peer, record in others.items():
-        aim = record.aim
-        if aim is None or (aim.root != root and aim.rank <= Rank.CLAIMS and peer in staying):
-            spans += [(shard.start, shard.stop) for shard in record.shards if shard.root == root]
-        elif aim.root == root and (aim.rank > Rank.CLAIMS or peer in coming):
+        aim = record.aim_at(root)
+        if aim is None:
+            leaving = any(other.rank > Rank.CLAIMS or peer not in staying for other in record.aims)
+            shards = [] if leaving else [each for each in record.shards if each.root == root]
+            spans += [(shard.start, shard.stop) for shard in shards]
+        elif aim.rank > Rank.CLAIMS or peer in coming:
             spans.append((aim.start, aim.stop))
     return has_chain(layers, spans)
 
 
 def _as_aimed(record: MemberRecord) -> MemberRecord:
     """Return the record as if the member already served the layers that it claims."""
-    aim = record.aim
-    if aim is None or aim.start >= aim.stop or any(s.root == aim.root for s in record.shards):
-        return record
-    shard = ShardRecord(aim.root, aim.start == 0, aim.start, aim.stop, True, "", 0)
-    return replace(record, shards=(*record.shards, shard))
+    served = {shard.root for shard in record.shards}
+    coming = (
+        ShardRecord(aim.root, aim.start == 0, aim.start, aim.stop, True, "", 0)
+        for aim in record.aims
+        if aim.start < aim.stop and aim.root not in served
+    )
+    return replace(record, shards=(*record.shards, *coming))
 
 
 def candidates(members: Members, own: PeerId, backing: Backing) -> list[NamedModel]:

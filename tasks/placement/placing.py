@@ -178,14 +178,15 @@ class Facts:
         for record in members:
             if record.peer == own or not record.capacity.engine:
                 continue
-            aim = record.aim
+            aim = record.aim_at(self.root)
             spans = [(s.start, s.stop) for s in record.shards if s.root == self.root]
             memory = record.capacity.memory_bytes
             if aim is None:
-                found += [Place(record.peer, memory, span, Rank.FIXED) for span in spans[:1]]
+                # A member with another aim is about to leave these layers.
+                staying = spans[:1] if not record.aims else ()
+                found += [Place(record.peer, memory, span, Rank.FIXED) for span in staying]
                 continue
-            if aim.root != self.root:
-                continue
+            memory = min(memory, aim.memory or memory)
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
             if span not in spans:
                 since = self._unserved.get(record.peer, (aim, now))

@@ -3,7 +3,7 @@
 Also decides when the node may leave its model for another one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import trio
@@ -64,17 +64,32 @@ class Choosing:
                 await self._directory.changed(version)
             await trio.sleep(DEMAND_LOOK[0])
 
-    async def other_model(self, root: str) -> ServingChoice | None:
+    async def other_model(self, root: str, taken: Collection[str]) -> ServingChoice | None:
         """Return another model that needs this node, or None if there is none.
 
-        Returns None too if the owner named the model, or if the other nodes cannot serve the
-        present model (`root`) alone.
+        Models in `taken` are skipped. Returns None too if the owner named the model, or if the
+        other nodes cannot serve the present model (`root`) alone.
         """
         if self._model is not None:
             return None
         members, own = self._directory.members(), self._directory.own().peer
-        unfit = frozenset(self._unfit)
+        unfit = frozenset((*self._unfit, *taken))
         return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
+
+    async def model_beside(self, taken: Callable[[], Collection[str]]) -> ServingChoice:
+        """Wait until a model needs this node, and return it. Models in `taken` are skipped."""
+        while True:
+            version = self._directory.version
+            members, own = self._directory.members(), self._directory.own().peer
+            without = frozenset((*self._unfit, *taken()))
+            choice = await self._host.offload(
+                choose_other, members, own, "", self._backing(), without
+            )
+            if choice is not None:
+                return choice
+            with trio.move_on_after(DEMAND_LOOK[1]):
+                await self._directory.changed(version)
+            await trio.sleep(DEMAND_LOOK[0])
 
     def does_not_fit(self, root: str) -> None:
         """Exclude a model of which not even one layer fits on this node from later choices."""

@@ -1,6 +1,9 @@
-"""Serves a shard: chooses, fetches, loads and publishes it. Starts again after an engine crash."""
+"""Serves one shard: chooses, fetches, loads and publishes it. Starts again after an engine crash.
 
-from collections.abc import Callable
+A node may serve several shards, each in its own slot (slots.py).
+"""
+
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn, Protocol
 
@@ -11,7 +14,7 @@ from ...state.membership.record import Rank, ShardRecord
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY
+from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import Engine
@@ -19,7 +22,7 @@ from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..inference.stage import Stage
 from ..placement.coverage import Span
-from ..placement.demand import Backing
+from ..placement.demand import Backing, is_spare
 from ..placement.holes import no_fit, parts_of
 from ..placement.shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .choosing import Choosing
@@ -67,7 +70,8 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingStatus:
-    """Progress of a node towards serving. `why` is the reason for the chosen model."""
+    """Progress of a node towards serving. `root` is that of the published shard, and `why` the
+    reason for the chosen model."""
 
     phase: Phase
     text: str
@@ -75,10 +79,26 @@ class ServingStatus:
     total_bytes: int = 0
     hint: str | None = None  # what the owner can do about a failure, if known
     why: str | None = None
+    root: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for one shard on a device. `number` stands for it in the engine.
+
+    The shard in the first slot (0) is what the owner wants, or what the swarm needs most. The
+    others are for models that nobody else serves.
+    """
+
+    number: int
+    memory: Callable[[], int]
+    """Returns the bytes that the shards in the other slots leave."""
+    taken: Callable[[], Collection[str]]
+    """Returns the roots of the models in the other slots."""
 
 
 class Serving:
-    """Service that serves one shard on one device.
+    """Service that serves the shard in one slot of a device.
 
     Without an engine, the node serves nothing but is still a member.
     """
@@ -89,6 +109,7 @@ class Serving:
         device: ServingDevice,
         sources: ModelSources,
         settings: ServingSettings,
+        slot: Slot,
         *,
         backing: Callable[[], Backing],
     ) -> None:
@@ -96,7 +117,7 @@ class Serving:
         name."""
         self._host = host
         self._files = ShardFiles(host, sources)
-        self._standing = ModelStanding(host, sources.directory, settings.memory)
+        self._standing = ModelStanding(host, sources.directory, slot.memory)
         self._choosing = Choosing(
             host,
             sources.directory,
@@ -109,11 +130,15 @@ class Serving:
         self._sources = sources
         self._directory = sources.directory
         self._settings = settings
+        self._slot = slot
         self._backing = backing
         self._why = ""
         self.loaded_bytes = 0
         """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
         self._plan: ShardPlan | None = None
+        self._published: str | None = None  # root of the published shard
+        self.serves = trio.Event()
+        """Set when the slot has served for the first time."""
         self._restarted = trio.Event()
         self._barred: str | None = None
         self._bar_changed = trio.Event()
@@ -148,14 +173,16 @@ class Serving:
         """Sentence for a person about the current activity."""
         return self._state.text
 
-    def is_for(self, root: str) -> bool:
-        """Return whether the owner named this model or this node has chosen it."""
+    @property
+    def roots(self) -> Collection[str]:
+        """Roots of the model that the owner named, and of the one that is served or prepared."""
         plan, meant = self._plan, self._choosing.meant
-        return root in (plan and plan.manifest.root, meant and meant.root)
+        roots = (plan.root if plan else None, meant.root if meant else None, self._standing.root)
+        return {root for root in roots if root is not None}
 
     def status(self) -> ServingStatus:
         """Return the progress towards serving. The member record has the shard itself."""
-        return replace(self._state, why=self._why or None)
+        return replace(self._state, why=self._why or None, root=self._published)
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Serve until cancelled. After a failure, `status` shows the reason and serving is
@@ -172,7 +199,7 @@ class Serving:
                     pause = SERVE_RETRY[0]
             except ShoalError as error:
                 self._plan = None
-                self._standing.say(None)
+                self._standing.give_up()
                 self._withdraw()
                 self._state = ServingStatus("failed", error.message, hint=error.hint)
                 version = self._directory.version
@@ -241,11 +268,15 @@ class Serving:
             self._suspend()
         else:
             self._withdraw()
+            await engine.unload(self._slot.number)
 
     # Choosing.
 
     async def _choose(self) -> ShardPlan:
-        choice = await self._choosing.model()
+        if self._slot.number:
+            choice = await self._choosing.model_beside(self._slot.taken)
+        else:
+            choice = await self._choosing.model()
         self._why = f"{self._name(choice.root)}: {choice.why}"
         return await self._place(choice.root)
 
@@ -278,7 +309,8 @@ class Serving:
         self._standing.take_up(root, plan.sizes)
         span = await self._standing.next_span()
         if span is None:
-            raise no_fit(plan.sizes, self._settings.memory)
+            self._choosing.does_not_fit(root)
+            raise no_fit(plan.sizes, self._slot.memory())
         return plan.at(span)
 
     async def _read(self, root: str) -> ShardPlan:
@@ -293,10 +325,26 @@ class Serving:
     async def _until_changed(self, plan: ShardPlan) -> None:
         """Wait until the engine has restarted or the chunks of other layers have been fetched."""
         async with trio.open_nursery() as nursery:
+            if self._slot.number:
+                nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
             await self._restarted.wait()
             nursery.cancel_scope.cancel()
+
+    async def _until_spare(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
+        """Wait until other nodes serve the model and no session has used this shard for long. Then
+        free its memory."""
+        while True:
+            await trio.sleep(SLOT_LOOK)
+            members, own = self._directory.members(), self._directory.own().peer
+            if self._device.stage.idle_time(self._slot.number) < SLOT_IDLE:
+                continue
+            if await self._host.offload(is_spare, members, own, plan.root, plan.arch.layers):
+                self._plan = None
+                self._standing.give_up()
+                loaded.cancel()
+                return
 
     async def _change(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Choose and fetch the layers to serve next, while the loaded layers are still served."""
@@ -323,7 +371,7 @@ class Serving:
             with trio.move_on_after(DEMAND_TIME * self._standing.moves.factor(self._host.now())):
                 span = await self._standing.next_span()
                 return plan if span is None else plan.at(span)
-            if (other := await self._other_model(plan)) is not None:
+            if not self._slot.number and (other := await self._other_model(plan)) is not None:
                 return other
 
     async def _other_model(self, plan: ShardPlan) -> ShardPlan | None:
@@ -332,7 +380,8 @@ class Serving:
         The node moves if the other model needs it more than its present model, which other nodes
         can serve.
         """
-        choice = await self._choosing.other_model(plan.root)
+        taken = self._slot.taken()
+        choice = await self._choosing.other_model(plan.root, taken)
         if choice is None:
             return None
         other = await self._read(choice.root)
@@ -340,7 +389,7 @@ class Serving:
         if span is None:
             self._choosing.does_not_fit(other.root)
             return None
-        again = await self._choosing.other_model(plan.root)
+        again = await self._choosing.other_model(plan.root, taken)
         if again is None or again.root != other.root:
             self._hold(plan)
             return None
@@ -390,20 +439,22 @@ class Serving:
             plan.arch,
             plan.parts,
             plan.dtype,
-            self._settings.memory,
+            self._slot.memory(),
             self._sources.library.store.path,
         )
         weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
-        await engine.load(shard)
+        await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
-        self._device.stage.serve(held_of(shard, plan.arch))
+        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number)
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
         self._publish(plan, tokens)
+        self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
 
     def _publish(self, plan: ShardPlan, tokens: int) -> None:
         parts = plan.parts
+        self._published = plan.root
         record = ShardRecord(
             root=plan.manifest.root,
             embedding=parts.embedding,
@@ -413,7 +464,7 @@ class Serving:
             dtype=plan.dtype,
             kv_tokens_free=tokens,
         )
-        self._directory.publish(shards=(record,))
+        self._directory.publish(shards=(*self._other_shards(), record))
 
     def _suspend(self) -> None:
         """Stop the stage for a reload. The shard stays published: routes and placement rely on it.
@@ -421,13 +472,20 @@ class Serving:
         Gateways would otherwise find no route, and other nodes would load these layers.
         """
         self.loaded_bytes = 0
-        self._device.stage.withdraw()
+        self._device.stage.withdraw(self._slot.number)
 
     def _withdraw(self) -> None:
         """Stop the stage and remove the shard from the member record."""
         self._suspend()
-        if self._directory.own().shards:
-            self._directory.publish(shards=())
+        others = self._other_shards()
+        self._published = None
+        if others != self._directory.own().shards:
+            self._directory.publish(shards=others)
+
+    def _other_shards(self) -> tuple[ShardRecord, ...]:
+        """Return the shards in the other slots, as published."""
+        shards = self._directory.own().shards
+        return tuple(shard for shard in shards if shard.root != self._published)
 
     def leave(self) -> None:
         """Withdraw the aim and claim no more layers, because this node is stopping."""

@@ -4,6 +4,7 @@ The aim is part of the node's member record and is published before the layers a
 nodes see it within a second. Shards are published as entries of feeds, which arrive later.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -23,10 +24,10 @@ _JITTERS: Final = 256
 class ModelStanding:
     """Place of one node in one model at a time.
 
-    `memory` is the number of bytes that the node offers.
+    `memory` returns the number of bytes that the node offers for it.
     """
 
-    def __init__(self, host: Host, directory: Directory, memory: int) -> None:
+    def __init__(self, host: Host, directory: Directory, memory: Callable[[], int]) -> None:
         self._host = host
         self._directory = directory
         self.moves = Moves()
@@ -36,14 +37,26 @@ class ModelStanding:
         self._facts: Facts | None = None
         self._seen: list[Place] | None = None
         self._idle: PlacingStep | None = None  # the last step, if only news can change it
+        self._said: Aim | None = None
         self._silent = False
+
+    @property
+    def root(self) -> str | None:
+        """Root of the model about which the node decides, or None if there is none."""
+        return self._facts.root if self._facts is not None else None
+
+    def give_up(self) -> None:
+        """Stop to decide about a model, and withdraw the aim."""
+        self._facts = None
+        self.say(None)
 
     def take_up(self, root: str, sizes: LayerSizes) -> None:
         """Start to decide about a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
         self._facts, self._sizes = Facts(root), sizes
-        self._placing = Placing(self._directory.own().peer, self._memory, self._jitter, self.moves)
+        self._offered = self._memory()
+        self._placing = Placing(self._directory.own().peer, self._offered, self._jitter, self.moves)
         self._seen = None
 
     async def next_span(self) -> Span | None:
@@ -72,7 +85,7 @@ class ModelStanding:
         with trio.CancelScope(shield=True):  # if cancelled, a decision to load would be lost
             step = await self._host.offload(self._placing.look, now, self._sizes, others)
         if step.span is not None:
-            self.say(Aim(self._facts.root, *step.span, step.rank))
+            self.say(self._aim(self._facts.root, step.span, step.rank))
         self._seen = others
         self._idle = None if step.load or step.wake < inf else step
         return step
@@ -84,11 +97,11 @@ class ModelStanding:
         """
         now, own = self._host.now(), self._directory.own().peer
         others = Facts(root).places(self._directory.members().values(), own, now)
-        seeking = Place(own, self._memory, None, Rank.SEEKS)
+        seeking = Place(own, self._memory(), None, Rank.SEEKS)
         planned = await self._host.offload(plan, sizes, (*others, seeking))
         span = planned.spans.get(own)
         if span is not None:
-            self.say(Aim(root, *span, Rank.CLAIMS))
+            self.say(self._aim(root, span, Rank.CLAIMS))
             await trio.sleep(CLAIM_WAIT)
         return span
 
@@ -98,12 +111,21 @@ class ModelStanding:
             self.take_up(root, sizes)
         self._placing.hold(span)
         self._seen = None
-        self.say(Aim(root, *span, rank))
+        self.say(self._aim(root, span, rank))
+
+    def _aim(self, root: str, span: Span, rank: Rank) -> Aim:
+        """Return an aim. It says how much memory is offered unless that is all of the node's."""
+        memory, whole = self._memory(), self._directory.own().capacity.memory_bytes
+        return Aim(root, *span, rank, 0 if memory >= whole else memory)
 
     def say(self, aim: Aim | None) -> None:
-        """Publish what this node seeks, claims or holds (None: nothing)."""
-        if not self._silent and self._directory.own().aim != aim:
-            self._directory.publish(aim=aim)
+        """Publish what this node seeks, claims or holds in this place (None: nothing)."""
+        aims = self._directory.own().aims
+        others = tuple(other for other in aims if other != self._said)
+        following = others if aim is None else (*others, aim)
+        if not self._silent and following != aims:
+            self._said = aim
+            self._directory.publish(aims=following)
 
     def leave(self) -> None:
         """Withdraw the aim and publish no other, because this node is stopping."""

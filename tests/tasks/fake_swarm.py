@@ -249,7 +249,7 @@ class FakeEngine:
         self.opening: trio.Event | None = None  # `open` waits for it
         self.closing: trio.Event | None = None
 
-    async def load(self, shard: object) -> object:
+    async def load(self, shard: object, number: int = 0) -> object:
         raise NotImplementedError
 
     async def open(
@@ -293,6 +293,9 @@ class FakeEngine:
     def cancel(self, session: SessionId) -> None:
         if session in self.states:
             self.states[session].running = False
+
+    async def unload(self, number: int) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def close(self, session: SessionId, names: bytes = b"") -> None:
         if self.closing is not None:

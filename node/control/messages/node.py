@@ -193,7 +193,10 @@ class ConditionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """State of a node, as `shoal status` shows it. `peers` is the number of other live members."""
+    """State of a node, as `shoal status` shows it. `peers` is the number of other live members.
+
+    `beside` are models that the node serves in addition to the first one.
+    """
 
     peer: str
     version: str
@@ -208,6 +211,7 @@ class Status:
     relaying: Relaying
     peers: int
     serving: ServingView
+    beside: tuple[ServingView, ...]
     models: tuple[ModelEntry, ...]
     capacity: CapacityView
     memory: Memory

@@ -50,7 +50,7 @@ class FakeEngine:
     def on_restart(self, callback: Callable[[], None]) -> None:
         """Do nothing: this engine never crashes."""
 
-    async def load(self, shard: LoadShard) -> Loaded:
+    async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
         self.loaded.append(shard)
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
 
@@ -69,6 +69,9 @@ class FakeEngine:
 
     def cancel(self, session: SessionId) -> None:
         """Do nothing: nothing runs."""
+
+    async def unload(self, number: int) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def close(self, session: SessionId, names: bytes = b"") -> None:
         self.events.pop(session, None)

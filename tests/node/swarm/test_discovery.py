@@ -13,6 +13,7 @@ from shoal.node import defaults
 from shoal.node.swarm import discovery
 from shoal.node.swarm.discovery import Discovery, bodies, learn
 from shoal.state.membership.record import MemberRecord, ModelName, ShardRecord
+from shoal.tasks.engine.interface import Parts
 from shoal.transport.identity import PeerId
 
 ROOT = "ab" * 32
@@ -90,11 +91,11 @@ async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     assert isinstance(name, NameBody) and isinstance(blob, BlobBody)
     assert name.name == "tiny" and name.root == blob.root and blob.ranges is None
     assert isinstance(shard, ShardBody)
-    measured = daemon.node.stage.speed.tokens_per_s
+    measured = daemon.node.stage.speed(shard.root, Parts(True, 0, shard.stop, True))
     assert shard.speed == pytest.approx(measured, rel=0.05)
-    daemon.node.discovery.speed = lambda: measured * 1.2
+    daemon.node.discovery.speed = lambda _: measured * 1.2
     assert daemon.node.discovery._measured(shard) == shard, "a small change is not published"
-    daemon.node.discovery.speed = lambda: measured * 2
+    daemon.node.discovery.speed = lambda _: measured * 2
     faster = daemon.node.discovery._measured(shard)
     assert isinstance(faster, ShardBody) and faster.speed == pytest.approx(2 * measured, rel=0.05)
 

@@ -36,7 +36,7 @@ RECORD = MemberRecord(
     addresses=("/ip4/192.0.2.1/tcp/4001",),
     holdings=(ROOT,),
     run=5,
-    aim=Aim(ROOT, 3, 9, Rank.CLAIMS),
+    aims=(Aim(ROOT, 3, 9, Rank.CLAIMS),),
 )
 
 
@@ -53,11 +53,11 @@ def test_a_record_survives_encoding() -> None:
 
 
 def test_a_record_without_an_aim_is_unchanged_and_extra_fields_are_ignored() -> None:
-    record = replace(RECORD, aim=None)
-    assert b"aim" not in encode_record(record)
+    record = replace(RECORD, aims=())
+    assert b"aims" not in encode_record(record)
     assert decode_record(ALICE.peer, encode_record(record)) == record
-    later = decode_record(ALICE.peer, fields(aim=[ROOT, 0, 4, 9, "more"]))
-    assert later.aim == Aim(ROOT, 0, 4, Rank.FIXED)
+    later = decode_record(ALICE.peer, fields(aims=[[ROOT, 0, 4, 9, 5, "more"]]))
+    assert later.aims == (Aim(ROOT, 0, 4, Rank.FIXED, 5),)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_record_without_an_aim_is_unchanged_and_extra_fields_are_ignored() -> 
 )
 def test_an_aim_out_of_bounds_is_refused(aim: Any) -> None:
     with pytest.raises(BadRecord):
-        decode_record(ALICE.peer, fields(aim=aim))
+        decode_record(ALICE.peer, fields(aims=[aim]))
 
 
 def test_a_full_record_fits() -> None:

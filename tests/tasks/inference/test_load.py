@@ -7,7 +7,7 @@ import trio
 
 from shoal.tasks.defaults import PROBES
 from shoal.tasks.engine.interface import Parts, Sampling
-from shoal.tasks.inference.session import Open, SpanMessage, pack_tokens
+from shoal.tasks.inference.session import Open, Probe, SpanMessage, pack_tokens
 from shoal.transport.errors import CallRefused
 from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node
 
@@ -15,7 +15,8 @@ SESSION = b"s" * 16
 
 
 async def probe(asker: Node, stage: Node) -> dict[str, Any]:
-    return dict((await asker.courier.call(stage.peer, "stage.probe", {}, timeout=5)).header)
+    question = Probe(ROOT, Parts(True, 0, 2, True), "float32").fields()
+    return dict((await asker.courier.call(stage.peer, "stage.probe", question, timeout=5)).header)
 
 
 @pytest.mark.trio
@@ -47,7 +48,7 @@ async def test_a_probe_tells_the_present_load(
         assert (idle["sessions"], idle["running"], idle["waiting"]) == (1, 0, 0)
         assert idle["room"] < 4 * CONTEXT - 20  # whole blocks, and a part of the memory
         monkeypatch.setattr(stage.engine, "submit", lambda span: None)  # it computes for long
-        span = SpanMessage(SESSION, 1, 0, 3, True, 0.0)
+        span = SpanMessage(SESSION, 1, 0, 0, 3, True, 0.0)
         client.courier.post(stage.peer, "session.span", span.header(), pack_tokens((1, 2, 3)))
         await trio.sleep(0.1)
         busy = await probe(client, stage)

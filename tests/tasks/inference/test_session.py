@@ -42,8 +42,8 @@ OPEN = Open(
 )
 MESSAGES = [
     OPEN,
-    SpanMessage(SESSION, 1, 0, 4, True, 0.5, PEER),
-    SpanMessage(SESSION, 1, 0, 4, False, 0.0),
+    SpanMessage(SESSION, 1, 2, 0, 4, True, 0.5, PEER),
+    SpanMessage(SESSION, 1, 0, 0, 4, False, 0.0),
     FeedToken(SESSION, 1, 5, 17, PEER),
     SampledToken(SESSION, 1, 5, 17, -0.25, False, 0.001),
     SpanProgress(SESSION, 1, 256),
@@ -82,7 +82,6 @@ BAD = [
     (0, "dtype", "float16"),
     (0, "dtype", ["float32"]),
     (0, "stages", []),
-    (0, "stages", [PEER, PEER]),
     (0, "stages", [str(number) for number in range(65)]),
     (0, "stages", [b"bytes"]),
     (0, "stages", ["x" * 65]),

@@ -18,6 +18,7 @@ from shoal.tasks.engine.interface import (
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
+from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
 from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
 
@@ -78,8 +79,12 @@ async def _settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
+def _room(stage: Node, gateway: str) -> int:
+    return stage.stage.room(ROOT, stage.engine.parts, PeerId(gateway))
+
+
 def _span(start: int = 0, count: int = 3, **changes: Any) -> SpanMessage:
-    return replace(SpanMessage(SESSION, 1, start, count, True, 0.0), **changes)
+    return replace(SpanMessage(SESSION, 1, 0, start, count, True, 0.0), **changes)
 
 
 @pytest.mark.trio
@@ -97,10 +102,10 @@ async def test_tokens_are_generated_without_the_gateway(autojump_clock: object) 
         last = spans[-1][3]  # computing time adds up along the chain
         assert last["seconds"] == pytest.approx(0.002)
         assert "gateway" in last
-        log = swarm.stages[0].stage.log(swarm.client.peer, SESSION)
+        log = swarm.stages[0].stage.log(swarm.client.peer, SESSION, 0)
         assert log is not None
         assert [(sent.start, sent.count) for sent in log.slices(0)][:2] == [(0, 3), (3, 1)]
-        assert swarm.stages[2].stage.log(swarm.client.peer, SESSION).bytes == 0  # type: ignore[union-attr]
+        assert swarm.stages[2].stage.log(swarm.client.peer, SESSION, 2).bytes == 0  # type: ignore[union-attr]
         await _close_all(swarm)
 
     await _run(swarm, body)
@@ -249,8 +254,8 @@ async def test_one_gateway_cannot_reserve_all_kv(autojump_clock: object) -> None
         header = _open(swarm, session=(5).to_bytes(16), tokens=1).header()
         with pytest.raises(CallRefused, match=r"room for 0 tokens .* now, 1 are asked for"):
             await _call(swarm.client, stage, "session.open", header)
-        assert stage.stage.room_for(swarm.client.peer) == 0
-        assert stage.stage.room_for(other.peer) == 2 * CONTEXT == stage.stage.room_for(stage.peer)
+        assert _room(stage, swarm.client.peer) == 0
+        assert _room(stage, other.peer) == 2 * CONTEXT == _room(stage, stage.peer)
         assert await opening(other, 6) == "open"
         await _call(swarm.client, stage, "session.close", Close((0).to_bytes(16)).header())
         assert await opening(swarm.client, 7) == "open"  # what was closed counts no longer
@@ -278,7 +283,7 @@ async def test_an_only_session_and_the_owner_may_take_all_kv(autojump_clock: obj
                 header = _open(swarm, session=number.to_bytes(16), tokens=tokens - 1).header()
             await _call(stage, stage, "session.open", header)
         assert stage.stage.sessions == 4
-        assert stage.stage.room_for(stage.peer) == 0
+        assert _room(stage, stage.peer) == 0
 
     await _run(swarm, body)
 
@@ -291,11 +296,11 @@ async def test_room_is_in_whole_blocks(autojump_clock: object) -> None:
     stage.serve(Parts(True, 0, 2, True), kv_tokens=16 * 6 + 15)
 
     async def body(_: FakeSwarm) -> None:
-        assert stage.stage.room_for(swarm.client.peer) == 96
+        assert _room(stage, swarm.client.peer) == 96
         await _open_all(swarm, tokens=33)
-        assert stage.stage.room_for(stage.peer) == 48
+        assert _room(stage, stage.peer) == 48
         await _call(stage, stage, "session.open", _open(swarm, tokens=48).header())
-        assert stage.stage.room_for(stage.peer) == 0
+        assert _room(stage, stage.peer) == 0
 
     await _run(swarm, body)
 
@@ -392,7 +397,7 @@ async def test_two_gateways_may_use_one_name(autojump_clock: object) -> None:
         await _call(other, stage, "session.open", _open(swarm).header())
         assert len(stage.engine.states) == 2
         await _call(other, stage, "session.close", Close(SESSION).header())
-        assert stage.stage.log(swarm.client.peer, SESSION) is not None
+        assert stage.stage.log(swarm.client.peer, SESSION, 0) is not None
         await _close_all(swarm)
 
     await _run(swarm, body)
@@ -407,20 +412,27 @@ HIDDEN_SPAN = b"\0" * 24
     [
         # Spans come from the stage before only, tokens from the head only.
         (2, 0, "session.span", _span(gateway=peer_of(200)), pack_tokens([1] * 3), "not-yours"),
-        (2, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN, "not-yours"),
-        (-1, 1, "session.span", _span(), HIDDEN_SPAN, "not-yours"),
+        (2, 1, "session.span", _span(gateway=peer_of(200), index=1), HIDDEN_SPAN, "not-yours"),
+        (-1, 1, "session.span", _span(index=1), HIDDEN_SPAN, "not-yours"),
         (1, 0, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
         (-1, 0, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
-        (2, 1, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "not-yours"),
+        (2, 1, "session.feed", FeedToken(SESSION, 1, 3, 1, peer_of(200)), b"", "unknown-session"),
         # A stranger's own session with that name, or another peer's.
         (2, 0, "session.span", _span(), pack_tokens([1] * 3), "unknown-session"),
-        (0, 1, "session.span", _span(gateway=peer_of(9)), HIDDEN_SPAN, "unknown-session"),
+        (0, 1, "session.span", _span(gateway=peer_of(9), index=1), HIDDEN_SPAN, "unknown-session"),
         # Messages that even the right sender may not send.
         (-1, 0, "session.span", _span(epoch=2), pack_tokens([1] * 3), "stale-epoch"),
         (-1, 0, "session.span", _span(start=48), pack_tokens([1] * 3), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1] * 2), "bad-message"),
         (-1, 0, "session.span", _span(), pack_tokens([1, 1, VOCABULARY]), "bad-message"),
-        (0, 1, "session.span", _span(gateway=peer_of(200)), HIDDEN_SPAN + b"\0", "bad-message"),
+        (
+            0,
+            1,
+            "session.span",
+            _span(gateway=peer_of(200), index=1),
+            HIDDEN_SPAN + b"\0",
+            "bad-message",
+        ),
         (2, 0, "session.feed", FeedToken(SESSION, 1, 50, 1, peer_of(200)), b"", "bad-message"),
         (
             2,
@@ -464,7 +476,7 @@ async def test_the_same_messages_from_the_right_place_are_taken(autojump_clock: 
     async def body(_: FakeSwarm) -> None:
         await _open_all(swarm)
         first, second, head = swarm.stages
-        _post(first, second, "session.span", header, HIDDEN_SPAN)
+        _post(first, second, "session.span", header | {"index": 1}, HIDDEN_SPAN)
         _post(
             swarm.client, first, "session.span", _span(token=False).header(), pack_tokens([1] * 3)
         )

@@ -137,14 +137,14 @@ def test_a_node_that_had_the_embedded_model_serves_it_if_no_other_does() -> None
     backing = Backing(named=frozenset({TINY, ROOT}), embedded=TINY)
     members = swarm(member("a", TINY, ROOT))
     assert chosen(members, backing) == ROOT, "as long as no node serves either"
-    aiming = replace(members[PeerId("a")], aim=Aim(ROOT, 0, LAYERS, Rank.CLAIMS))
+    aiming = replace(members[PeerId("a")], aims=(Aim(ROOT, 0, LAYERS, Rank.CLAIMS),))
     assert chosen(members | {aiming.peer: aiming}, backing) == TINY
     serving = swarm(member("a", TINY, ROOT, serves=ROOT), member("b", TINY, serves=TINY))
     assert chosen(serving, backing) == ROOT, "one node of it is enough"
 
 
 def aims(record: MemberRecord, root: str, rank: Rank = Rank.HOLDS) -> MemberRecord:
-    return replace(record, aim=Aim(root, 0, LAYERS, rank))
+    return replace(record, aims=(Aim(root, 0, LAYERS, rank),))
 
 
 def other(members: Members, own: str, *named: str) -> str | None:

@@ -30,7 +30,8 @@ from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing, ServingChoice
 from shoal.tasks.placement.holes import needed_bytes
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.serving import RestartingEngine, Serving, ServingDevice, ServingSettings
+from shoal.tasks.serving.serving import RestartingEngine, ServingDevice, ServingSettings
+from shoal.tasks.serving.slots import Slots
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host
 from tests.tasks.fake_model import CONFIG, small_manifest
@@ -46,7 +47,7 @@ class FakeServingEngine(FakeEngine):
         self.held: trio.Event | None = None  # `load` waits for it
         self.restart: list[Callable[[], None]] = []
 
-    async def load(self, shard: LoadShard) -> object:  # type: ignore[override]
+    async def load(self, shard: LoadShard, number: int = 0) -> object:  # type: ignore[override]
         await trio.lowlevel.checkpoint()
         if self.held is not None:
             await self.held.wait()
@@ -67,12 +68,16 @@ class World:
         self.backing = Backing(trusted={OTHER: "which invited this node"})
         self.manifest = small_manifest()
         self.directory = FakeDirectory()
+        own = self.directory.own()
+        memory = settings.get("memory", 2**30)
+        capacity = replace(own.capacity, memory_bytes=memory)
+        self.directory.put(replace(own, capacity=capacity))
         self.library = FakeLibrary()
         self.exchange = FakeExchange(self.library, self.manifest)
         self.engine = FakeServingEngine(wire)
         courier = Courier(cast(Endpoint, FakeEndpoint(wire, peer_of(1))))
         self.stage = Stage(host, courier, cast(RestartingEngine, self.engine))
-        self.serving = Serving(
+        self.serving = Slots(
             host,
             ServingDevice(self.stage, cast(RestartingEngine, self.engine) if engine else None),
             ModelSources(
@@ -98,8 +103,8 @@ class World:
 
     async def settle(self, phase: str) -> str:
         await trio.testing.wait_all_tasks_blocked()
-        assert self.serving.phase == phase, self.serving.sentence
-        return self.serving.sentence
+        assert self.serving.phase == phase, self.serving.status().text
+        return self.serving.status().text
 
     def shards(self) -> tuple[ShardRecord, ...]:
         return self.directory.own().shards
@@ -220,10 +225,10 @@ async def test_by_default_it_takes_missing_layers_that_fit(
 
     async def body() -> None:
         assert await world.settle("choosing") == "finding out which layers of small are needed"
-        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.CLAIMS)
+        assert world.directory.own().aims == (Aim(world.manifest.root, 1, 2, Rank.CLAIMS),)
         await trio.sleep(CLAIM_WAIT + 0.1)
         assert await world.settle("serving") == "serving layers 1:2 of small"
-        assert world.directory.own().aim == Aim(world.manifest.root, 1, 2, Rank.HOLDS)
+        assert world.directory.own().aims == (Aim(world.manifest.root, 1, 2, Rank.HOLDS),)
 
     await world.run(body)
 
@@ -268,7 +273,9 @@ async def test_a_worker_may_crash_again_while_it_loads(
         for callback in world.engine.restart:
             callback()
         await world.settle("loading")
-        assert world.stage.room_for(OTHER) == 0, "it opens no session before it is loaded"
+        assert world.stage.room(world.manifest.root, Parts(True, 0, 2, True), OTHER) == 0, (
+            "it opens no session before it is loaded"
+        )
         assert world.shards() == (before,)
         for callback in world.engine.restart:  # the worker started again before it was loaded
             callback()
@@ -404,7 +411,7 @@ def serving(number: int, start: int, stop: int, root: str) -> MemberRecord:
     shard = ShardRecord(root, start == 0, start, stop, stop == 2, "float32", 100)
     model = ModelName("small", root, 2, 100)
     aim = Aim(root, start, stop, Rank.HOLDS)
-    return record_of(peer_of(number), shards=(shard,), models=(model,), aim=aim)
+    return record_of(peer_of(number), shards=(shard,), models=(model,), aims=(aim,))
 
 
 def spare_world() -> World:
@@ -443,7 +450,7 @@ async def test_a_spare_fetches_missing_layers_before_it_leaves_its_own(
         await trio.sleep(20)
         assert await world.settle("fetching") == f"fetching layers {lost[0]}:{lost[1]} of small"
         assert world.shards() == before and len(world.engine.loads) == 1
-        assert world.directory.own().aim == Aim(world.manifest.root, *lost, Rank.HOLDS)
+        assert world.directory.own().aims == (Aim(world.manifest.root, *lost, Rank.HOLDS),)
         world.exchange.hold.set()
         await world.settle("serving")
         (shard,) = world.shards()
@@ -466,8 +473,8 @@ async def test_after_a_failed_move_the_old_layers_stay_and_it_is_retried(
         assert (await world.settle("serving")).startswith("no node has chunk 7; still serving")
         assert world.shards() == before
         (shard,) = before
-        assert world.directory.own().aim == Aim(
-            world.manifest.root, shard.start, shard.stop, Rank.HOLDS
+        assert world.directory.own().aims == (
+            Aim(world.manifest.root, shard.start, shard.stop, Rank.HOLDS),
         )
         await trio.sleep(SERVE_RETRY[1] + 20)
         (shard,) = world.shards()
@@ -483,7 +490,7 @@ async def test_other_nodes_cannot_make_it_change_models_for_ever(
     world = World(layers=None)
     world.other_has_it()
 
-    async def other_model(self: Choosing, root: str) -> ServingChoice:
+    async def other_model(self: Choosing, root: str, taken: object) -> ServingChoice:
         await trio.lowlevel.checkpoint()
         return ServingChoice(root, "others say so", True)
 
@@ -505,12 +512,12 @@ async def test_a_stopping_node_withdraws_its_layers_at_once(
 
     async def body() -> None:
         await world.settle("serving")
-        assert world.directory.own().aim == Aim(world.manifest.root, 0, 2, Rank.FIXED)
+        assert world.directory.own().aims == (Aim(world.manifest.root, 0, 2, Rank.FIXED),)
         world.serving.leave()
-        assert world.directory.own().aim is None
+        assert world.directory.own().aims == ()
         for callback in world.engine.restart:
             callback()
         await world.settle("serving")
-        assert world.directory.own().aim is None
+        assert world.directory.own().aims == ()
 
     await world.run(body)

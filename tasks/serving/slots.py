@@ -1,0 +1,107 @@
+"""The shards that one node serves, each in a slot of its device.
+
+The first slot is for the model that the owner named, or that the swarm needs most. If the owner
+named none and memory is left, further slots take models that no other nodes serve, so that a new
+model does not displace the one that is served.
+"""
+
+from collections.abc import Callable, Collection
+
+import trio
+
+from ...transport.host.seam import Host
+from ..defaults import SLOTS
+from ..inference.sources import ModelSources
+from ..placement.demand import Backing
+from .serving import Phase, Serving, ServingDevice, ServingSettings, ServingStatus, Slot
+
+
+class Slots:
+    """Service that serves all shards of one node."""
+
+    def __init__(
+        self,
+        host: Host,
+        device: ServingDevice,
+        sources: ModelSources,
+        settings: ServingSettings,
+        *,
+        backing: Callable[[], Backing],
+    ) -> None:
+        """Create the service. `backing` returns the evidence for models that the owner did not
+        name."""
+        self._memory = settings.memory
+        chosen = settings.model is not None or settings.layers is not None
+        count = 1 if chosen or device.engine is None else SLOTS
+        self._all = [
+            Serving(host, device, sources, settings, self._slot(number), backing=backing)
+            for number in range(count)
+        ]
+
+    def _slot(self, number: int) -> Slot:
+        def others() -> Collection[Serving]:
+            return [each for at, each in enumerate(self._all) if at != number]
+
+        def memory() -> int:
+            return self._memory - sum(each.loaded_bytes for each in others())
+
+        def taken() -> Collection[str]:
+            return {root for each in others() for root in each.roots}
+
+        return Slot(number, memory, taken)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Memory in bytes of the loaded shards: their weights and the KV reserved for them."""
+        return sum(each.loaded_bytes for each in self._all)
+
+    def is_for(self, root: str) -> bool:
+        """Return whether the owner named this model or this node has chosen it."""
+        return any(root in each.roots for each in self._all)
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the first slot."""
+        return self._all[0].phase
+
+    def status(self) -> ServingStatus:
+        """Return the progress of the first slot."""
+        return self._all[0].status()
+
+    def beside(self) -> list[ServingStatus]:
+        """Return the progress of the further slots that have chosen a model."""
+        return [each.status() for each in self._all[1:] if each.roots]
+
+    async def changed(self) -> None:
+        """Wait until the result of `status` or `beside` changes."""
+        async with trio.open_nursery() as nursery:
+
+            async def one(serving: Serving) -> None:
+                await serving.changed()
+                nursery.cancel_scope.cancel()
+
+            for each in self._all:
+                nursery.start_soon(one, each)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for number, each in enumerate(self._all):
+                nursery.start_soon(self._run_one, number, each)
+            task_status.started()
+
+    async def _run_one(self, number: int, serving: Serving) -> None:
+        """Run a slot as soon as the slot before it serves, since it gets what that one leaves."""
+        if number:
+            await self._all[number - 1].serves.wait()
+        await serving.run()
+
+    def bar(self, why: str | None) -> None:
+        """Stop serving for the reason `why`, or allow serving again if `why` is None."""
+        for each in self._all:
+            each.bar(why)
+
+    def leave(self) -> None:
+        """Withdraw all aims and claim no more layers, because this node is stopping."""
+        for each in self._all:
+            each.leave()
