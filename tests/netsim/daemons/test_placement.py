@@ -11,6 +11,7 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.daemon.embedded import embedded_folder
+from shoal.tasks.defaults import SLOT_IDLE, SLOT_LOOK
 
 MIB = 2**20
 PROMPT = "Once upon a time"
@@ -130,13 +131,91 @@ async def add_second(daemon: DaemonHandle) -> None:
     await daemon.ask("model_add", path=str(folder), name="second")
 
 
-@pytest.mark.ci
-def test_a_second_model_is_served_and_the_first_one_goes_on() -> None:
-    """Without the rule both nodes may serve the second model, and none the first."""
+async def served(daemon: DaemonHandle) -> list[str]:
+    """Names of the models of which it serves layers now, the first slot's first."""
+    status = await daemon.status()
+    shards = [place["shard"] for place in (status["serving"], *status["beside"])]
+    return [shard["model"] for shard in shards if shard]
 
+
+def test_a_second_model_is_served_beside_the_first_by_one_node() -> None:
     async def body(world: World) -> None:
         a = await world.host("a").start(memory="11GiB")
         b = await world.host("b").start(bootstrap=[a], memory="11GiB")
+        asker = await world.host("asker").start(bootstrap=[a, b], engine=False)
+        for daemon in (a, b):
+            assert (await daemon.serving())["model"] == "tiny"
+        await asker.until(lambda status: status["peers"] == 2)
+        await add_second(a)
+        await a.until(lambda status: any(place["shard"] for place in status["beside"]))
+        await trio.sleep(60)
+        assert [await served(daemon) for daemon in (a, b)] == [["tiny", "second"], ["tiny"]]
+        assert (await asker.generate(PROMPT, model="second", max_tokens=2))["tokens"] == 2
+        assert (await asker.generate(PROMPT, model="tiny", max_tokens=2))["tokens"] == 2
+        await a.host.crash()
+        await b.until(lambda status: any(place["shard"] for place in status["beside"]))
+        assert await served(b) == ["tiny", "second"]
+        assert (await asker.generate(PROMPT, model="second", max_tokens=2))["tokens"] == 2
+
+    run(body)
+
+
+def test_a_crash_of_the_worker_costs_every_model_of_a_node_a_pause() -> None:
+    async def body(world: World) -> None:
+        a = await world.host("a").start(memory="11GiB")
+        await a.serving()
+        await add_second(a)
+        await a.until(lambda status: any(place["shard"] for place in status["beside"]))
+        texts = {
+            model: (await a.generate(PROMPT, model=model, max_tokens=100))["text"]
+            for model in ("tiny", "second")
+        }
+        said = dict[str, str]()
+
+        async def ask(model: str) -> None:
+            said[model] = (await a.generate(PROMPT, model=model, max_tokens=100))["text"]
+
+        async with trio.open_nursery() as nursery:
+            for model in texts:
+                nursery.start_soon(ask, model)
+            await trio.sleep(0.3)
+            a.engine.crash()
+        assert said == texts
+
+    run(body)
+
+
+def test_a_model_that_others_serve_too_is_freed_when_it_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(world: World) -> None:
+        a = await world.host("a").start(memory="11GiB")
+        b = await world.host("b").start(bootstrap=[a], memory="11GiB")
+        for daemon in (a, b):
+            await daemon.serving()
+        await add_second(a)
+        await a.until(lambda status: any(place["shard"] for place in status["beside"]))
+        c = await world.host("c").start(bootstrap=[a], memory="11GiB", model="second")
+        await c.serving()
+        peers = sorted((await daemon.status())["peer"] for daemon in (a, c))
+        for _ in range(5):
+            await trio.sleep(SLOT_IDLE / 2)
+            await a.generate(PROMPT, model="second", max_tokens=2)
+        spare = (await a.status())["peer"] == peers[1]
+        await trio.sleep(SLOT_IDLE + 2 * SLOT_LOOK)
+        kept = [["tiny"] if spare else ["tiny", "second"], ["second"]]
+        assert [await served(daemon) for daemon in (a, c)] == kept
+
+    run(body)
+
+
+@pytest.mark.ci
+def test_without_memory_for_both_a_node_moves_to_a_second_model_and_the_first_one_goes_on() -> None:
+    """Without the rule both nodes may serve the second model, and none the first."""
+
+    async def body(world: World) -> None:
+        a = await world.host("a").start(memory=32 * MIB)
+        b = await world.host("b").start(bootstrap=[a], memory=32 * MIB)
         asker = await world.host("asker").start(bootstrap=[a, b], engine=False)
         for daemon in (a, b):
             assert (await daemon.serving())["model"] == "tiny"
@@ -173,7 +252,6 @@ def test_after_a_restart_of_all_each_model_has_a_node_again() -> None:
         await b.serving()
         a, b = await restart([a, b], 0.5)
         await trio.sleep(90)
-        models = {(await daemon.serving())["model"] for daemon in (a, b)}
-        assert models == {"tiny", "second"}
+        assert {name for daemon in (a, b) for name in await served(daemon)} == {"tiny", "second"}
 
     run(body)

@@ -1,5 +1,6 @@
 """Tests of the stage: spans pass, strangers are refused, nothing is left behind."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,13 +17,15 @@ from shoal.tasks.engine.interface import (
     TokenEvent,
 )
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
+from shoal.tasks.placement.shard import HeldShard
 from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
-from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
+from tests.tasks.fake_swarm import CONTEXT, HIDDEN, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
 
 SESSION = b"s" * 16
+OTHER = "cd" * 32
 Body = Callable[[FakeSwarm], Awaitable[None]]
 
 
@@ -789,5 +792,83 @@ async def test_the_links_of_a_session_do_not_rest(autojump_clock: object) -> Non
         assert second.endpoint.watches(first.peer) and second.endpoint.watches(last.peer)
         await _close_all(swarm)
         assert not second.endpoint.watches(first.peer)
+
+    await _run(swarm, body)
+
+
+# Several shards of one node.
+
+
+async def _two_stages(swarm: FakeSwarm) -> tuple[Node, list[Open]]:
+    """Serve layers 0:2 and 4:6 at the first node and 2:4 at the second. Return the first node, and
+    the messages that open its two stages."""
+    near, far = swarm.stages
+    parts = [Parts(True, 0, 2, False), Parts(False, 2, 4, False), Parts(False, 4, 6, True)]
+    near.stage.serve(_held(parts[0]), 0)
+    near.stage.serve(_held(parts[2]), 1)
+    far.stage.serve(_held(parts[1]), 0)
+    stages = (near.peer, far.peer, near.peer)
+    opens = [
+        _open(swarm, 0, parts=part, stages=stages, index=index) for index, part in enumerate(parts)
+    ]
+    for node, message in zip((near, far, near), opens, strict=True):
+        await _call(swarm.client, node, "session.open", message.header())
+    return near, [opens[0], opens[2]]
+
+
+def _held(parts: Parts) -> HeldShard:
+    return HeldShard(ROOT, parts, "float32", HIDDEN, VOCABULARY, CONTEXT, 4 * CONTEXT)
+
+
+@pytest.mark.trio
+async def test_a_node_may_be_two_stages_of_a_chain(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        near, _ = await _two_stages(swarm)
+        assert near.stage.sessions == 2
+        assert [terms.shard for terms in near.engine.terms] == [0, 1]
+        _post(swarm.client, near, "session.span", _span(token=False).header(), pack_tokens([7] * 3))
+        await _settle()
+        spans = [post for post in swarm.wire.posts if post[2] == "session.span"]
+        assert [span[3]["index"] for span in spans[1:]] == [1, 2]
+        assert [span.count for span in near.engine.spans] == [3, 3]
+        await _close_all(swarm)
+        assert len(near.engine.states) == 0
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_without_one_shard_only_its_sessions_end(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        near, opens = await _two_stages(swarm)
+        near.stage.withdraw(1)
+        await _settle()
+        assert near.stage.sessions == 1
+        assert near.stage.log(swarm.client.peer, SESSION, 0) is not None
+        header = replace(opens[1], session=b"t" * 16).header()
+        assert await _refused(swarm.client, near, "session.open", header) == "no-shard"
+        header = replace(opens[0], session=b"t" * 16).header()
+        await _call(swarm.client, near, "session.open", header)
+        await _call(swarm.client, near, "session.close", Close(b"t" * 16).header())
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_each_shard_has_room_of_its_own(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        near, opens = await _two_stages(swarm)
+        near.stage.serve(dataclasses.replace(_held(opens[0].parts), root=OTHER), 2)
+        rooms = [near.stage.room(root, opens[0].parts, PeerId(near.peer)) for root in (ROOT, OTHER)]
+        assert rooms == [4 * CONTEXT - 64, 4 * CONTEXT]
+        assert near.stage.room(ROOT, Parts(False, 3, 4, False)) == 0
+        await _close_all(swarm)
 
     await _run(swarm, body)
