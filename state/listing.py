@@ -102,7 +102,7 @@ class Listing(Directory):
 
     def _together(self, signed: MemberRecord) -> MemberRecord:
         said = self._views.record(signed.peer)
-        now = (shard for shard in said.shards if 0 < shard.run == signed.run)
+        now = (shard for shard in said.shards if shard.run in signed.runs)
         return _with_facts_of(signed, replace(said, shards=tuple(islice(now, defaults.SHARDS))))
 
     # Changes.
@@ -128,7 +128,7 @@ class Listing(Directory):
             if field in changes:
                 changes[field] = tuple(changes[field])[:most]
         if "shards" in changes:
-            changes["shards"], changes["run"] = self._numbered(changes["shards"])
+            changes["shards"], changes["runs"] = self._numbered(changes["shards"])
         signed = {field: changes.pop(field) for field in _SIGNED & changes.keys()}
         said = replace(self._said, **changes)
         if said != self._said:
@@ -140,17 +140,23 @@ class Listing(Directory):
             self._say(said)
             self._changed()
 
-    def _numbered(self, shards: tuple[ShardRecord, ...]) -> tuple[tuple[ShardRecord, ...], int]:
-        """Return (shards with the number of their serving run, that number).
+    def _numbered(
+        self, shards: tuple[ShardRecord, ...]
+    ) -> tuple[tuple[ShardRecord, ...], tuple[int, ...]]:
+        """Return (shards with the numbers of their serving runs, these numbers).
 
-        The number is new if the shards have changed, and 0 if there are none.
+        A shard that is published already keeps its number, and others get new ones.
         """
-        run = self._membership.own().run
-        same = tuple(replace(shard, run=run) for shard in shards)
-        if not shards or (run and same == self._said.shards):
-            return same, run if shards else 0
-        run = 1 + int.from_bytes(self._host.entropy(8)) % (defaults.MAX_SEQ - 1)
-        return tuple(replace(shard, run=run) for shard in shards), run
+        runs = self._membership.own().runs
+        known = {replace(shard, run=0): shard for shard in self._said.shards if shard.run in runs}
+        numbered = []
+        for shard in shards:
+            plain = replace(shard, run=0)
+            if plain not in known:
+                number = 1 + int.from_bytes(self._host.entropy(8)) % (defaults.MAX_SEQ - 1)
+                known[plain] = replace(shard, run=number)
+            numbered.append(known[plain])
+        return tuple(numbered), tuple({shard.run: None for shard in numbered})
 
     def _check(self, said: MemberRecord) -> None:
         for each in _all_said(said):
@@ -195,7 +201,7 @@ def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
     yield WrittenFacts("shards", shards)
 
 
-_SIGNED = {"addresses", "holdings", "run", "aims"}
+_SIGNED = {"addresses", "holdings", "runs", "aims"}
 _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,

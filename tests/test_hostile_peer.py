@@ -470,7 +470,7 @@ async def test_a_false_stage_of_unknown_dtype_is_no_stage(tmp_path: Path) -> Non
         await says(nursery, foe, author.write(("shards", part_of_root(root)), **facts))
         link = await foe.dial(Address(LOOPBACK, second.endpoint.port), timeout=10)
         address = "/ip4/169.254.169.254/tcp/80"
-        record = MemberRecord(foe.peer, seq=1, addresses=(address,), run=7)
+        record = MemberRecord(foe.peer, seq=1, addresses=(address,), runs=(7,))
         sealed = seal_record(author.identity, record)
         link.post("member.push", payload=msgpack.packb([[2, 0, sealed]]), priority=Priority.CONTROL)
         await until(lambda: {foe.peer, first.identity.peer} <= set(second.directory.members()))

@@ -394,7 +394,7 @@ class Membership:
                 continue
             knowing = {link, *self._pulls.tellers(tag_of(record.peer))}
             others = [x for x in self._begun if x not in knowing]
-            serves = record.run, record.holdings, record.aims
+            serves = record.runs, record.holdings, record.aims
             new = record.peer == link.peer and not any(serves)
             self._record_news.add(record.peer, others, self._host.now(), serves=serves, new=new)
             if self._probing.liveness.is_live(record.peer):

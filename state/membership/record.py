@@ -67,7 +67,7 @@ class ShardRecord:
     head: bool
     dtype: str
     kv_tokens_free: int  # capacity while no request uses any
-    run: int = 0  # the serving run that it belongs to (`MemberRecord.run`)
+    run: int = 0  # the number of its serving run, which is among `MemberRecord.runs`
 
 
 class Rank(IntEnum):
@@ -103,12 +103,15 @@ class _Seq(Message, frozen=True):
     seq: Annotated[int, Meta(ge=1, lt=defaults.MAX_SEQ)]
 
 
+_Run = Annotated[int, Meta(ge=1, lt=defaults.MAX_SEQ)]
+
+
 class _Body(_Seq, frozen=True):
     """The fields of a record. The author is not among them, because the signature names it."""
 
     addresses: Annotated[tuple[str, ...], Meta(max_length=defaults.ADDRESSES)] = ()
     holdings: Annotated[tuple[Root, ...], Meta(max_length=defaults.HOLDINGS)] = ()
-    run: Annotated[int, Meta(ge=0, lt=defaults.MAX_SEQ)] = 0
+    runs: Annotated[tuple[_Run, ...], Meta(max_length=defaults.SHARDS)] = ()
     aims: Annotated[tuple[Aim, ...], Meta(max_length=defaults.AIMS)] = ()
 
     def check(self) -> None:
@@ -125,7 +128,7 @@ NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0
 class MemberRecord:
     """A member as it describes itself.
 
-    `seq`, `addresses`, `holdings`, `run` and `aims` are in its signed record. The other fields are
+    `seq`, `addresses`, `holdings`, `runs` and `aims` are in its signed record. The other fields are
     facts in its feeds. `seq` grows with each change of the signed record.
     """
 
@@ -137,7 +140,7 @@ class MemberRecord:
     models: tuple[ModelName, ...] = ()
     shards: tuple[ShardRecord, ...] = ()
     holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
-    run: int = 0  # a random number, new whenever the member's shards change; 0: it serves none
+    runs: tuple[int, ...] = ()  # a random number for each shard that the member serves now
     aims: tuple[Aim, ...] = ()  # one for each model that the member seeks, claims or holds
 
     def aim_at(self, root: str) -> Aim | None:
@@ -193,7 +196,7 @@ def encode_record(record: MemberRecord) -> bytes:
         "seq": record.seq,
         "addresses": [_unnamed(text, record.peer) for text in record.addresses],
         "holdings": record.holdings,
-        "run": record.run,
+        "runs": record.runs,
     }
     if record.aims:
         fields["aims"] = record.aims
@@ -217,7 +220,7 @@ def decode_record(author: PeerId, body: bytes) -> MemberRecord:
         seq=said.seq,
         addresses=_understood(said.addresses, author),
         holdings=said.holdings,
-        run=said.run,
+        runs=said.runs,
         aims=said.aims,
     )
 

@@ -118,10 +118,10 @@ def net() -> Net:
 
 
 def test_a_member_combines_record_and_feeds(net: Net) -> None:
-    net.put(MemberRecord(BOB, 7, (ADDRESS,), holdings=(OTHER,), run=5))
+    net.put(MemberRecord(BOB, 7, (ADDRESS,), holdings=(OTHER,), runs=(5,)))
     net.describe(BOB, run=5)
     assert net.listed() == MemberRecord(
-        BOB, 7, (ADDRESS,), "9", CAN, (TINY,), (shard(5),), (OTHER,), 5
+        BOB, 7, (ADDRESS,), "9", CAN, (TINY,), (shard(5),), (OTHER,), (5,)
     )
     assert net.listed() is net.listed(), "nothing is put together twice"
 
@@ -140,7 +140,7 @@ def test_a_live_member_without_facts_is_listed(net: Net) -> None:
 
 
 def test_the_dead_are_not_listed_whatever_their_feeds_say(net: Net) -> None:
-    net.put(MemberRecord(BOB, 7, run=5))
+    net.put(MemberRecord(BOB, 7, runs=(5,)))
     net.describe(BOB, run=5)
     net.gone(BOB)
     assert set(net.listing.members()) == {ME}
@@ -152,10 +152,10 @@ def test_the_dead_are_not_listed_whatever_their_feeds_say(net: Net) -> None:
 def test_shards_of_an_earlier_run_are_not_listed(net: Net) -> None:
     """A killed member is back with another run before its feed says so. Control: the run in its
     feed."""
-    net.put(MemberRecord(BOB, 7, run=5))
+    net.put(MemberRecord(BOB, 7, runs=(5,)))
     net.describe(BOB, run=5)
     net.gone(BOB)
-    net.put(MemberRecord(BOB, 8, run=6))
+    net.put(MemberRecord(BOB, 8, runs=(6,)))
     assert net.listed().shards == () and net.listed().models == (TINY,)
     net.serve(BOB, run=6)
     assert net.listed().shards == (shard(6),)
@@ -164,15 +164,15 @@ def test_shards_of_an_earlier_run_are_not_listed(net: Net) -> None:
 @pytest.mark.parametrize("said", [0, -1, 4, 2**60, "5", None, True])
 def test_shards_of_other_runs_are_not_listed(net: Net, said: Any) -> None:
     for run in (5, 0):
-        net.put(MemberRecord(BOB, 7, run=run))
+        net.put(MemberRecord(BOB, 7, runs=(run,) if run else ()))
         net.feed(BOB, "shards", {shard_key(ROOT, 0): {**shard_fact(shard(5)), "run": said}}, part=1)
         assert net.listed().shards == ()
 
 
 def test_a_member_stops_taking_work_at_once(net: Net) -> None:
-    net.put(MemberRecord(BOB, 7, run=5))
+    net.put(MemberRecord(BOB, 7, runs=(5,)))
     net.describe(BOB, run=5)
-    net.put(MemberRecord(BOB, 8, run=0))  # its feed comes later
+    net.put(MemberRecord(BOB, 8, runs=()))  # its feed comes later
     assert net.listed().shards == ()
 
 
@@ -180,7 +180,7 @@ def test_a_member_stops_taking_work_at_once(net: Net) -> None:
 async def test_waiters_see_changes_of_records_and_feeds(
     net: Net, autojump_clock: MockClock
 ) -> None:
-    net.put(MemberRecord(BOB, 7, run=5))
+    net.put(MemberRecord(BOB, 7, runs=(5,)))
 
     async def next_after(act: Callable[[], None]) -> bool:
         version = net.listing.version
@@ -192,7 +192,7 @@ async def test_waiters_see_changes_of_records_and_feeds(
     assert await next_after(lambda: net.describe(BOB, run=5))
     assert net.listed().shards
     assert await next_after(lambda: net.views.dropped(BOB))
-    assert net.listed() == MemberRecord(BOB, 7, run=5)
+    assert net.listed() == MemberRecord(BOB, 7, runs=(5,))
     assert await next_after(lambda: net.gone(BOB))
     assert not await next_after(lambda: net.describe(BOB, run=5)), "it does not answer"
     assert not await next_after(lambda: net.feed(ME, "usage", {"x": {}}))
@@ -217,25 +217,30 @@ def test_each_own_fact_is_stated_once(net: Net) -> None:
 
 def test_shards_are_published_with_the_run(net: Net) -> None:
     net.listing.publish(shards=(shard(), shard(root=OTHER), shard()))
-    run = net.own().run
-    assert run > 0
+    runs = one, two = net.own().runs
+    assert 0 < one != two > 0
     assert net.said["shards"].facts == {
-        (1, shard_key(ROOT, 0)): shard_fact(shard(run)),
-        (2, shard_key(OTHER, 0)): shard_fact(shard(run, OTHER)),
-        (1, shard_key(ROOT, 1)): shard_fact(shard(run)),
+        (1, shard_key(ROOT, 0)): shard_fact(shard(one)),
+        (2, shard_key(OTHER, 0)): shard_fact(shard(two, OTHER)),
+        (1, shard_key(ROOT, 1)): shard_fact(shard(one)),
     }
-    assert [each.run for each in net.listing.own().shards] == [run] * 3
+    assert [each.run for each in net.listing.own().shards] == [one, two, one]
+    net.listing.publish(shards=(shard(root=OTHER), replace(shard(), stop=3)))
+    kept, new = net.own().runs
+    assert kept == two and new not in runs, "what stays is listed without a gap"
     net.listing.publish(shards=())
-    assert net.own().run == 0 and net.said["shards"].facts == {}
+    assert net.own().runs == () and net.said["shards"].facts == {}
     net.listing.publish(shards=(shard(),))
-    assert net.own().run not in (0, run), "news of the emptied feed may arrive late"
+    assert net.own().runs and not {*net.own().runs} & {*runs, new}, (
+        "news of the emptied feed may arrive late"
+    )
 
 
 def test_serving_again_is_listed_once_it_is_true(net: Net) -> None:
     """Earlier facts of the feed, and their deletion, arrive in between."""
     shown = []
     for run, feed in [(5, 5), (0, 5), (6, 5), (6, 0), (6, 6)]:
-        net.put(MemberRecord(BOB, 7, run=run))
+        net.put(MemberRecord(BOB, 7, runs=(run,) if run else ()))
         facts = {shard_key(ROOT, 0): shard_fact(shard(feed)) if feed else None}
         net.feed(BOB, "shards", facts, part=1)
         shown.append(bool(net.listed().shards))
@@ -292,7 +297,7 @@ def test_facts_of_an_earlier_run_are_removed_at_first(net: Net) -> None:
 
 
 def test_of_thousands_of_shards_of_one_member_few_count(net: Net) -> None:
-    net.put(MemberRecord(BOB, 7, run=5))
+    net.put(MemberRecord(BOB, 7, runs=(5,)))
     for number in range(2 * defaults.SHARDS):
         root = f"1{number:063x}"
         net.feed(BOB, "shards", {shard_key(root, 0): shard_fact(shard(5, root))}, part=1)

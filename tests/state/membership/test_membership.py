@@ -175,10 +175,10 @@ async def test_many_changes_at_once_are_sent_as_few(
     node, other = start(net, 2)
     await trio.sleep(2)
     net.sent.clear()
-    for number in range(1000):
-        node.directory.publish(run=number)
+    for number in range(1, 1000):
+        node.directory.publish(runs=(number,))
     await trio.sleep(5)
-    assert other.directory.members()[node.peer].run == 999
+    assert other.directory.members()[node.peer].runs == (999,)
     assert len(net.sent) < 20
 
 
@@ -202,9 +202,9 @@ async def test_changes_of_addresses_only_are_sent_rarely(
         await trio.sleep(1)
     gathered = int(defaults.ADDRESSES_GATHERED)
     assert told() == 1 and known() == (f"/ip4/9.9.9.{gathered}/tcp/4001",)
-    node.directory.publish(run=7)
+    node.directory.publish(runs=(7,))
     await trio.sleep(1)
-    assert told() == 2 and other.directory.members()[node.peer].run == 7, "routes depend on it"
+    assert told() == 2 and other.directory.members()[node.peer].runs == (7,), "routes depend on it"
     assert known() == ("/ip4/9.9.9.9/tcp/4001",)
     node.directory.publish(addresses=("/ip4/9.9.9.99/tcp/4001",))
     await trio.sleep(1 / defaults.OWN_ADDRESSES[1])
@@ -225,7 +225,7 @@ def test_invalid_records_are_not_published() -> None:
     before = directory.own()
     wrong: list[dict[str, Any]] = [
         {"holdings": (ROOT,) * (defaults.HOLDINGS + 1)},
-        {"run": defaults.MAX_SEQ},
+        {"runs": (defaults.MAX_SEQ,)},
         {"version": "1"},  # it belongs in feeds
     ]
     for each in wrong:
@@ -244,14 +244,14 @@ async def test_forged_and_foreign_records_end_the_link(
     nodes = start(net, 3)
     await trio.sleep(5)
     victim, liar, honest = nodes
-    record = MemberRecord(honest.peer, int(WALL * 1000) + 10**6, run=666)
+    record = MemberRecord(honest.peer, int(WALL * 1000) + 10**6, runs=(666,))
     as_liar = seal(liar.identity, DOMAIN, b"")
     forged = as_liar.replace(liar.identity.public_key, honest.identity.public_key)
     with_body = seal_record(honest.identity, record)[:-1] + b"!"
     for sealed in (forged, with_body):
         push(victim, liar, sealed)
         await trio.sleep(0.1)
-        assert victim.directory.members()[honest.peer].run == 0
+        assert victim.directory.members()[honest.peer].runs == ()
         assert victim.endpoint.link(liar.peer) is None
         net.connect(liar.endpoint, victim.endpoint)
 

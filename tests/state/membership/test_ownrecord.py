@@ -51,7 +51,7 @@ def test_addresses_are_gathered_and_other_changes_are_urgent() -> None:
     push = own.take(clock.time)
     assert push == (own.sealed, False) and own.sealed != before
     assert own.take(clock.time) is None
-    own.renew(linked=True, run=own.record.run + 1)
+    own.renew(linked=True, runs=(5,))
     assert own.take(clock.time) == (own.sealed, True)
 
 
@@ -59,7 +59,7 @@ def test_an_invalid_change_leaves_the_record() -> None:
     own, _ = make()
     before = own.record, own.sealed
     with pytest.raises(BadRecord):
-        own.renew(linked=True, run=defaults.MAX_SEQ)
+        own.renew(linked=True, runs=(defaults.MAX_SEQ,))
     assert (own.record, own.sealed) == before and own.next_at() == inf
 
 

@@ -35,7 +35,7 @@ RECORD = MemberRecord(
     seq=7,
     addresses=("/ip4/192.0.2.1/tcp/4001",),
     holdings=(ROOT,),
-    run=5,
+    runs=(5, 9),
     aims=(Aim(ROOT, 3, 9, Rank.CLAIMS),),
 )
 
@@ -72,12 +72,24 @@ def test_an_aim_out_of_bounds_is_refused(aim: Any) -> None:
         decode_record(ALICE.peer, fields(aims=[aim]))
 
 
+def test_a_model_has_one_aim_and_their_number_is_bounded() -> None:
+    aims = [[f"{number:02x}" * 32, 0, 1, 1] for number in range(defaults.AIMS + 1)]
+    assert len(decode_record(ALICE.peer, fields(aims=aims[:-1])).aims) == defaults.AIMS
+    for bad in (aims, [aims[0], aims[1], aims[0]]):
+        with pytest.raises(BadRecord):
+            decode_record(ALICE.peer, fields(aims=bad))
+
+
 def test_a_full_record_fits() -> None:
     full = replace(
         RECORD,
         addresses=tuple(f"/dns4/{'a.' * 120}x{n}x/tcp/40001/p2p/{BOB.peer}" for n in range(10, 26)),
         holdings=(ROOT,) * defaults.HOLDINGS,
-        run=defaults.MAX_SEQ - 1,
+        runs=tuple(defaults.MAX_SEQ - 1 - n for n in range(defaults.SHARDS)),
+        aims=tuple(
+            Aim(f"{number:02x}" * 32, defaults.MAX_LAYERS, defaults.MAX_LAYERS, Rank.FIXED, 1 << 60)
+            for number in range(defaults.AIMS)
+        ),
     )
     assert open_record(seal_record(ALICE, full)) == full
 
@@ -131,10 +143,10 @@ def test_a_record_over_the_size_is_refused() -> None:
         {"holdings": ["AB" * 32]},
         {"holdings": [ROOT + "0"]},
         {"holdings": None},
-        {"run": -1},
-        {"run": True},
-        {"run": 1.0},
-        {"run": defaults.MAX_SEQ},
+        {"runs": [-1]},
+        {"runs": [True]},
+        {"runs": [1.0]},
+        {"runs": (defaults.MAX_SEQ,)},
     ],
 )
 def test_values_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
@@ -151,7 +163,7 @@ def test_fields_that_belong_in_feeds_are_ignored() -> None:
 def test_an_own_record_out_of_bounds_is_not_signed() -> None:
     shard = ShardRecord(ROOT, True, 0, 3, True, "", 1)
     said: list[dict[str, Any]] = [{"version": "1"}, {"shards": (shard,)}, {"capacity": CAPACITY}]
-    wrong: list[dict[str, Any]] = [{"run": -1}, {"holdings": ("x",)}]
+    wrong: list[dict[str, Any]] = [{"runs": [-1]}, {"holdings": ("x",)}]
     for each in (*said, *wrong):
         with pytest.raises(BadRecord):
             seal_record(ALICE, replace(RECORD, **each))

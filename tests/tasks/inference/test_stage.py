@@ -825,7 +825,7 @@ async def test_a_node_may_be_two_stages_of_a_chain(autojump_clock: object) -> No
     swarm = FakeSwarm((2, 4))
 
     async def body(_: FakeSwarm) -> None:
-        near, _ = await _two_stages(swarm)
+        near, _opens = await _two_stages(swarm)
         assert near.stage.sessions == 2
         assert [terms.shard for terms in near.engine.terms] == [0, 1]
         _post(swarm.client, near, "session.span", _span(token=False).header(), pack_tokens([7] * 3))

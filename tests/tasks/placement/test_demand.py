@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from shoal.state.defaults import MODELS
 from shoal.state.membership.record import Aim, Capacity, MemberRecord, ModelName, Rank, ShardRecord
 from shoal.tasks.defaults import DEMAND_NETWORKS
-from shoal.tasks.placement.demand import Backing, choose_model, choose_other, waiting_sentence
+from shoal.tasks.placement.demand import (
+    Backing,
+    choose_model,
+    choose_other,
+    is_spare,
+    waiting_sentence,
+)
 from shoal.tasks.placement.holes import Members
 from shoal.transport.identity import PeerId
 
@@ -210,3 +216,38 @@ def test_a_thousand_members_that_name_all_they_may_take_little_time() -> None:
     began = time.process_time()
     assert chosen(members, Backing(networks=apart(FIFTY))) == ROOT
     assert time.process_time() - began < 1.0
+
+
+def beside(members: Members, own: str, *without: str) -> str | None:
+    backing = Backing(named=frozenset((TINY, ROOT)), embedded=TINY)
+    found = choose_other(members, PeerId(own), "", backing, without)
+    return None if found is None else found.root
+
+
+def test_a_model_beside_others_is_one_that_no_node_serves_and_one_node_takes_it() -> None:
+    members = two()
+    assert beside(members, "a", TINY) == ROOT == beside(members, "b", TINY)
+    both = {peer: with_aim(record, ROOT, Rank.CLAIMS) for peer, record in members.items()}
+    assert beside(both, "a", TINY) == ROOT and beside(both, "b", TINY) is None
+    held = members | {PeerId("a"): with_aim(members[PeerId("a")], ROOT)}
+    assert beside(held, "b", TINY) is None
+    assert beside(members, "a", TINY, ROOT) is None, "it has them already"
+
+
+def with_aim(record: MemberRecord, root: str, rank: Rank = Rank.HOLDS) -> MemberRecord:
+    return replace(record, aims=(*record.aims, Aim(root, 0, LAYERS, rank)))
+
+
+def test_layers_beside_others_count_for_both_models() -> None:
+    members = two()
+    members[PeerId("a")] = with_aim(members[PeerId("a")], ROOT)
+    for root in (TINY, ROOT):
+        assert is_spare(members, PeerId("b"), root, LAYERS), root
+
+
+def test_of_nodes_with_the_same_layers_the_lowest_stays() -> None:
+    members = two()
+    assert is_spare(members, PeerId("b"), TINY, LAYERS)
+    assert not is_spare(members, PeerId("a"), TINY, LAYERS)
+    leaving = members | {PeerId("a"): aims(members[PeerId("a")], ROOT)}
+    assert not is_spare(leaving, PeerId("b"), TINY, LAYERS)
