@@ -1,5 +1,6 @@
-"""Serving of one shard: chooses a model, claims layers, fetches and loads them, publishes the
-shard.
+"""Serving of shards, each in a slot: chooses a model, claims layers, fetches, loads and publishes
+them.
 
-Public: `Serving`, `ServingSettings`, `Device`. Imports `placement/`, `inference/` and `engine/`.
+Public: `Slots`, `ServingSettings`, `ServingDevice`. Imports `placement/`, `inference/` and
+`engine/`.
 """

@@ -87,7 +87,7 @@ class Slot:
     """A place for one shard on a device. `number` stands for it in the engine.
 
     The shard in the first slot (0) is what the owner wants, or what the swarm needs most. The
-    others are for models that nobody else serves.
+    others are for models that no other node serves.
     """
 
     number: int

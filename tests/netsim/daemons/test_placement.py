@@ -152,7 +152,7 @@ def test_a_second_model_is_served_beside_the_first_by_one_node() -> None:
         assert [await served(daemon) for daemon in (a, b)] == [["tiny", "second"], ["tiny"]]
         assert (await asker.generate(PROMPT, model="second", max_tokens=2))["tokens"] == 2
         assert (await asker.generate(PROMPT, model="tiny", max_tokens=2))["tokens"] == 2
-        await b.ask("model_pull", name="second")  # else nobody has it after the crash
+        await b.ask("model_pull", name="second")  # else it is lost with the crash
         await a.host.crash()
         await b.until(lambda status: any(place["shard"] for place in status["beside"]))
         assert await served(b) == ["tiny", "second"]
