@@ -28,7 +28,7 @@ from .wire import Buffer, Header, WireError
 Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
-_FEATURES = frozenset({"forward", "logits", "token", "export"})
+_FEATURES = frozenset({"forward", "logits", "token", "pooled", "export"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,16 @@ class Compute(Protocol):
         """
         ...
 
+    def pooled(self, rows: Any, total: Any | None, position: int) -> Any:
+        """Return the sum of the final normalised states of `rows`, added to an earlier `total`.
+
+        It has one float32 for each hidden value. Raises EngineError `not-finite` if one is not
+        finite.
+        """
+        ...
+
     def joined(self, outputs: list[Any]) -> Buffer:
-        """Concatenate several outputs of `values` and return them as bytes."""
+        """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
         ...
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
@@ -415,6 +423,7 @@ class Core:
             "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
             "logits": span.count * model.arch.vocab * 4,
             "token": 0,
+            "pooled": model.arch.hidden * 4,
         }[span.want]
         if size > ANSWER_BYTES:
             raise EngineError("too-large", f"the answer would have {size} bytes")
@@ -531,14 +540,23 @@ class Core:
             if job.done == job.count:
                 self._token(session, job, model)
             return
-        position = job.position - len(output)
         try:
-            job.outputs.append(model.values(output, job.span.want == "logits", position))
+            self._collect(job, model, output)
         except EngineError as error:
             self._fail_job(session, job, error)
             return
         if job.done == job.count:
             self._values(session, job, model)
+
+    @staticmethod
+    def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
+        """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
+        position = job.position - len(output)
+        if job.span.want == "pooled":
+            total = job.outputs[0] if job.outputs else None
+            job.outputs = [model.pooled(output, total, position)]
+        else:
+            job.outputs.append(model.values(output, job.span.want == "logits", position))
 
     def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the chosen token. Unless it is final, feed the token back as the next input."""

@@ -18,7 +18,7 @@ from ..defaults import MAX_LAYERS
 SessionId = bytes  # 16 random bytes, chosen by the gateway
 
 DType = Literal["float32", "bfloat16"]
-Want = Literal["hidden", "logits", "token"]
+Want = Literal["hidden", "logits", "token", "pooled"]
 
 
 class Parts(Row, frozen=True):
@@ -120,7 +120,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class HiddenEvent:
     """Output of a span for the next stage. If the span wants logits: count x vocabulary float32
-    values."""
+    values. If it wants pooled states: the sum over its positions, hidden float32 values."""
 
     session: SessionId
     epoch: int

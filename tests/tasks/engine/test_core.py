@@ -280,6 +280,7 @@ def test_a_span_of_an_unknown_session_gets_its_code(whole: Any) -> None:
         (Parts(False, 0, 2, False), {"want": "hidden"}, "no-embedding"),
         (Parts(True, 0, 2, False), {}, "no-head"),
         (Parts(True, 0, 2, False), {"want": "logits"}, "no-head"),
+        (Parts(True, 0, 2, False), {"want": "pooled"}, "no-head"),
         (Parts(False, 2, 4, True), {"tokens": None, "hidden": bytes(1024), "steps": 2}, "bad-span"),
     ],
 )
@@ -321,6 +322,15 @@ def test_a_value_that_overflows_is_not_passed_on(
         TorchCompute, "forward", lambda model, pieces: [torch.full((2, 32), math.inf)]
     )
     assert code(worker, replace(span, epoch=1)) == "not-finite"
+
+
+def test_pooled_states_that_overflow_are_not_passed_on(whole: Any, monkeypatch: Any) -> None:
+    span = prompt(whole.open(b"s"), want="pooled")
+    assert len(whole.hidden(span)) == 4 * 32
+    monkeypatch.setattr(
+        TorchCompute, "forward", lambda model, pieces: [torch.full((8, 32), math.nan)]
+    )
+    assert code(whole, replace(span, epoch=1)) == "not-finite"
 
 
 def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
