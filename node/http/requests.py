@@ -93,7 +93,6 @@ class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
     logit_bias: _Unsupported = None
-    # Ignored: they change nothing about the answer.
     user: _Label | None = None
 
     def check(self) -> None:
@@ -172,6 +171,7 @@ class Asked:
     logprobs: bool = False
     stream: bool = False
     include_usage: bool = False
+    user: str = ""
 
     def for_gateway(self, random: int) -> GenerateRequest:
         """Return the request for the gateway. `random` is the seed if the client gave none."""
@@ -185,6 +185,7 @@ class Asked:
             sampling=Sampling(self.temperature, self.top_k, self.top_p, seed),
             stop=self.stop,
             logprobs=self.logprobs,
+            user=self.user,
         )
 
 
@@ -223,6 +224,7 @@ def _shared(body: _Body) -> Asked:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        user=body.user or "",
     )
 
 

@@ -18,7 +18,17 @@ from .blocks import BLOCK, BlockCopy, BlockName, BlockPool, BlockTable
 from .defaults import ANSWER_BYTES, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, kv_token_bytes, weight_bytes
-from .interface import NAME_BYTES, DType, Loaded, LoadShard, Parts, Sampling, SessionId, Span
+from .interface import (
+    NAME_BYTES,
+    USER_BYTES,
+    DType,
+    Loaded,
+    LoadShard,
+    Parts,
+    Sampling,
+    SessionId,
+    Span,
+)
 from .kvcopy import KvCopies
 from .messages import loaded_value, parse_load, parse_span
 from .scheduler import Scheduler, Share, StepCosts
@@ -269,12 +279,14 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background = header
+        name, tokens, owner, background, user = header
         model = self._loaded()
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
+        if not isinstance(user, bytes) or len(user) > USER_BYTES:
+            raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
         if name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
         if not 0 < tokens <= model.arch.context:
@@ -283,7 +295,7 @@ class Core:
                 f"{tokens} positions were asked for, the context is {model.arch.context}",
             )
         table = BlockTable(self._pool, tokens, _block_names(owner, payload))
-        share = self._scheduler.join(owner, background=background)
+        share = self._scheduler.join(owner, user=user, background=background)
         session = Session(name, owner, table, share)
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""

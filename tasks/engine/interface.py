@@ -165,13 +165,19 @@ class SessionTerms:
     """How a session shares the engine with others.
 
     `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
-    same owner share cached blocks. `background` sessions are computed after all others. `names` are
+    same owner share cached blocks. `user` is a tag of at most 16 bytes, by which the owner's users
+    share its time. `background` sessions are computed after all others. `names` are
     the concatenated names of the full blocks of the prompt (docs/spec/session.md).
     """
 
     owner: str = ""
     background: bool = False
     names: bytes = b""
+    user: bytes = b""
+
+
+USER_BYTES = 16
+"""Size of the largest tag of a user in bytes."""
 
 
 DEFAULT_TERMS: Final = SessionTerms()

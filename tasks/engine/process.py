@@ -300,7 +300,7 @@ class EngineProcess:
             raise EngineError("session-exists", "the session is open already")
         self._sessions[session] = _Open(on_event)
         try:
-            fields = (session, tokens, terms.owner, terms.background)
+            fields = (session, tokens, terms.owner, terms.background, terms.user)
             value, _ = await self._request("open", *fields, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)

@@ -30,14 +30,14 @@ _BUSY: Final = frozenset({"no-memory", "too-many-sessions", "no-route"})
 class EmbedRequest:
     """A request for embeddings. An input is a text, or the ids of its tokens.
 
-    `dimensions` is the expected size of a vector, or None. `user` is the tag of the user in whose
-    name the request is made, or b"".
+    `dimensions` is the expected size of a vector, or None. `user` is a name for the user of this
+    node, or "", as in `GenerateRequest`.
     """
 
     model: str
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
-    user: bytes = b""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PooledAnswer:
         return array("f", [value / length if length else 0.0 for value in self._total])
 
 
-Pool = Callable[[Model, list[int], bytes], Awaitable[Vector]]
+Pool = Callable[[Model, list[int], str], Awaitable[Vector]]
 """(model, token ids, user): returns the embedding of one prompt."""
 
 
@@ -111,7 +111,7 @@ class Embedder:
             vectors = await self._all(model, prompts, request.user)
         return Embeddings(tuple(vectors), sum(map(len, prompts)))
 
-    async def _all(self, model: Model, prompts: Sequence[list[int]], user: bytes) -> list[Vector]:
+    async def _all(self, model: Model, prompts: Sequence[list[int]], user: str) -> list[Vector]:
         """Return the embeddings of all prompts.
 
         Those for which there was no memory beside the others are computed later, one at a time.

@@ -122,7 +122,8 @@ class _Talk:
     @property
     def terms(self) -> RunTerms:
         """The purpose of the request's sessions."""
-        return RunTerms(self.request.job, isinstance(self.answer, PooledAnswer))
+        request = self.request
+        return RunTerms(request.job, request.user, isinstance(self.answer, PooledAnswer))
 
 
 class Gateway:
@@ -209,10 +210,10 @@ class Gateway:
         finally:
             await self._leave(talk)
 
-    async def _pool(self, model: Model, ids: list[int], user: bytes) -> Vector:
+    async def _pool(self, model: Model, ids: list[int], user: str) -> Vector:
         """Return the embedding of a prompt. Raises what `generate` raises."""
         answer = PooledAnswer(len(ids), model.hidden)
-        talk = _Talk(model, GenerateRequest(model.root), ids, 0, answer)
+        talk = _Talk(model, GenerateRequest(model.root, user=user), ids, 0, answer)
         self._waited_for += 1
         try:
             await self._start(talk)

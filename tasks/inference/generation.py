@@ -74,7 +74,9 @@ class GenerateRequest:
 
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
     the request closes its chain, and in the next turn it continues after the last token. If
-    `logprobs`, the events carry each token with its probability.
+    `logprobs`, the events carry each token with its probability. `user` is a name for the user of
+    this node, or "": stages get a tag in its place, by which they share this node's part of their
+    time.
     """
 
     model: str
@@ -87,6 +89,7 @@ class GenerateRequest:
     job: str = ""  # id of the job, or ""
     turn: Turn | None = None
     logprobs: bool = False
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,11 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """Purpose of a session: `job` is the id of its job, or "". If `pooled`, it generates no tokens."""
+    """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
+    whose name it runs, or "". A `pooled` session generates no tokens."""
 
     job: str = ""
+    user: str = ""
     pooled: bool = False
 
 

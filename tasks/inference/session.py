@@ -18,7 +18,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS
-from ..engine.interface import DType, Parts, Sampled
+from ..engine.interface import USER_BYTES, DType, Parts, Sampled
 from ..errors import BadMessage
 
 SESSION_BYTES = 16
@@ -95,6 +95,7 @@ class Open(EpochMessage, frozen=True):
     sampling: Sampled | None = None
     job: Root = ""  # id of the job that the session is for, or ""
     pooled: bool = False
+    user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
 
     @property
     def idle(self) -> bool:

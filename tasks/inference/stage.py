@@ -390,7 +390,8 @@ class Stage:
         opened = False
         try:
             names = names_behind(names, session.before)
-            terms = SessionTerms(session.gateway, session.open.idle, names)
+            order = session.open
+            terms = SessionTerms(session.gateway, order.idle, names, order.user)
             cached = await self._engine.open(
                 session.engine_id, session.open.tokens, on_event, terms
             )

@@ -37,6 +37,11 @@ def test_all_forms_of_input(given: Any, inputs: Any) -> None:
     assert body(given).for_gateway().inputs == inputs
 
 
+def test_other_parameters() -> None:
+    request = body("a", user="me", dimensions=8).for_gateway()
+    assert (request.model, request.user, request.dimensions) == ("tiny", "me", 8)
+
+
 @pytest.mark.parametrize(
     ("given", "more", "param", "text"),
     [

@@ -159,7 +159,7 @@ class Driver:
 
     def open(self, name: bytes, tokens: int = 64) -> bytes:
         name = name.ljust(16, b".")
-        assert self.request("open", name, tokens, "gateway", False)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, b"")[:2] == ("ok", 0)
         return name
 
     def submit(self, span: Span) -> None:

@@ -339,7 +339,7 @@ def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     reply: tuple[Any, ...] = ("ok",)
 
     def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False)
+        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, b"")
         return found
 
     while reply[0] == "ok":
@@ -361,11 +361,13 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "payload"),
     [
-        ((7, False), b""),
-        (("g", 1), b""),
-        (("g", None), b""),
-        (("g", False), bytes(15)),
-        (("g", False), bytes(17)),
+        ((7, False, b""), b""),
+        (("g", 1, b""), b""),
+        (("g", None, b""), b""),
+        (("g", False, "me"), b""),
+        (("g", False, bytes(17)), b""),
+        (("g", False, b""), bytes(15)),
+        (("g", False, b""), bytes(17)),
     ],
 )
 def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
@@ -399,7 +401,7 @@ def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
 def test_background_sessions_are_computed_last(whole: Any) -> None:
     whole.core._scheduler = Scheduler(StepCosts(1.0, 3.0, 0.0))
     name = b"background".ljust(16, b".")
-    assert whole.request("open", name, 64, "gateway", True)[:2] == ("ok", 0)
+    assert whole.request("open", name, 64, "gateway", True, b"")[:2] == ("ok", 0)
     whole.submit(prompt(name, steps=8))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
@@ -500,3 +502,17 @@ def test_hidden_states_enter_behind_the_embedding_too(checkpoint: Any, driver: A
     whole.open(b"s")
     after = replace(span, tokens=None, hidden=event.data, want="token", steps=6)
     assert whole.tokens(after) == made.greedy(TOKENS, 6)
+
+
+def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
+    """Two users have eight and two sessions, and four rows fit into a step."""
+    whole.core._scheduler = Scheduler(StepCosts(0.0, 0.04, 0.0))
+    names = [b"%016d" % number for number in range(10)]
+    for number, name in enumerate(names):
+        user = b"many" if number < 8 else b"few"
+        assert whole.request("open", name, 64, "gateway", False, user)[:2] == ("ok", 0)
+        whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
+    for _ in range(30):
+        whole.step()
+    made = [whole.core.session(name).table.length for name in names]
+    assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)
