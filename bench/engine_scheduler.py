@@ -1,4 +1,5 @@
-"""CPU time of planning one step for 256 sessions of 16 gateways, without the computation.
+"""CPU time of planning one step for 256 sessions of 16 gateways with 4 users each, without the
+computation.
 
 Each step plans, and then tells the scheduler the next row of every chosen session, as the engine's
 core does. Two loads: all sessions generate text and fit into a step, and only a part of them fits
@@ -21,6 +22,7 @@ MEASURES = ("tasks/engine/scheduler.py",)
 GOAL_US: Final = 300.0
 SESSIONS: Final = 256
 GATEWAYS: Final = 16
+USERS: Final = 4  # of each gateway
 LOADS: Final = {
     "all": StepCosts(0.1, 1e-6, 0.0),
     "some": StepCosts(0.1, 0.008, 3e-6),
@@ -31,7 +33,8 @@ def step_us(costs: StepCosts, prompts: int, steps: int) -> float:
     """Return the median CPU time of a step in microseconds."""
     scheduler = Scheduler()
     for number in range(SESSIONS):
-        share = scheduler.join(f"gateway {number % GATEWAYS}", costs)
+        user = b"user %d" % (number // GATEWAYS % USERS)
+        share = scheduler.join(f"gateway {number % GATEWAYS}", costs, user=user)
         decode = number >= prompts
         scheduler.want(share, 1 if decode else 4000, 100 if decode else 0, decode=decode)
     times = []

@@ -37,6 +37,7 @@ RETURN_PATIENCE = 60.0  # seconds that a request waits for a worker that restart
 LOAD_PATIENCE = 540.0  # … and in addition while its layers are loaded: 54 GB from a hard disk
 LOAD_CRASHES = 3  # crashes during one load after which a node withdraws its layers
 OPEN_ATTEMPTS = 3  # chains that are tried if stages refuse a session
+EMBEDDINGS_AT_ONCE = 8  # inputs of all requests for embeddings whose sessions are open at once
 ROUTE_AROUND = 60.0  # seconds for which a stage that failed to open is used only as a last resort
 
 # Serving.

@@ -26,6 +26,7 @@ def new_api(
         host=base.host,
         guard=network.endpoint.guard,
         generate=compute.gateway.generate,
+        embed=compute.gateway.embedder.embed,
         names=names,
         find=content.sources.find,
         refuse_when_stopping=base.refuse_when_stopping,

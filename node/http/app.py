@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 from starlette.exceptions import HTTPException
@@ -31,6 +31,7 @@ from .answers import (
 )
 from .backend import Backend
 from .door import Door, check_body_headers, too_large
+from .embeddings import read_embeddings
 from .protocol import CLIENT
 from .refusals import body_of, headers_of, mishap, refusal_of
 from .requests import Asked, read_chat, read_completion
@@ -44,6 +45,7 @@ _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _ID_BYTES: Final = 12
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class ApiApp:
             [
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
+                Route("/v1/embeddings", _Endpoint(self._embeddings), methods=["POST"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
             ],
@@ -117,6 +120,18 @@ class ApiApp:
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(_COMPLETION, scope, receive, send)
+
+    async def _embeddings(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the vectors one after the other, so that none of them delays others for long."""
+        self._backend.refuse_when_stopping()
+        check_body_headers(scope["headers"], defaults.API_BODY)
+        with self._place():
+            body = read_embeddings(await read_body(receive))
+            found = await self._run(self._backend.embed(body.for_gateway()))
+            await start(send, 200, JSON)
+            for piece in body.document(found):
+                await more(send, piece)
+            await more(send, b"", last=True)
 
     async def _generate(self, kind: _Kind, scope: Scope, receive: Receive, send: Send) -> None:
         self._backend.refuse_when_stopping()
@@ -187,10 +202,14 @@ class ApiApp:
         await more(send, end, last=True)
 
     async def _answer(self, request: GenerateRequest, emit: Emit) -> Summary:
-        """Have the gateway answer. Raises ShoalError if it fails, also because of a bug."""
+        """Have the gateway answer. Raises ShoalError if it fails."""
+        return await self._run(self._backend.generate(request, emit))
+
+    async def _run(self, answering: Awaitable[T]) -> T:
+        """Wait for the gateway. Raises ShoalError if it fails, also because of a bug."""
         try:
             with self._backend.guard.around("a request to the API", instead=mishap):
-                return await self._backend.generate(request, emit)
+                return await answering
         except BaseExceptionGroup as group:
             raise only_shoal_error(group) from None
         raise AssertionError("a guard with `instead` does not suppress")  # for the type checker

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from ...tasks.inference.embedding import Embeddings, EmbedRequest
 from ...tasks.inference.generation import Emit, GenerateRequest, Summary
 from ...transport.guard import Guard
 from ...transport.host.seam import Host
@@ -16,6 +17,8 @@ class Backend:
     guard: Guard
     generate: Callable[[GenerateRequest, Emit], Awaitable[Summary]]
     """Answers a request, as the gateway does."""
+    embed: Callable[[EmbedRequest], Awaitable[Embeddings]]
+    """Returns the embeddings of several inputs, as the gateway does."""
     names: Callable[[], Sequence[str]]
     """Returns the names of the models that can answer now."""
     find: Callable[[str], Awaitable[object]]

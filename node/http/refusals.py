@@ -15,6 +15,7 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "bad-name": _UNKNOWN_MODEL,
     "ambiguous-model": (400, None, "model"),
     "prompt-too-long": (400, "context_length_exceeded", None),
+    "bad-dimensions": (400, "invalid_value", "dimensions"),
     "bad-request": _BAD,
     "bad-stop": _BAD,
     "bad-text": _BAD,

@@ -25,15 +25,15 @@ STOPS: Final = 4  # stop strings of one request, as OpenAI allows
 COMPLETION_TOKENS: Final = 16  # tokens of a completion without `max_tokens`, as OpenAI generates
 _SEED_BITS: Final = 64
 _PARTS: Final = 1024  # parts of one message
-_LABEL: Final = 512  # characters of a text that is ignored
+LABEL: Final = 512  # characters of a text that is ignored
 
-B = TypeVar("B", bound="_Body")
+B = TypeVar("B", bound=Message)
 _Unsupported: TypeAlias = None
 _Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 _Zero = Annotated[float, Meta(ge=0, le=0)]
-_Label = Annotated[str, Meta(max_length=_LABEL)]
+_Label = Annotated[str, Meta(max_length=LABEL)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_STRING_CHARACTERS)]
-_Model = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
+Model = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
 
 
 class TextPart(Message, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ class ResponseFormat(Message, frozen=True, forbid_unknown_fields=True):
 class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameters that chat completions and completions share."""
 
-    model: _Model
+    model: Model
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: _Tokens | None = None
@@ -93,7 +93,6 @@ class _Body(Message, frozen=True, forbid_unknown_fields=True, kw_only=True):
     frequency_penalty: _Zero | None = None
     presence_penalty: _Zero | None = None
     logit_bias: _Unsupported = None
-    # Ignored: they change nothing about the answer.
     user: _Label | None = None
 
     def check(self) -> None:
@@ -172,6 +171,7 @@ class Asked:
     logprobs: bool = False
     stream: bool = False
     include_usage: bool = False
+    user: str = ""
 
     def for_gateway(self, random: int) -> GenerateRequest:
         """Return the request for the gateway. `random` is the seed if the client gave none."""
@@ -185,12 +185,13 @@ class Asked:
             sampling=Sampling(self.temperature, self.top_k, self.top_p, seed),
             stop=self.stop,
             logprobs=self.logprobs,
+            user=self.user,
         )
 
 
 def read_chat(data: bytes | bytearray) -> Asked:
     """Parse the body of a chat completion. Raises ApiRefusal if it is invalid."""
-    body = _read(ChatBody, data)
+    body = read_body_as(ChatBody, data)
     tokens = body.max_completion_tokens
     return replace(
         _shared(body),
@@ -202,7 +203,7 @@ def read_chat(data: bytes | bytearray) -> Asked:
 
 def read_completion(data: bytes | bytearray) -> Asked:
     """Parse the body of a completion. Raises ApiRefusal if it is invalid."""
-    body = _read(CompletionBody, data)
+    body = read_body_as(CompletionBody, data)
     return replace(
         _shared(body),
         prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
@@ -223,10 +224,12 @@ def _shared(body: _Body) -> Asked:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        user=body.user or "",
     )
 
 
-def _read(kind: type[B], data: bytes | bytearray) -> B:
+def read_body_as(kind: type[B], data: bytes | bytearray) -> B:
+    """Parse a body. Raises ApiRefusal, which names the parameter at fault, if it is invalid."""
     try:
         return read_json(kind, data, limit=defaults.API_BODY)
     except Undecodable as error:
@@ -245,6 +248,8 @@ _EXPECTED: Final = {
     "frequency_penalty": "expected 0: penalties are not supported",
     "presence_penalty": "expected 0: penalties are not supported",
     "prompt": "expected a text, or a list of exactly one text",
+    "input": "expected a text, token ids, or a list of texts or of lists of token ids, none empty",
+    "encoding_format": "expected `float` or `base64`",
 }
 
 

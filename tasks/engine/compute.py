@@ -84,6 +84,12 @@ class TorchCompute(ShardModel):
         _check_finite(out, position)
         return out
 
+    def pooled(self, rows: torch.Tensor, total: torch.Tensor | None, position: int) -> torch.Tensor:
+        added = self.final_states(rows).sum(0, dtype=torch.float64)
+        added = (added if total is None else added + total).float()
+        _check_finite(added, position)
+        return added
+
     def joined(self, outputs: Sequence[torch.Tensor]) -> Buffer:
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(out.contiguous())

@@ -16,7 +16,7 @@ from .blocks import BlockName, BlockTable
 from .defaults import ANSWER_BYTES, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
-from .interface import NAME_BYTES, Loaded, LoadShard, SessionId, Span
+from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
 from .messages import loaded_value, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
@@ -26,7 +26,7 @@ from .wire import Buffer, Header, WireError
 Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
-_FEATURES = frozenset({"forward", "logits", "token", "export"})
+_FEATURES = frozenset({"forward", "logits", "token", "pooled", "export"})
 
 
 class Core:
@@ -164,12 +164,14 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, number = header
+        name, tokens, owner, background, user, number = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
+        if not isinstance(user, bytes) or len(user) > USER_BYTES:
+            raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
         if name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
         context = shard.compute.arch.context
@@ -177,8 +179,13 @@ class Core:
             raise EngineError(
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
+        context = shard.compute.arch.context
+        if not 0 < tokens <= context:
+            raise EngineError(
+                "too-long", f"{tokens} positions were asked for, the context is {context}"
+            )
         table = BlockTable(shard.pool, tokens, _block_names(owner, payload))
-        share = self._scheduler.join(owner, shard.costs, background=background)
+        share = self._scheduler.join(owner, shard.costs, user=user, background=background)
         session = Session(name, owner, shard, table, share)
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
@@ -322,6 +329,7 @@ class Core:
             "hidden": span.count * model.arch.hidden * DTYPE_BYTES[model.dtype],
             "logits": span.count * model.arch.vocab * 4,
             "token": 0,
+            "pooled": model.arch.hidden * 4,
         }[span.want]
         if size > ANSWER_BYTES:
             raise EngineError("too-large", f"the answer would have {size} bytes")
@@ -438,14 +446,23 @@ class Core:
             if job.done == job.count:
                 self._token(session, job, model)
             return
-        position = job.position - len(output)
         try:
-            job.outputs.append(model.values(output, job.span.want == "logits", position))
+            self._collect(job, model, output)
         except EngineError as error:
             self._fail_job(session, job, error)
             return
         if job.done == job.count:
             self._values(session, job, model)
+
+    @staticmethod
+    def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
+        """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
+        position = job.position - len(output)
+        if job.span.want == "pooled":
+            total = job.outputs[0] if job.outputs else None
+            job.outputs = [model.pooled(output, total, position)]
+        else:
+            job.outputs.append(model.values(output, job.span.want == "logits", position))
 
     def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the chosen token. Unless it is final, feed the token back as the next input."""

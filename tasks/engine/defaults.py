@@ -30,6 +30,7 @@ PREFILL_STEP_FACTOR = 6.0  # … or this multiple of the time of a step with one
 DECODE_PART = 0.75  # largest part of the budget for tokens of running texts while a prompt waits
 STEP_ROWS = 512  # rows of one step, which bound the memory for intermediate values
 ACCOUNTS = 1024  # gateways whose virtual time is stored
+USERS = 64  # users of one gateway whose virtual time is stored while they have no session
 CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
 LEAST_ROWS = (2, 4)  # rows to which smaller products may be padded; the faster is used

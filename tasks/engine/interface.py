@@ -18,7 +18,7 @@ from ..defaults import MAX_LAYERS
 SessionId = bytes  # 16 random bytes, chosen by the gateway
 
 DType = Literal["float32", "bfloat16"]
-Want = Literal["hidden", "logits", "token"]
+Want = Literal["hidden", "logits", "token", "pooled"]
 
 
 class Parts(Row, frozen=True):
@@ -120,7 +120,7 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class HiddenEvent:
     """Output of a span for the next stage. If the span wants logits: count x vocabulary float32
-    values."""
+    values. If it wants pooled states: the sum over its positions, hidden float32 values."""
 
     session: SessionId
     epoch: int
@@ -165,7 +165,8 @@ class SessionTerms:
     """How a session shares the engine with others.
 
     `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
-    same owner share cached blocks. `background` sessions are computed after all others. `names` are
+    same owner share cached blocks. `user` is a tag of at most 16 bytes, by which the owner's users
+    share its time. `background` sessions are computed after all others. `names` are
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded.
     """
@@ -173,7 +174,12 @@ class SessionTerms:
     owner: str = ""
     background: bool = False
     names: bytes = b""
+    user: bytes = b""
     shard: int = 0
+
+
+USER_BYTES = 16
+"""Size of the largest tag of a user in bytes."""
 
 
 DEFAULT_TERMS: Final = SessionTerms()

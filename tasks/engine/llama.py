@@ -108,6 +108,12 @@ class ShardModel:
         assert self._head is not None and self._norm is not None
         return self._head(self._normed(padded(x, self.least_rows), self._norm))[: len(x)].float()
 
+    def final_states(self, x: torch.Tensor) -> torch.Tensor:
+        """Convert the residual stream (T x hidden) to the states that the head projects, in the
+        shard's dtype."""
+        assert self._norm is not None
+        return self._normed(x, self._norm)
+
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # The fused product would round only once, but transformers rounds twice.
         return weight * torch.rms_norm(x, self._hidden, None, self.arch.eps)

@@ -315,7 +315,7 @@ class EngineProcess:
             raise EngineError("session-exists", "the session is open already")
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
-            fields = (session, tokens, terms.owner, terms.background, terms.shard)
+            fields = session, tokens, terms.owner, terms.background, terms.user, terms.shard
             value, _ = await self._request("open", *fields, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)

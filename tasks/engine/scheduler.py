@@ -6,11 +6,13 @@ time, so that no session waits long for its next token. Rows enter in this order
 each session (decode), parts of prompts (prefill), and then the same of background work. Prompts may
 double the time of a step, so that a running text slows down to half of its speed at most.
 
-Sessions are served by virtual time: the time predicted for the rows that were computed for a
-gateway so far, and within it for a session. The one with the least comes first. If sessions of
-several shards have work, the step is for the shard of the one that comes first. A session that had
-no work, or got all that it wanted, is advanced to the virtual time of the others, and so is a
-gateway. Neither can therefore save up time.
+Sessions are served by virtual time: the time predicted for the rows that were computed so far for a
+gateway, within it for one of its users, and within that for a session. Whichever has the least
+comes first. If sessions of several shards have work, the step is for the shard of the one that
+comes first. A session that had no work, or got all that it wanted, is advanced to the virtual time
+of the others, and so are a user and a gateway. None of them can therefore save up time. A gateway
+tells its users apart by tags. These divide its share, and do not enlarge it, however many it makes
+up.
 """
 
 import heapq
@@ -27,6 +29,7 @@ from .defaults import (
     PREFILL_STEP_S,
     STEP_ROWS,
     STEP_S,
+    USERS,
 )
 
 
@@ -50,9 +53,22 @@ class StepCosts:
 
 
 @dataclass(slots=True, eq=False)
-class _Account:
-    """Virtual time of one gateway, in seconds."""
+class _Gateway:
+    """Virtual time of one gateway, in seconds, and its users by their tags."""
 
+    number: int  # decides between equal times
+    time: float
+    served: float = 0.0  # virtual time of the user that was served last
+    shares: int = 0  # open sessions, a count
+    ready: int = 0  # sessions with work, a count
+    users: "dict[bytes, _User]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _User:
+    """Virtual time of one user of a gateway, in seconds."""
+
+    gateway: _Gateway
     number: int  # decides between equal times
     time: float
     served: float = 0.0  # virtual time of the session that was served last
@@ -64,7 +80,7 @@ class _Account:
 class Share:
     """A session as the scheduler sees it. `rows` are wanted from `position` on."""
 
-    account: _Account
+    user: _User
     costs: StepCosts
     background: bool
     time: float = 0.0  # virtual time in seconds
@@ -87,9 +103,9 @@ class Scheduler:
     """Sessions of one device with their work."""
 
     def __init__(self) -> None:
-        self._accounts: dict[str, _Account] = {}
+        self._gateways: dict[str, _Gateway] = {}
         self._ready: dict[Share, None] = {}
-        self._time = 0.0  # virtual time of the account that was served last
+        self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
         self._fixed_part = 0.0  # seconds charged to each chosen session for the step itself
 
@@ -98,41 +114,57 @@ class Scheduler:
         """Whether any session has work."""
         return bool(self._ready)
 
-    def join(self, owner: str, costs: StepCosts, *, background: bool = False) -> Share:
-        """Add a session of the gateway `owner`, on the shard that has these costs.
+    def join(
+        self, owner: str, costs: StepCosts, *, user: bytes = b"", background: bool = False
+    ) -> Share:
+        """Add a session of the gateway `owner`, for its user with the tag `user`, on the shard that
+        has these costs.
 
         Background sessions come after all others.
         """
-        account = self._accounts.get(owner)
-        if account is None:
+        gateway = self._gateways.get(owner)
+        if gateway is None:
             self._prune()
-            self._number += 1
-            account = self._accounts[owner] = _Account(self._number, self._time)
-        account.shares += 1
-        return Share(account, costs, background)
+            gateway = self._gateways[owner] = _Gateway(self._next(), self._time)
+        found = gateway.users.get(user)
+        if found is None:
+            _prune_users(gateway)
+            found = gateway.users[user] = _User(gateway, self._next(), gateway.served)
+        gateway.shares += 1
+        found.shares += 1
+        return Share(found, costs, background)
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
 
     def leave(self, share: Share) -> None:
         """Remove a session."""
         self.rest(share)
-        share.account.shares -= 1
+        share.user.shares -= 1
+        share.user.gateway.shares -= 1
 
     def want(self, share: Share, rows: int, position: int, *, decode: bool) -> None:
         """Record that a session needs `rows` rows from `position` on."""
         share.rows, share.position, share.decode = rows, position, decode
         if share in self._ready:
             return
-        account = share.account
-        if not account.ready:
-            account.time = max(account.time, self._time)
-        account.ready += 1
-        share.time = max(share.time, account.served)
+        user, gateway = share.user, share.user.gateway
+        if not gateway.ready:
+            gateway.time = max(gateway.time, self._time)
+        if not user.ready:
+            user.time = max(user.time, gateway.served)
+        gateway.ready += 1
+        user.ready += 1
+        share.time = max(share.time, user.served)
         self._ready[share] = None
 
     def rest(self, share: Share) -> None:
         """Record that a session has no work."""
         if share in self._ready:
             del self._ready[share]
-            share.account.ready -= 1
+            share.user.ready -= 1
+            share.user.gateway.ready -= 1
 
     def plan(self) -> list[tuple[Share, int]]:
         """Return the sessions of the next step, each with its number of rows, and charge them.
@@ -172,20 +204,26 @@ class Scheduler:
         return [share for share in self._ready if share.costs is first.costs]
 
     def _catch_up(self, chosen: Sequence[tuple[Share, int]]) -> None:
-        """Advance the virtual time of sessions and gateways that got all that they wanted.
+        """Advance the virtual time of sessions, users and gateways that got all that they wanted.
 
         Otherwise those that want little would save up time.
         """
-        content: dict[_Account, int] = {}
+        content: dict[_User, int] = {}
         for share, rows in chosen:
             if rows == share.rows:
-                account = share.account
-                if share.time < account.served:
-                    share.time = account.served
-                content[account] = content.get(account, 0) + 1
-        for account, sessions in content.items():
-            if sessions == account.ready and account.time < self._time:
-                account.time = self._time
+                user = share.user
+                if share.time < user.served:
+                    share.time = user.served
+                content[user] = content.get(user, 0) + 1
+        gateways: dict[_Gateway, int] = {}
+        for user, sessions in content.items():
+            gateway = user.gateway
+            if sessions == user.ready and user.time < gateway.served:
+                user.time = gateway.served
+            gateways[gateway] = gateways.get(gateway, 0) + sessions
+        for gateway, sessions in gateways.items():
+            if sessions == gateway.ready and gateway.time < self._time:
+                gateway.time = self._time
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add one row for as many sessions as the budget allows."""
@@ -233,20 +271,24 @@ class Scheduler:
 
     def _charge(self, share: Share, seconds: float) -> None:
         """Add predicted time, and an equal part of the step's fixed time, to virtual times."""
-        account = share.account
+        user = share.user
+        gateway = user.gateway
         seconds += self._fixed_part
-        if account.time > self._time:
-            self._time = account.time
-        if share.time > account.served:
-            account.served = share.time
+        if gateway.time > self._time:
+            self._time = gateway.time
+        if user.time > gateway.served:
+            gateway.served = user.time
+        if share.time > user.served:
+            user.served = share.time
         share.time += seconds
-        account.time += seconds
+        user.time += seconds
+        gateway.time += seconds
 
     def _prune(self) -> None:
-        """Remove accounts without sessions if there are too many."""
-        if len(self._accounts) >= ACCOUNTS:
-            self._accounts = {
-                owner: account for owner, account in self._accounts.items() if account.shares
+        """Remove gateways without sessions if there are too many."""
+        if len(self._gateways) >= ACCOUNTS:
+            self._gateways = {
+                owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
             }
 
 
@@ -259,19 +301,38 @@ def _affordable(share: Share, seconds: float) -> int:
     return int(seconds / each) if each > 0 else share.rows
 
 
+def _prune_users(gateway: _Gateway) -> None:
+    """Remove users without sessions if the gateway has too many."""
+    if len(gateway.users) >= USERS:
+        gateway.users = {tag: user for tag, user in gateway.users.items() if user.shares}
+
+
 def _fair(shares: Collection[Share]) -> Iterator[Share]:
-    """Yield sessions in the order of their gateways' virtual time, and then of their own.
+    """Yield sessions in the order of the virtual time of their gateways, users, and then their own.
 
     Of equal ones, the one that has waited longest comes first. The caller charges each one before
     it takes the next.
     """
-    waiting: dict[_Account, list[Share]] = {}
+    waiting: dict[_User, list[Share]] = {}
     for share in sorted(shares, key=lambda share: share.time)[::-1]:
-        waiting.setdefault(share.account, []).append(share)
-    heap = [(account.time, account.number, account) for account in waiting]
-    heapq.heapify(heap)
-    while heap:
-        _, _, account = heapq.heappop(heap)
-        yield waiting[account].pop()
-        if waiting[account]:
-            heapq.heappush(heap, (account.time, account.number, account))
+        waiting.setdefault(share.user, []).append(share)
+    users: dict[_Gateway, list[tuple[float, int, _User]]] = {}
+    for user in waiting:
+        users.setdefault(user.gateway, []).append((user.time, user.number, user))
+    for those in users.values():
+        heapq.heapify(those)
+    gateways = [(gateway.time, gateway.number, gateway) for gateway in users]
+    heapq.heapify(gateways)
+    while gateways:
+        gateway = gateways[0][2]
+        those = users[gateway]
+        user = those[0][2]
+        yield waiting[user].pop()
+        if waiting[user]:
+            heapq.heapreplace(those, (user.time, user.number, user))
+        else:
+            heapq.heappop(those)
+        if those:
+            heapq.heapreplace(gateways, (gateway.time, gateway.number, gateway))
+        else:
+            heapq.heappop(gateways)

@@ -85,8 +85,16 @@ class Compute(Protocol):
         """
         ...
 
+    def pooled(self, rows: Any, total: Any | None, position: int) -> Any:
+        """Return the sum of the final normalised states of `rows`, added to an earlier `total`.
+
+        It has one float32 for each hidden value. Raises EngineError `not-finite` if one is not
+        finite.
+        """
+        ...
+
     def joined(self, outputs: list[Any]) -> Buffer:
-        """Concatenate several outputs of `values` and return them as bytes."""
+        """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
         ...
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:

@@ -92,15 +92,20 @@ class Chains:
             steps=run.new,
             stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
             sampling=sampling,
-            job=run.job,
+            job=run.terms.job,
+            pooled=run.terms.pooled,
+            user=self._names.user_tag(run.terms.user),
         )
         await self._courier.meet(hop.peer)
         try:
-            names = self._names.of(model.root, run.ids[: run.prompt])
+            # A sum covers all positions, so a pooled session has no use for a cached prefix.
+            prefix = () if run.terms.pooled else run.ids[: run.prompt]
+            names = self._names.of(model.root, prefix)
             call = "session.open", message.header(), names
             return parse_cached(await self._ask(hop.peer, *call, OPEN_TIMEOUT), message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
-            if not run.job:  # a job may be refused only because an interactive request has priority
+            # A job may be refused only because an interactive request has priority.
+            if not run.terms.job:
                 self._unopened[hop.peer] = self._host.now()
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
@@ -143,7 +148,7 @@ class Chains:
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
         header = Close(run.session).header()
-        names = self._names.of(model.root, run.ids)
+        names = b"" if run.terms.pooled else self._names.of(model.root, run.ids)
 
         async def close_one(peer: PeerId) -> None:
             with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close

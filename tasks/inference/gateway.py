@@ -34,6 +34,7 @@ from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains, StageRefused
 from .courier import Courier
+from .embedding import Embedder, PooledAnswer, Vector
 from .generation import (
     Answer,
     Arrived,
@@ -41,8 +42,11 @@ from .generation import (
     GatewayEvent,
     GenerateRequest,
     GenerationRun,
+    Item,
     Model,
+    Pooled,
     Routed,
+    RunTerms,
     Summary,
 )
 from .recovery import LOST_STATE, Crashes, not_back, patience, returning
@@ -50,11 +54,13 @@ from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
+    PooledSpan,
     Quiet,
     SampledToken,
     SpanMessage,
     SpanProgress,
     pack_tokens,
+    unpack_states,
 )
 
 __all__ = [
@@ -101,7 +107,7 @@ class _Talk:
     request: GenerateRequest
     ids: list[int]
     new: int  # most tokens that all chains of the request together may generate
-    answer: Answer
+    answer: Answer | PooledAnswer
     run: GenerationRun | None = None  # the open chain
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
@@ -112,6 +118,12 @@ class _Talk:
         """Whether the request is for a job, over which an interactive request has priority now."""
         turn = self.request.turn
         return turn is not None and turn.is_over()
+
+    @property
+    def terms(self) -> RunTerms:
+        """The purpose of the request's sessions."""
+        request = self.request
+        return RunTerms(request.job, request.user, isinstance(self.answer, PooledAnswer))
 
 
 class Gateway:
@@ -133,11 +145,14 @@ class Gateway:
         self._models = models
         self._runs: dict[SessionId, tuple[GenerationRun, Model]] = {}
         self._chains = Chains(host, courier)
+        self.embedder = Embedder(models.use, self._pool)
+        """Answers requests for embeddings."""
         self._waited_for = 0
         self.answers = 0  # answers completed since the start, and their tokens
         self.answer_tokens = 0
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
+        courier.handle("session.pooled", self._on_pooled)
         courier.handle("session.failed", self._on_failed)
         courier.handle("session.quiet", self._on_quiet)
         courier.on_link_lost(self._link_lost)
@@ -193,6 +208,20 @@ class Gateway:
                 await self._give_way(talk)
             return answer.summary()
         finally:
+            await self._leave(talk)
+
+    async def _pool(self, model: Model, ids: list[int], user: str) -> Vector:
+        """Return the embedding of a prompt. Raises what `generate` raises."""
+        answer = PooledAnswer(len(ids), model.hidden)
+        talk = _Talk(model, GenerateRequest(model.root, user=user), ids, 0, answer)
+        self._waited_for += 1
+        try:
+            await self._start(talk)
+            while talk.run is None or not await self._converse(talk):
+                await self._give_way(talk)
+            return answer.vector()
+        finally:
+            self._waited_for -= 1
             await self._leave(talk)
 
     async def _encode(self, model: Model, request: GenerateRequest) -> list[int]:
@@ -298,7 +327,7 @@ class Gateway:
             for error in talk.refused.values():  # a stage's refusal is more informative
                 raise _told(talk, error) from None
             raise
-        return GenerationRun(session, route, talk.ids, new, self._host.now(), job=talk.request.job)
+        return GenerationRun(session, route, talk.ids, new, self._host.now(), talk.terms)
 
     def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
         return find_route(
@@ -418,13 +447,13 @@ class Gateway:
                 self._feed(run, spans)
             while True:
                 items = await self._hear(run)
-                tokens = [item for item in items if isinstance(item, Arrived)]
-                if tokens and await talk.answer.add(tokens):
+                results = [item for item in items if isinstance(item, Arrived | Pooled)]
+                if results and await talk.answer.add(results):
                     return True
                 for item in items:
                     if isinstance(item, SessionError):
                         raise item
-                    if isinstance(item, SpanProgress):
+                    if isinstance(item, SpanProgress | Pooled):
                         self._feed(run, spans)
                 if talk.must_yield:
                     return False
@@ -456,7 +485,7 @@ class Gateway:
         except NoRoute:
             raise error from None
 
-    async def _hear(self, run: GenerationRun) -> list[Arrived | SpanProgress | SessionError]:
+    async def _hear(self, run: GenerationRun) -> list[Item]:
         """Wait for items of the session and return them.
 
         Returns nothing if the chain is stalled and one of its stages is quiet. Raises SessionError
@@ -517,6 +546,20 @@ class Gateway:
         except SessionError as error:
             return Refusal(error.code, error.message)
         run.take_progress(progress, self._host.now())
+        return Reply()
+
+    def _on_pooled(self, call: Call) -> Reply | Refusal:
+        try:
+            progress = PooledSpan.parse(call.header)
+            run, model = self._find(call, progress.session, progress.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        try:
+            states = unpack_states(call.payload, model.hidden)
+        except SessionError:
+            run.fail(SessionError("bad-stage", f"{run.describe(-1)} sent an invalid sum"))
+        else:
+            run.take_pooled(progress, states, self._host.now())
         return Reply()
 
     def _on_quiet(self, call: Call) -> Reply | Refusal:
@@ -602,7 +645,8 @@ def _room(model: Model, prompt: int, wanted: int | None) -> int:
 def _spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
     """Yield the messages that carry the prompt, in spans of bounded size.
 
-    `hidden` is the number of values in a hidden state. Only the last span requests a token.
+    `hidden` is the number of values in a hidden state. Only the last span requests a token, and in
+    a pooled session none.
     """
     step = max(1, min(PREFILL_TOKENS, PREFILL_BYTES // (4 * hidden)))
     first = run.start
@@ -610,6 +654,6 @@ def _spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:
         count = min(step, run.prompt - first)
         if run.prompt - first - count == 1 < count:  # a single position is no part of a prompt
             count -= 1
-        last = first + count == run.prompt
+        last = first + count == run.prompt and not run.terms.pooled
         yield SpanMessage(run.session, run.epoch, 0, first, count, last, 0.0)
         first += count

@@ -17,7 +17,7 @@ from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, TextDelta, TokenText
 from .routing import Hop
-from .session import SampledToken, SpanProgress
+from .session import PooledSpan, SampledToken, SpanProgress
 
 Reason = Literal["stop", "length", "context"]
 """Why an answer ended.
@@ -74,7 +74,9 @@ class GenerateRequest:
 
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
     the request closes its chain, and in the next turn it continues after the last token. If
-    `logprobs`, the events carry each token with its probability.
+    `logprobs`, the events carry each token with its probability. `user` is a name for the user of
+    this node, or "": stages get a tag in its place, by which they share this node's part of their
+    time.
     """
 
     model: str
@@ -87,6 +89,7 @@ class GenerateRequest:
     job: str = ""  # id of the job, or ""
     turn: Turn | None = None
     logprobs: bool = False
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,28 @@ class Arrived:
     at: float  # time at which the message arrived, in seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The sum of the final states of a span that ends before `position`."""
+
+    position: int
+    states: tuple[float, ...]  # one for each hidden value
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
+    whose name it runs, or "". A `pooled` session generates no tokens."""
+
+    job: str = ""
+    user: str = ""
+    pooled: bool = False
+
+
+Item = Arrived | Pooled | SpanProgress | SessionError
+"""A message of the chain, or the error that ends the session."""
+
+
 class GenerationRun:
     """A session at its gateway, over one chain of stages.
 
@@ -140,16 +165,16 @@ class GenerationRun:
         ids: list[int],
         new: int,
         now: float,
-        *,
-        job: str = "",
+        terms: RunTerms = RunTerms(),
     ) -> None:
         self.session = session
-        self.job = job
+        self.terms = terms
         self.route = tuple(route)
         self.ids = ids  # of the prompt, followed by the generated ones
         self.new = new  # most tokens to generate
         self.prompt = len(ids)
-        self.start = _latest_start(self.prompt)  # the first position to compute
+        # The first position to compute. A sum needs the states of all.
+        self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
         self.heard_at = now  # when the chain last sent a message
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
@@ -162,9 +187,7 @@ class GenerationRun:
         self._next_at = 0.0  # earliest time at which `heard` returns tokens again
         # Unbounded, but it holds at most `new` tokens and one progress per position. None
         # is queued at most once, only to make the reader check quiet stages.
-        self._send, self._inbox = trio.open_memory_channel[
-            Arrived | SpanProgress | SessionError | None
-        ](math.inf)
+        self._send, self._inbox = trio.open_memory_channel[Item | None](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -212,6 +235,15 @@ class GenerationRun:
         self._progress = progress.position
         self.heard_at = now
         self._put(progress)
+
+    def take_pooled(self, progress: PooledSpan, states: tuple[float, ...], now: float) -> None:
+        """Queue the sum of a span's final states. One that was not expected ends the session."""
+        if not self.terms.pooled or not self._progress < progress.position <= self.prompt:
+            self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid sum"))
+            return
+        self._progress = progress.position
+        self.heard_at = now
+        self._put(Pooled(progress.position, states))
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
         """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
@@ -265,7 +297,7 @@ class GenerationRun:
             self._broken = True
             self._ended.set()
 
-    async def heard(self, timeout: float) -> list[Arrived | SpanProgress | SessionError]:
+    async def heard(self, timeout: float) -> list[Item]:
         """Return the queued items in order, waiting for the first one. An error is always the last
         item.
 
@@ -273,7 +305,7 @@ class GenerationRun:
         collected for EMIT_PACE seconds, except the first and the last token. A person sees no
         difference, and detokenizing each token alone costs more than computing it.
         """
-        items: list[Arrived | SpanProgress | SessionError | None] = []
+        items: list[Item | None] = []
         with trio.move_on_after(timeout):
             items.append(await self._inbox.receive())
         if items and isinstance(items[0], Arrived):
@@ -287,7 +319,7 @@ class GenerationRun:
         self._looking = False
         return [item for item in items if item is not None]
 
-    def _put(self, item: Arrived | SpanProgress | SessionError | None) -> None:
+    def _put(self, item: Item | None) -> None:
         if not self._broken:
             self._send.send_nowait(item)
 
@@ -373,13 +405,14 @@ class Answer:
         self._moved = bool(self._times)
         await self._emit(Routed(tuple(route)))
 
-    async def add(self, arrived: Sequence[Arrived]) -> bool:
+    async def add(self, items: Sequence[Arrived | Pooled]) -> bool:
         """Append tokens to the answer and emit their text. Return whether the answer has ended.
 
         Tokens that arrived together are detokenized together. If the request has stop strings,
         tokens are detokenized one at a time, so that no token after a stop string counts. The same
         applies if it asks for the text of each token.
         """
+        arrived = [item for item in items if isinstance(item, Arrived)]
         step = 1 if self._stop or self._tokens is not None else len(arrived)
         for first in range(0, len(arrived), step):
             if await self._add(arrived[first : first + step]):

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from ..engine.blocks import BLOCK
-from ..engine.interface import NAME_BYTES
+from ..engine.interface import NAME_BYTES, USER_BYTES
 
 
 class PrefixNames:
-    """Names of prefixes under one secret, of at most 64 bytes."""
+    """Names of prefixes, and tags of users, under one secret of at most 64 bytes."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -31,6 +31,16 @@ class PrefixNames:
             name = blake2b(name + block, digest_size=NAME_BYTES, key=self._secret).digest()
             names.append(name)
         return b"".join(names)
+
+    def user_tag(self, user: str) -> bytes:
+        """Return the tag by which stages tell a user of this gateway from its other users.
+
+        It says nothing else about the user. For "", it is empty.
+        """
+        if not user:
+            return b""
+        digest = blake2b(user.encode(), digest_size=USER_BYTES, key=self._secret, person=b"user")
+        return digest.digest()
 
 
 def names_behind(names: bytes, stages: Sequence[str]) -> bytes:

@@ -5,6 +5,7 @@ Headers come from untrusted peers: `parse` checks the type and bounds of each va
 `BadMessage` on the first invalid one.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Self
@@ -17,7 +18,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS
-from ..engine.interface import DType, Parts, Sampled
+from ..engine.interface import USER_BYTES, DType, Parts, Sampled
 from ..errors import BadMessage
 
 SESSION_BYTES = 16
@@ -79,7 +80,8 @@ class EpochMessage(SessionMessage, frozen=True):
 class Open(EpochMessage, frozen=True):
     """`session.open`: the gateway reserves KV at one stage. The specification explains each field.
 
-    Only the head receives `steps`, `stop_ids` and `sampling`.
+    Only the head receives `steps`, `stop_ids`, `sampling` and `pooled`. A `pooled` session needs
+    none of the others, because it generates no token.
     """
 
     root: Root
@@ -92,6 +94,8 @@ class Open(EpochMessage, frozen=True):
     stop_ids: Annotated[tuple[_Whole, ...], Meta(max_length=MAX_STOP_IDS)] | None = None
     sampling: Sampled | None = None
     job: Root = ""  # id of the job that the session is for, or ""
+    pooled: bool = False
+    user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
 
     @property
     def idle(self) -> bool:
@@ -104,7 +108,7 @@ class Open(EpochMessage, frozen=True):
         if self.index >= len(self.stages):
             raise ValueError(f"`index` is not below the {len(self.stages)} stages")
         told = self.steps or None, self.stop_ids, self.sampling
-        if self.parts.head and None in told:
+        if self.parts.head and not self.pooled and None in told:
             raise ValueError(f"`{_FOR_THE_HEAD[told.index(None)]}` is missing for the head")
         if self.sampling is not None and self.sampling[3] >= 2**64:
             raise ValueError("`sampling` has a seed of over 64 bits")
@@ -116,7 +120,7 @@ class Open(EpochMessage, frozen=True):
         return {name: value for name, value in header.items() if name not in _FOR_THE_HEAD}
 
 
-_FOR_THE_HEAD = ("steps", "stop_ids", "sampling")
+_FOR_THE_HEAD = ("steps", "stop_ids", "sampling", "pooled")
 
 
 def parse_dtype(value: object) -> DType:
@@ -167,6 +171,11 @@ class SpanProgress(EpochMessage, frozen=True):
     """`session.progress`: all stages have computed all positions below `position`."""
 
     position: _Position
+
+
+class PooledSpan(SpanProgress, frozen=True):
+    """`session.pooled`: progress of a pooled session. The payload is the sum of the final states of
+    the positions since the last such message."""
 
 
 class Failed(EpochMessage, frozen=True):
@@ -257,6 +266,17 @@ def printable(text: str) -> str:
     """Return a peer's text with non-printable characters replaced, so that it is safe on a
     terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def unpack_states(payload: bytes | memoryview, count: int) -> tuple[float, ...]:
+    """Decode `count` little-endian float32 values. Raises BadMessage unless the payload has exactly
+    that many, all of them finite."""
+    if len(payload) != 4 * count:
+        raise BadMessage(f"{len(payload)} bytes are not {count} values")
+    states: tuple[float, ...] = struct.unpack(f"<{count}f", payload)
+    if not all(map(math.isfinite, states)):
+        raise BadMessage("a value is not finite")
+    return states
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -44,6 +44,7 @@ from ..engine.interface import (
     SessionTerms,
     Span,
     TokenEvent,
+    Want,
 )
 from ..errors import SessionError
 from ..placement.probe import DecodeSpeed
@@ -436,7 +437,8 @@ class Stage:
         opened = False
         try:
             names = names_behind(names, session.before)
-            terms = SessionTerms(session.gateway, session.open.idle, names, session.served.number)
+            order, number = session.open, session.served.number
+            terms = SessionTerms(session.gateway, order.idle, names, order.user, number)
             cached = await self._engine.open(
                 session.engine_id, session.open.tokens, on_event, terms
             )
@@ -556,7 +558,7 @@ class Stage:
         session.waiting += 1
         self.meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
-        order, head = session.open, session.open.parts.head
+        order = session.open
         session.spans[message.start + message.count] = message.seconds, message.token
         span = Span(
             session=session.engine_id,
@@ -565,7 +567,7 @@ class Stage:
             count=message.count,
             tokens=tokens,
             hidden=hidden,
-            want="token" if head and message.token else "hidden",
+            want=_wanted(order, message),
             sampling=Sampling(*order.sampling or ()),
             steps=order.steps if session.single and message.token else 1,
             stop_ids=order.stop_ids or (),
@@ -598,15 +600,18 @@ class Stage:
 
     def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
-        instead."""
+        instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
         if event.count == 1:
             session.served.speed.note(event.seconds)
         if order.parts.head:
-            progress = SpanProgress(order.session, order.epoch, end)
-            self._courier.post(session.gateway, "session.progress", progress.header())
+            progress = SpanProgress(order.session, order.epoch, end).header()
+            if order.pooled:
+                self._courier.post(session.gateway, "session.pooled", progress, event.data)
+            else:
+                self._courier.post(session.gateway, "session.progress", progress)
             return
         session.log.append(order.epoch, event.start, event.count, event.data)
         span = SpanMessage(
@@ -656,6 +661,15 @@ class Stage:
             or session.made >= order.steps
             or event.position >= order.tokens
         )
+
+
+def _wanted(order: Open, message: SpanMessage) -> Want:
+    """Return what the engine must compute for a span."""
+    if not order.parts.head:
+        return "hidden"
+    if order.pooled:
+        return "pooled"
+    return "token" if message.token else "hidden"
 
 
 def _check_names(payload: bytes | memoryview, tokens: int) -> None:

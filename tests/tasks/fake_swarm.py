@@ -228,6 +228,11 @@ class _State:
     owner: str = ""
 
 
+def pooled(outputs: Sequence[int]) -> tuple[float, float]:
+    """Return the sum of the "final states" of positions: their number, and a part of each."""
+    return float(len(outputs)), float(sum(output % 97 for output in outputs))
+
+
 class FakeEngine:
     """Each position's output depends on all inputs up to it and on every layer's number."""
 
@@ -328,6 +333,11 @@ class FakeEngine:
         outputs = self._forward(state, span)
         if span.want == "token":
             self._sampled(state, span, outputs[-1])
+        elif span.want == "pooled":
+            data = memoryview(struct.pack("<2f", *pooled(outputs)))
+            state.on_event(
+                HiddenEvent(span.session, span.epoch, span.start, span.count, data, 0.001)
+            )
         else:
             data = memoryview(struct.pack(f"<{len(outputs)}Q", *outputs))
             state.on_event(
@@ -573,6 +583,14 @@ class FakeSwarm:
             assert node.gateway.sessions == 0
             assert node.engine.states == {}
             assert node.stage.logged_bytes == 0
+
+    def expected_sum(self, prompt: Sequence[int]) -> tuple[float, float]:
+        """Return the pooled states of a prompt, computed without any session."""
+        engine = FakeEngine(self.wire, Parts(True, 0, self.layers, True))
+        rows = list[list[int]]()
+        for token in prompt:
+            rows.append(engine.row(rows[-1] if rows else [], token))
+        return pooled([row[-1] for row in rows])
 
     def expected(self, prompt: Sequence[int], count: int) -> list[int]:
         """Return the answer of one engine with all layers, computed without any session."""

@@ -1,6 +1,7 @@
 """An API in this process with a backend that a test writes, and raw clients of it."""
 
 import json
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from shoal.node.health import Health
 from shoal.node.http.backend import Backend
 from shoal.node.http.server import ApiServer
 from shoal.node.settings.config import DataFolder
+from shoal.tasks.inference.embedding import Embeddings, EmbedRequest
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.text.process import TextDelta, TokenText
 from shoal.transport.guard import Guard, Mishap
@@ -35,6 +37,13 @@ async def words(request: GenerateRequest, emit: Emit) -> Summary:
         tokens = (TokenText(word, -0.5),) if request.logprobs else ()
         await emit(TextDelta(word, False, tokens))
     return summary("".join(WORDS), len(WORDS))
+
+
+async def embed(request: EmbedRequest) -> Embeddings:
+    """Return a vector for each input, which has the input's number and 0.5."""
+    await trio.lowlevel.checkpoint()
+    numbers = range(len(request.inputs))
+    return Embeddings(tuple(array("f", [number, 0.5]) for number in numbers), 7)
 
 
 class Endless:
@@ -188,6 +197,7 @@ async def serving(
         host=host,
         guard=Guard(mishaps.append),
         generate=generate,
+        embed=embed,
         names=lambda: ["tiny"],
         find=find,
         refuse_when_stopping=refuse,

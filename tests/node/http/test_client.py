@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -148,10 +149,57 @@ def test_refusals(pair: Pair) -> None:
         pair.chat(tools=[{"type": "function", "function": {"name": "f"}}])
     assert unsupported.value.param == "tools"
     with pytest.raises(openai.NotFoundError) as later:
-        pair.client.embeddings.create(model="tiny", input="x")
+        pair.client.moderations.create(model="tiny", input="x")
     assert later.value.code == "unknown_url"
     with pytest.raises(openai.AuthenticationError):
         pair.client.with_options(api_key="wrong").models.list()
+
+
+def test_embeddings(pair: Pair) -> None:
+    texts = ["In the beginning", "the", "In the beginning", "light " * 300]
+    found = pair.client.embeddings.create(model="tiny", input=texts)
+    vectors = [each.embedding for each in found.data]
+    assert [each.index for each in found.data] == [0, 1, 2, 3]
+    assert vectors[0] == pytest.approx(vectors[2], abs=1e-6)
+    assert vectors[0] != pytest.approx(vectors[1], abs=1e-3)
+    assert [sum(value * value for value in vector) for vector in vectors] == pytest.approx([1] * 4)
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 300
+    floats = pair.client.embeddings.create(model="tiny", input=texts[3], encoding_format="float")
+    assert floats.data[0].embedding == pytest.approx(vectors[3], abs=1e-6)
+    size = len(vectors[0])
+    same = pair.client.embeddings.create(model="tiny", input=[[5, 6], [7]], dimensions=size)
+    alone = pair.client.embeddings.create(model="tiny", input=[5, 6])
+    assert same.data[0].embedding == pytest.approx(alone.data[0].embedding, abs=1e-6)
+    assert pair.sessions() == 0
+
+
+def test_refused_embeddings(pair: Pair) -> None:
+    create = pair.client.embeddings.create
+    with pytest.raises(openai.BadRequestError) as long:
+        create(model="tiny", input=["short", "word " * 3000])
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as cut:
+        create(model="tiny", input="x", dimensions=7)
+    assert cut.value.param == "dimensions" and "dimensions, 7 were asked for" in cut.value.message
+    with pytest.raises(openai.BadRequestError, match="not one of the"):
+        create(model="tiny", input=[2**31 - 1])
+    with pytest.raises(openai.BadRequestError, match="the input is empty"):
+        create(model="tiny", input=[[1], []])
+
+
+def test_a_chain_of_two_gives_the_embeddings_of_one(pair: Pair, tmp_path: Path) -> None:
+    given: Any = {"model": "tiny", "input": [PROMPT, "light " * 300]}
+    alone = [each.embedding for each in pair.client.embeddings.create(**given).data]
+    with daemons() as start:
+        first = start(tmp_path / "1", "--model", "tiny", "--layers", "0:3", "--api", "0")
+        first.wait_until(lambda status: bool(status["addresses"]))
+        start(tmp_path / "2", "--bootstrap", first.address, "--model", "tiny", "--layers", "3:6")
+        first.wait_until(lambda status: any(model["complete"] for model in status["models"]))
+        api = first.ask("api")
+        with OpenAI(base_url=api["url"], api_key=api["token"], max_retries=0) as client:
+            chained = [each.embedding for each in client.embeddings.create(**given).data]
+    for one, other in zip(alone, chained, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_a_cancelled_stream_frees_its_session(pair: Pair) -> None:

@@ -48,6 +48,7 @@ def test_all_parameters() -> None:
     assert request.sampling == (0.5, 40, 0.9, 2**64 - 1)
     assert (request.max_tokens, request.stop, request.logprobs) == (7, ("a", "bc"), True)
     assert asked.stream and asked.include_usage and not request.raw
+    assert request.user == "me"
     assert chat(stop="x").stop == ("x",)
 
 

@@ -188,7 +188,7 @@ async def test_a_hint_about_a_command_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404), ("GET", "/v1", 404), ("POST", "/v1/embeddings", 404),
+        ("GET", "/", 404), ("GET", "/v1", 404), ("POST", "/v1/moderations", 404),
         ("GET", "/v1/models/", 404), ("POST", "/v1/chat/completions/", 404),
         ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405),
         ("OPTIONS", "/v1/chat/completions", 405), ("PUT", "/v1/models/tiny", 405),

@@ -23,11 +23,13 @@ BODY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def request(daemon: DaemonHandle, body: dict[str, Any]) -> bytes:
+def request(
+    daemon: DaemonHandle, body: dict[str, Any], path: str = "/v1/chat/completions"
+) -> bytes:
     assert daemon.node.api is not None
     data = json.dumps(body)
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
         f"Authorization: Bearer {daemon.node.api.token}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(data)}\r\n\r\n{data}"
     ).encode()
@@ -70,6 +72,26 @@ def test_answers_come_from_another_node_and_a_run_repeats() -> None:
         assert first == streamed
         digests.add(trace.digest)
     assert len(digests) == 1
+
+
+def test_embeddings_are_the_same_alone_and_beside_others() -> None:
+    async def body(world: World) -> None:
+        desk, _, gateway = await two(world)
+        texts = [PROMPT, "word " * 300, PROMPT + "!"]
+
+        async def ask(given: Any) -> list[list[float]]:
+            form = {"model": "tiny", "input": given, "encoding_format": "float"}
+            async with await trio.open_tcp_stream("127.0.0.1", API_PORT) as stream:
+                await stream.send_all(request(gateway, form, "/v1/embeddings"))
+                found = json.loads((await read_response(stream)).body)["data"]
+            return [each["embedding"] for each in found]
+
+        together = await desk.run(ask, texts)
+        assert together == [(await desk.run(ask, text))[0] for text in texts]
+        assert len({tuple(vector) for vector in together}) == 3
+
+    world = World(seed=6)
+    world.run(body, world)
 
 
 def test_a_client_that_goes_frees_the_session_of_every_node() -> None:

@@ -165,7 +165,16 @@ class Driver:
 
     def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
         name = name.ljust(16, b".")
-        assert self.request("open", name, tokens, "gateway", False, shard)[:2] == ("ok", 0)
+
+    @property
+    def shard(self) -> LoadedShard:
+        """The shard that was loaded first."""
+        return self.core._shards[0]
+
+    def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
+        name = name.ljust(16, b".")
+        opened = self.request("open", name, tokens, "gateway", False, b"", shard)
+        assert opened[:2] == ("ok", 0)
         return name
 
     def submit(self, span: Span) -> None:

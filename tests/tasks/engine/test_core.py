@@ -281,6 +281,7 @@ def test_a_span_of_an_unknown_session_gets_its_code(whole: Any) -> None:
         (Parts(False, 0, 2, False), {"want": "hidden"}, "no-embedding"),
         (Parts(True, 0, 2, False), {}, "no-head"),
         (Parts(True, 0, 2, False), {"want": "logits"}, "no-head"),
+        (Parts(True, 0, 2, False), {"want": "pooled"}, "no-head"),
         (Parts(False, 2, 4, True), {"tokens": None, "hidden": bytes(1024), "steps": 2}, "bad-span"),
     ],
 )
@@ -324,13 +325,22 @@ def test_a_value_that_overflows_is_not_passed_on(
     assert code(worker, replace(span, epoch=1)) == "not-finite"
 
 
+def test_pooled_states_that_overflow_are_not_passed_on(whole: Any, monkeypatch: Any) -> None:
+    span = prompt(whole.open(b"s"), want="pooled")
+    assert len(whole.hidden(span)) == 4 * 32
+    monkeypatch.setattr(
+        TorchCompute, "forward", lambda model, pieces: [torch.full((8, 32), math.nan)]
+    )
+    assert code(whole, replace(span, epoch=1)) == "not-finite"
+
+
 def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     limit = whole.request("usage")[1]["kv_bytes_limit"]
     names = (b"x%015d" % index for index in range(10_000))
     reply: tuple[Any, ...] = ("ok",)
 
     def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, 0)
+        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, b"", 0)
         return found
 
     while reply[0] == "ok":
@@ -352,11 +362,13 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "payload"),
     [
-        ((7, False, 0), b""),
-        (("g", 1, 0), b""),
-        (("g", None, 0), b""),
-        (("g", False, 0), bytes(15)),
-        (("g", False, 0), bytes(17)),
+        ((7, False, b"", 0), b""),
+        (("g", 1, b"", 0), b""),
+        (("g", None, b"", 0), b""),
+        (("g", False, "me", 0), b""),
+        (("g", False, bytes(17), 0), b""),
+        (("g", False, b"", 0), bytes(15)),
+        (("g", False, b"", 0), bytes(17)),
     ],
 )
 def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
@@ -390,7 +402,7 @@ def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
 def test_background_sessions_are_computed_last(whole: Any) -> None:
     whole.shard.costs = StepCosts(1.0, 3.0, 0.0)
     name = b"background".ljust(16, b".")
-    assert whole.request("open", name, 64, "gateway", True, 0)[:2] == ("ok", 0)
+    assert whole.request("open", name, 64, "gateway", True, b"", 0)[:2] == ("ok", 0)
     whole.submit(prompt(name, steps=8))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
@@ -528,7 +540,7 @@ def test_a_shard_is_dropped_or_replaced_without_the_others(checkpoint: Any, driv
         assert worker.run(prompt(stays))
         worker.request("close", stays)
     assert worker.request("unload", 1)[0] == worker.request("unload", 1)[0] == "ok"
-    reply = worker.request("open", b"n" * 16, 8, "gateway", False, 1)
+    reply = worker.request("open", b"n" * 16, 8, "gateway", False, b"", 1)
     assert reply[:2] == ("refused", "no-shard")
 
 
@@ -556,3 +568,17 @@ def test_state_is_not_copied_between_shards(checkpoint: Any, driver: Any) -> Non
 def test_a_shard_without_a_number_is_refused(whole: Any, header: Any) -> None:
     assert whole.request("unload", *header)[:2] == ("refused", "bad-span")
     assert whole.open(b"s")
+
+
+def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
+    """Two users have eight and two sessions, and four rows fit into a step."""
+    whole.shard.costs = StepCosts(0.0, 0.04, 0.0)
+    names = [b"%016d" % number for number in range(10)]
+    for number, name in enumerate(names):
+        user = b"many" if number < 8 else b"few"
+        assert whole.request("open", name, 64, "gateway", False, user, 0)[:2] == ("ok", 0)
+        whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
+    for _ in range(30):
+        whole.step()
+    made = [whole.core.session(name).table.length for name in names]
+    assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)

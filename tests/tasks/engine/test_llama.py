@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.interface import Span
+from shoal.tasks.engine.interface import Span, Want
+from shoal.tasks.engine.scheduler import StepCosts
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -119,3 +120,36 @@ def test_truncation_leaves_no_trace(checkpoint: Any, chain: Any) -> None:
     stages.logits(TOKENS)
     other = [*TOKENS[:11], *reversed(TOKENS[11:30])]
     assert close(stages.logits(other[11:], 11), made.logits(other)[11:])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pooled_states_equal_those_of_transformers(
+    case: str, shards: int, checkpoint: Any, driver: Any
+) -> None:
+    """The sum over spans, each computed in parts of at most 16 rows beside another session."""
+    family, config = CASES[case]
+    made = checkpoint(family, **config)
+    with torch.inference_mode():
+        theirs = made.model.model(torch.tensor([TOKENS])).last_hidden_state[0].float().sum(0)
+    stages = [driver(made.shard(parts)) for parts in made.splits(shards)]
+    total = torch.zeros(len(theirs))
+    for stage in stages:
+        stage.core._scheduler.costs = StepCosts(1.0, 10.0, 0.0)
+        stage.open(b"s")
+        stage.open(b"other")
+    for first, end in ((0, 21), (21, 22), (22, len(TOKENS))):
+        data: Any = None
+        for stage in stages:
+            given = {"tokens": tuple(TOKENS[first:end])} if data is None else {"hidden": data}
+            want: Want = "pooled" if stage is stages[-1] else "hidden"
+            span = Span(b"s".ljust(16, b"."), 0, first, end - first, want=want, **given)
+            other = Span(b"other".ljust(16, b"."), 0, 0, 9, **{**given, "tokens": (3,) * 9})
+            if data is None:
+                stage.submit(other)
+            stage.submit(span)
+            (event,) = [each for each in stage.events() if each.session == span.session]
+            data = event.data
+        assert len(data) == 4 * len(theirs), "however long the span is"
+        total += torch.frombuffer(bytearray(data), dtype=torch.float32)
+    assert float((total - theirs).abs().max() / len(TOKENS)) < 1e-5

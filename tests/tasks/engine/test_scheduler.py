@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from shoal.tasks.engine.defaults import (
     PREFILL_STEP_S,
     STEP_ROWS,
     STEP_S,
+    USERS,
 )
 from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
 
@@ -32,10 +34,8 @@ class Load:
         self.names: dict[Share, str] = {}
         self.served: Counter[str] = Counter()  # rows by session
 
-    def add(
-        self, owner: str, name: str, *, prompt: int = 0, background: bool = False, at: int = 0
-    ) -> Share:
-        share = self.scheduler.join(owner, self.costs, background=background)
+    def add(self, owner: str, name: str, *, prompt: int = 0, at: int = 0, **terms: Any) -> Share:
+        share = self.scheduler.join(owner, self.costs, **terms)
         self.names[share] = name
         self.scheduler.want(share, prompt or 1, at, decode=not prompt)
         return share
@@ -250,6 +250,95 @@ def test_a_slow_machine_still_serves_one_text_at_least() -> None:
     assert len(load.served) == 9
 
 
+# Users of one gateway, which it tells apart by tags.
+
+
+def served_by(load: Load, part: Callable[[str], str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for name, rows in load.served.items():
+        found[part(name)] += rows
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40), st.lists(st.integers(0, 30), min_size=1, max_size=40), st.booleans(),
+    st.integers(0, 2**32),
+)  # fmt: skip
+def test_tags_never_enlarge_the_share_of_a_gateway(
+    ordinary: int, tags: list[int], prompts: bool, seed: int
+) -> None:
+    """Each of two gateways that want more than half gets half, whatever the tags of the other."""
+    random = Random(seed)
+    load = Load(StepCosts(0.01, 0.02, 0.0) if prompts else StepCosts(0.0, 0.1, 0.0))
+    length = 10**7 if prompts else 0
+    for number in range(max(ordinary, 4)):
+        load.add("plain", f"plain{number}", prompt=length)
+    shares = {
+        number: load.add("tags", f"tags{number}", prompt=length, user=b"%d" % tag)
+        for number, tag in enumerate((tags * 4)[: max(len(tags), 4)])
+    }
+    for _ in range(400):
+        load.step()
+        if random.random() < 0.3:  # a session ends, and another begins with a tag of its own
+            number = random.choice(list(shares))
+            load.scheduler.leave(shares[number])
+            fresh = random.randbytes(16)
+            shares[number] = load.add("tags", f"tags{number}", prompt=length, user=fresh)
+    found = served_by(load, lambda name: name[:4])
+    assert abs(found["tags"] - found["plai"]) <= 0.03 * load.served.total()
+
+
+def test_users_of_a_gateway_share_its_part_equally() -> None:
+    load = Load()
+    for number in range(50):
+        load.add("a", f"x{number}", user=b"many")
+    load.add("a", "y0", user=b"one")
+    for number in range(40):
+        load.add("b", f"z{number}")
+    for _ in range(300):
+        assert load.step()["y0"] == 1
+    load = Load()
+    for user, count in (("p", 10), ("q", 40), ("r", 20)):
+        for number in range(count):
+            load.add("a", f"{user}{number}", user=user.encode())
+    for _ in range(300):
+        load.step()
+    found = served_by(load, lambda name: name[0])
+    assert max(found.values()) < 1.05 * min(found.values())
+
+
+def test_the_same_tag_of_two_gateways_is_two_users() -> None:
+    load = Load()
+    for owner, count in (("a", 20), ("b", 40)):
+        for number in range(count):
+            load.add(owner, f"{owner}{number}", user=b"me")
+    for _ in range(300):
+        load.step()
+    found = served_by(load, lambda name: name[0])
+    assert max(found.values()) < 1.05 * min(found.values())
+
+
+def test_a_user_does_not_save_up_time_while_idle_or_by_asking_for_little() -> None:
+    for little in (False, True):
+        load = Load(StepCosts(0.04, 0.01, 0.0))
+        for number in range(10 if little else 40):
+            load.add("a", f"a{number}", user=b"busy")
+        if little:
+            load.add("a", "b", user=b"late")
+        for _ in range(500):
+            load.step()
+        for number in range(200):
+            load.add("a", f"b{number}", user=b"late")
+        for number in range(40):
+            load.add("a", f"a+{number}", user=b"busy")
+        load.served.clear()
+        for _ in range(20):
+            load.step()
+        found = served_by(load, lambda name: name[0])
+        assert found["a"] > 0.4 * found.total()
+
+
 # Idleness.
 
 
@@ -318,8 +407,17 @@ def test_accounts_of_gateways_are_bounded() -> None:
     scheduler.want(stays, 1, 0, decode=True)
     for number in range(3 * ACCOUNTS):
         scheduler.leave(scheduler.join(f"g{number}", NARROW))
-    assert len(scheduler._accounts) <= ACCOUNTS
-    assert scheduler.join("stays", NARROW).account is stays.account
+    assert len(scheduler._gateways) <= ACCOUNTS
+    assert scheduler.join("stays", NARROW).user is stays.user
+
+
+def test_accounts_of_users_are_bounded() -> None:
+    scheduler = Scheduler()
+    stays = scheduler.join("g", NARROW, user=b"stays")
+    for number in range(3 * USERS):
+        scheduler.leave(scheduler.join("g", NARROW, user=b"%d" % number))
+    assert len(stays.user.gateway.users) <= USERS
+    assert scheduler.join("g", NARROW, user=b"stays").user is stays.user
 
 
 # Cost.

@@ -1,6 +1,8 @@
 """Names of prefixes: for the same tokens, secret, model and stages before, and for no others."""
 
-from shoal.tasks.engine.interface import NAME_BYTES
+import struct
+
+from shoal.tasks.engine.interface import NAME_BYTES, USER_BYTES
 from shoal.tasks.inference.names import PrefixNames, names_behind
 
 ROOT = "ab" * 32
@@ -38,3 +40,13 @@ def test_what_another_stage_computed_is_not_found_behind_this_one() -> None:
     assert names_behind(names, ("honest",)) not in (behind, names)
     assert names_behind(names, ("liar", "honest")) != names_behind(names, ("honest", "liar"))
     assert names_behind(names[:NAME_BYTES], ("liar",)) == behind[:NAME_BYTES]
+
+
+def test_a_tag_of_a_user_is_the_same_each_time_and_says_nothing_else() -> None:
+    names = PrefixNames(b"secret")
+    tag = names.user_tag("anna@example.org")
+    assert len(tag) == USER_BYTES and tag == names.user_tag("anna@example.org")
+    assert tag not in (names.user_tag("anna"), PrefixNames(b"other").user_tag("anna@example.org"))
+    assert names.user_tag("") == b""
+    name = names.of(ROOT, range(16))
+    assert names.user_tag(ROOT + struct.pack("<16I", *range(16)).decode()) != name

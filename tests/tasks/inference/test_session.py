@@ -1,6 +1,8 @@
 """Tests of messages: valid ones survive a round trip, malformed ones are refused."""
 
+import math
 import re
+import struct
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from shoal.tasks.inference.session import (
     Failed,
     FeedToken,
     Open,
+    PooledSpan,
     Quiet,
     SampledToken,
     SpanMessage,
@@ -21,6 +24,7 @@ from shoal.tasks.inference.session import (
     pack_tokens,
     parse_cached,
     stage_code,
+    unpack_states,
     unpack_tokens,
 )
 from shoal.transport.identity import PeerId
@@ -52,6 +56,9 @@ MESSAGES = [
     Failed(SESSION, 1, "stage-lost", "it went", PEER),
     Quiet(SESSION, 1, PEER, True),
     replace(OPEN, job="cd" * 32),
+    replace(OPEN, pooled=True, user=b"u" * 16),
+    replace(OPEN, pooled=True, steps=0, stop_ids=None, sampling=None),
+    PooledSpan(SESSION, 1, 256),
 ]
 
 
@@ -100,6 +107,9 @@ BAD = [
     (0, "job", "cd" * 31),
     (0, "job", "CD" * 32),
     (0, "job", True),
+    (0, "pooled", 1),
+    (0, "user", b"u" * 17),
+    (0, "user", "me"),
     (1, "gateway", 5),
     (1, "gateway", "x" * 65),
     (1, "start", -1),
@@ -135,8 +145,11 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
+    optional = {"gateway", "lost", "job", "pooled", "user"}
+    if getattr(message, "pooled", False):
+        optional |= {"steps", "stop_ids", "sampling"}
     for key in message.header():
-        if key not in ("gateway", "lost", "job"):
+        if key not in optional:
             rest = {name: value for name, value in message.header().items() if name != key}
             with pytest.raises(BadMessage, match=key):
                 type(message).parse(rest)
@@ -173,3 +186,10 @@ def test_a_cached_prefix_is_within_the_session() -> None:
     for value in (4, -1, None):
         with pytest.raises(BadMessage):
             parse_cached({"cached": value}, 3)
+
+
+@pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0, 3.0), (1.0, math.nan), (math.inf, 0.0)])
+def test_states_are_of_the_expected_number_and_finite(values: tuple[float, ...]) -> None:
+    with pytest.raises(BadMessage):
+        unpack_states(struct.pack(f"<{len(values)}f", *values), 2)
+    assert unpack_states(struct.pack("<2f", 0.5, -1.0), 2) == (0.5, -1.0)

@@ -366,10 +366,10 @@ async def test_owner_and_background_come_from_the_link_and_the_job(autojump_cloc
     async def body(_: FakeSwarm) -> None:
         job = _open(swarm, job="cd" * 32).header()
         await _call(swarm.client, stage, "session.open", job)
-        await _call(other, stage, "session.open", _open(swarm).header())
+        await _call(other, stage, "session.open", _open(swarm, user=b"tag").header())
         assert stage.engine.terms == [
             SessionTerms(swarm.client.peer, True),
-            SessionTerms(other.peer, False),
+            SessionTerms(other.peer, False, user=b"tag"),
         ]
 
     await _run(swarm, body)
