@@ -134,7 +134,9 @@ class Chain:
         """Open a session in every core, and return the shortest cached prefix."""
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
-            core.handle(("open", 1, name, tokens, "gateway", False, b"", 0), memoryview(names))
+            core.handle(
+                ("open", 1, name, tokens, "gateway", False, b"", 0, None), memoryview(names)
+            )
             header = frames.pop()[0]
             assert header[0] == "ok", header
             cached.append(int(str(header[2])))

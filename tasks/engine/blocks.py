@@ -1,8 +1,9 @@
 """KV memory of one shard in blocks of 16 positions, shared by all of its sessions. No I/O.
 
-A session has a table of blocks in the order of its positions. Each admitted session is promised as
-many blocks as it may ever use, so it never fails for lack of memory later. It occupies a block only
-when it writes to it. Meanwhile the remaining blocks hold the prefixes of earlier sessions.
+A session has a table of blocks in the order of its positions. It is promised the blocks that it
+will soon need, and more as it grows. All promises fit into the pool; if they would not, the core
+ends another session. A session occupies a block only when it writes to it. Meanwhile the remaining
+blocks hold the prefixes of earlier sessions.
 
 A full block whose content has a name can be found by later sessions, which then share it. A name
 stands for the whole prefix up to the end of its block, and is chosen by the session's gateway
@@ -13,12 +14,15 @@ was released first is evicted first. A session that must write to a shared block
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from .errors import EngineError
 
 BLOCK: Final = 16
 """Number of positions in a block."""
+
+GROWTH: Final = 3
+"""Number of blocks that a growing session is promised beyond those that it needs at once."""
 
 BlockName = tuple[str, bytes]
 """(scope, name): the gateway whose sessions may share the block, and the prefix's name."""
@@ -86,7 +90,7 @@ class BlockPool:
     """All blocks of a shard, numbered from 0.
 
     Each block is free, cached (named, but in no table) or used: `free + cached + used == total`.
-    `promised` is the number of blocks that open sessions may use in all; it is at most `total`.
+    `promised` is the number of blocks that open sessions may use now; it is at most `total`.
     """
 
     def __init__(self, total: int) -> None:
@@ -116,12 +120,16 @@ class BlockPool:
     def promise(self, blocks: int) -> None:
         """Promise blocks to a session. Raises EngineError `no-memory` if too many are promised."""
         if blocks > self.total - self.promised:
-            raise EngineError(
-                "no-memory",
-                f"{blocks * BLOCK} positions of KV are asked for, "
-                f"{(self.total - self.promised) * BLOCK} of {self.total * BLOCK} are free",
-            )
+            self.refuse(blocks)
         self.promised += blocks
+
+    def refuse(self, blocks: int) -> NoReturn:
+        """Raise EngineError `no-memory` for a number of blocks."""
+        raise EngineError(
+            "no-memory",
+            f"{blocks * BLOCK} positions of KV are asked for, "
+            f"{(self.total - self.promised) * BLOCK} of {self.total * BLOCK} are free",
+        )
 
     def find(self, names: Sequence[BlockName]) -> list[int]:
         """Return the blocks of the longest known prefix, and count the caller as their user."""
@@ -185,23 +193,35 @@ class BlockPool:
 class BlockTable:
     """Blocks of one session. Positions 0 to `length` - 1 hold keys and values.
 
-    `tokens` is the number of positions that the session may use. `runs` lists the blocks as [first
+    `tokens` is the number of positions that the session may use in all, and `promised` the number
+    of blocks that it may use now. `runs` lists the blocks as [first
     block, number of consecutive blocks].
     """
 
-    def __init__(self, pool: BlockPool, tokens: int, names: Sequence[BlockName] = ()) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        tokens: int,
+        names: Sequence[BlockName] = (),
+        *,
+        soon: int | None = None,
+    ) -> None:
         """Create a table with the longest prefix of `names` that is cached.
 
-        Raises EngineError `no-memory` if `tokens` positions cannot be promised.
+        `soon` is the number of positions to promise now (None: all). Raises EngineError `no-memory`
+        if they cannot be promised, or if the pool is smaller than `tokens` positions.
         """
         self.tokens = tokens
         self.length = 0
         self.runs: list[list[int]] = []
         self._pool = pool
-        self._promised = blocks_for(tokens)
-        pool.promise(self._promised)
+        soon = tokens if soon is None else min(soon, tokens)
+        if blocks_for(tokens) > pool.total:
+            pool.refuse(blocks_for(tokens))
+        self.promised = blocks_for(soon)
+        pool.promise(self.promised)
         self._blocks: list[int] = []
-        self._names = names[: tokens // BLOCK]
+        self._names = names[: soon // BLOCK]
         self._named = 0  # leading blocks that were offered to the cache
         self._written = False
         for block in pool.find(self._names):
@@ -217,8 +237,24 @@ class BlockTable:
     def free(self) -> None:
         """Release all blocks and the promise. May be called repeatedly."""
         self.truncate(0)
-        self._pool.promised -= self._promised
-        self._promised = 0
+        self._pool.promised -= self.promised
+        self.promised = 0
+
+    def lacks(self, end: int) -> int:
+        """Return how many more blocks must be promised before `end` positions can be written.
+
+        If any, they are for GROWTH blocks more than that, so that this happens rarely.
+        """
+        if blocks_for(end) <= self.promised:
+            return 0
+        return min(blocks_for(end) + GROWTH, blocks_for(self.tokens)) - self.promised
+
+    def secure(self, end: int) -> None:
+        """Make sure that `end` positions are promised. Raises EngineError `no-memory` if they
+        cannot be."""
+        lacks = self.lacks(end)
+        self._pool.promise(lacks)
+        self.promised += lacks
 
     def truncate(self, length: int) -> None:
         """Drop the positions from `length` on, and release the blocks without other positions.
@@ -246,7 +282,7 @@ class BlockTable:
     def prepare(self, start: int, end: int) -> list[BlockCopy]:
         """Make the positions `start` to `end` - 1 writable, and drop those from `start` on.
 
-        `start` is at most `length`, and `end` at most `tokens`. Returns the copies that must be
+        `start` is at most `length`, and `end` is promised. Returns the copies that must be
         made before anything is written.
         """
         # A session may compute again what it has found under its names, but nothing else.
@@ -292,8 +328,8 @@ class BlockTable:
         self.fill(self.length)
 
     def share(self, other: "BlockTable") -> None:
-        """Replace the content by that of another table, without copying it. It must fit in
-        `tokens`."""
+        """Replace the content by that of another table, without copying it. Its length must be
+        promised."""
         self.truncate(0)
         self._names, self._named, self._written = (), 0, True
         for block in other._blocks[: blocks_for(other.length)]:

@@ -55,6 +55,7 @@ class Core:
         self._scheduler = Scheduler()
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
+        self._opened = 0  # number of sessions that were ever opened
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -164,12 +165,14 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number = header
+        name, tokens, owner, background, user, number, soon = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
+        if soon is not None and (type(soon) is not int or soon < 0):
+            raise EngineError("bad-span", "the positions to reserve are no number")
         if not isinstance(user, bytes) or len(user) > USER_BYTES:
             raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
         if name in self._sessions:
@@ -184,9 +187,10 @@ class Core:
             raise EngineError(
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
-        table = BlockTable(shard.pool, tokens, _block_names(owner, payload))
+        table = BlockTable(shard.pool, tokens, _block_names(owner, payload), soon=soon)
         share = self._scheduler.join(owner, shard.costs, user=user, background=background)
-        session = Session(name, owner, shard, table, share)
+        self._opened += 1
+        session = Session(name, owner, shard, table, share, self._opened)
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -212,6 +216,7 @@ class Core:
         table, shard = session.table, session.shard
         length, data = shard.copies.parse(payload, table.tokens)
         values = shard.compute.imported(length, data)
+        table.secure(length)
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -229,6 +234,7 @@ class Core:
                 "reserved in the other one",
             )
         if source is not into:
+            into.table.secure(source.table.length)
             into.table.share(source.table)
         into.forget()
         return into.table.length, b""
@@ -396,7 +402,11 @@ class Core:
     def step(self) -> None:
         """Compute one step: the rows that the scheduler chooses, all of one shard."""
         started = self.clock()
-        work = [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
+        work = self._secured(
+            [(self._by_share[share], rows) for share, rows in self._scheduler.plan()]
+        )
+        if not work:
+            return
         model = work[0][0].shard.compute
         pieces, copies = [], []
         for session, rows in work:
@@ -424,6 +434,36 @@ class Core:
                 self._advance(session, job, model, output)
             self._next(session)
         self._settle()
+
+    def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
+        """Return the part of the work for which there is memory, after ending the sessions whose
+        memory it needs.
+
+        Such a session's gateway opens it again when there is room. Each time, the owner that has
+        most loses its youngest session; so each owner's oldest session ends some day.
+        """
+        for session, rows in work:
+            job, pool = session.job, session.shard.pool
+            while job is not None and session.job is job:
+                end = job.position + rows
+                if session.table.lacks(end) <= pool.total - pool.promised:
+                    session.table.secure(end)
+                    break
+                self._preempt(session.shard)
+        return [(session, rows) for session, rows in work if session.job is not None]
+
+    def _preempt(self, shard: LoadedShard) -> None:
+        """End a session of a shard to free its memory."""
+        sessions = [each for each in self._sessions.values() if each.shard is shard]
+        has: dict[str, int] = {}
+        for each in sessions:
+            has[each.owner] = has.get(each.owner, 0) + each.table.promised
+        victim = max(sessions, key=lambda each: (each.share.background, has[each.owner], each.age))
+        del self._sessions[victim.name]
+        epoch = victim.epoch
+        self._drop(victim)
+        error = EngineError("preempted", "its memory was needed by another session")
+        self._failed(victim.name, epoch, error)
 
     def _choose(self, model: Compute, done: list[tuple[Session, SpanInProgress, Any]]) -> None:
         """Choose the next token of each session whose span is complete and wants one."""

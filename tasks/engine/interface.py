@@ -168,7 +168,9 @@ class SessionTerms:
     same owner share cached blocks. `user` is a tag of at most 16 bytes, by which the owner's users
     share its time. `background` sessions are computed after all others. `names` are
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
-    number under which the session's shard was loaded.
+    number under which the session's shard was loaded. `soon` is the number of positions to reserve
+    at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
+    is needed by others.
     """
 
     owner: str = ""
@@ -176,6 +178,7 @@ class SessionTerms:
     names: bytes = b""
     user: bytes = b""
     shard: int = 0
+    soon: int | None = None
 
 
 USER_BYTES = 16
@@ -204,7 +207,8 @@ class Engine(Protocol):
         on_event: Callable[[EngineEvent], None],
         terms: SessionTerms = DEFAULT_TERMS,
     ) -> int:
-        """Reserve KV for `tokens` positions, and return the length in tokens of the cached prefix.
+        """Open a session of at most `tokens` positions. Return the length in tokens of its cached
+        prefix.
 
         The session's events are passed to `on_event`, which is called on the event loop and must
         not block.

@@ -315,8 +315,9 @@ class EngineProcess:
             raise EngineError("session-exists", "the session is open already")
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
-            fields = session, tokens, terms.owner, terms.background, terms.user, terms.shard
-            value, _ = await self._request("open", *fields, payload=terms.names)
+            fields = session, tokens, terms.owner, terms.background, terms.user
+            more = terms.shard, terms.soon
+            value, _ = await self._request("open", *fields, *more, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)
             if not isinstance(error, EngineError):  # cancelled; the worker may still open it

@@ -58,13 +58,20 @@ class Session:
     """An open session in the worker."""
 
     def __init__(
-        self, name: SessionId, owner: str, shard: LoadedShard, table: BlockTable, share: Share
+        self,
+        name: SessionId,
+        owner: str,
+        shard: LoadedShard,
+        table: BlockTable,
+        share: Share,
+        age: int,
     ) -> None:
         self.name = name
         self.owner = owner  # the gateway, whose sessions share named blocks
         self.shard = shard
         self.table = table
         self.share = share
+        self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()
         self.job: SpanInProgress | None = None

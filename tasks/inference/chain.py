@@ -10,7 +10,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
-from ..defaults import CLOSE_TIMEOUT, MAX_STOP_IDS, OPEN_TIMEOUT, ROUTE_AROUND
+from ..defaults import ANSWER_SOON, CLOSE_TIMEOUT, MAX_STOP_IDS, OPEN_TIMEOUT, ROUTE_AROUND
 from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier
@@ -89,6 +89,7 @@ class Chains:
             stages=run.peers,
             index=index,
             tokens=run.prompt + run.new,
+            soon=run.prompt + min(run.new, ANSWER_SOON),
             steps=run.new,
             stop_ids=model.text.info.stop_ids[:MAX_STOP_IDS],
             sampling=sampling,

@@ -20,6 +20,7 @@ from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ..defaults import (
     MAX_NEW_TOKENS,
+    MEMORY_LOOK,
     OPEN_ATTEMPTS,
     PREFILL_BYTES,
     PREFILL_TOKENS,
@@ -49,7 +50,7 @@ from .generation import (
     RunTerms,
     Summary,
 )
-from .recovery import LOST_STATE, Crashes, not_back, patience, returning
+from .recovery import FULL, LOST_STATE, Crashes, not_back, patience, returning
 from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
@@ -251,7 +252,7 @@ class Gateway:
         SessionError if stages refuse or do not return in time, and NoRoute if no chain covers the
         model.
         """
-        began = self._host.now()
+        began, pause = self._host.now(), RETURN_LOOK
         while talk.run is None:
             try:
                 await self._open_any(talk, awaited)
@@ -261,10 +262,12 @@ class Gateway:
                 awaited = returning(talk.refused) or quiet
                 if not awaited:
                     raise
-                if self._host.now() >= began + patience(talk.refused):
+                if self._host.now() >= began + patience(talk.refused, talk.crashes.preempted):
                     raise not_back(error, self._host.now() - began) from None
+                full = any(each.code == FULL for each in talk.refused.values())
                 talk.refused.clear()
-                await trio.sleep(RETURN_LOOK)
+                await trio.sleep(pause)
+                pause = min(2 * pause, MEMORY_LOOK) if full else RETURN_LOOK
                 if talk.must_yield:
                     return
         await talk.answer.begin(talk.run.route)
@@ -620,7 +623,7 @@ def _lost(
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:
     """Return a stage's refusal as an error for the client, with a hint if the stage lacks
     memory."""
-    if refusal.code != "no-memory":
+    if refusal.code != FULL:
         return refusal
     prompt, new = len(talk.ids), talk.new - talk.answer.made
     hint = (

@@ -5,27 +5,51 @@ prompt and the tokens so far to a new session (docs/adr/0040-crashes-are-pauses.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from ...transport.identity import PeerId
-from ..defaults import CRASHES, CRASHES_IN_ALL, LOAD_PATIENCE, RETURN_PATIENCE
+from ..defaults import (
+    CRASHES,
+    CRASHES_IN_ALL,
+    LOAD_PATIENCE,
+    MEMORY_PATIENCE,
+    RESUME_PATIENCE,
+    RETURN_PATIENCE,
+)
 from ..errors import NoRoute, SessionError, StageLost
 
-LOST_STATE = frozenset({"worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
+PREEMPTED: Final = "preempted"
+"""Code of a stage that ended a session because others needed its memory."""
+
+FULL: Final = "no-memory"
+"""Code of a stage whose memory is full of other sessions."""
+
+LOST_STATE = frozenset({PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
 """Codes of a stage that lost its state. Unless its node moves, it serves the same layers again."""
 
 
 def returning(refused: Mapping[PeerId, SessionError]) -> set[PeerId]:
-    """Return the stages whose refusal to open a session says that they lost their state."""
-    return {peer for peer, error in refused.items() if error.code in LOST_STATE}
+    """Return the stages that have refused to open a session but will open it later.
+
+    They lost their state, or their memory is full of other sessions.
+    """
+    codes = LOST_STATE | {FULL}
+    return {peer for peer, error in refused.items() if error.code in codes}
 
 
-def patience(refused: Mapping[PeerId, SessionError]) -> float:
+def patience(refused: Mapping[PeerId, SessionError], preempted: bool) -> float:
     """Return how many seconds a request waits for the stages that have refused it and will return.
 
     A stage that says `no-shard` while its record lists its layers is loading them, which may take
-    long. A stage says `worker-crashed` only until its worker has started.
+    long. A stage says `worker-crashed` only until its worker has started. A request that was
+    preempted waits until others have been answered, and a new one for a short time.
     """
-    loads = all(refused[peer].code == "no-shard" for peer in returning(refused))
+    codes = {refused[peer].code for peer in returning(refused)}
+    if preempted:
+        return RESUME_PATIENCE
+    if FULL in codes:
+        return MEMORY_PATIENCE
+    loads = codes <= {"no-shard"}
     return RETURN_PATIENCE + LOAD_PATIENCE * loads
 
 
@@ -34,7 +58,8 @@ def not_back(error: SessionError | NoRoute, waited: float) -> SessionError:
     return SessionError(
         error.code,
         f"{error.message} (still after {waited:.0f} s)",
-        hint="`shoal peers` shows what the nodes do; run it again when the layers are served",
+        hint=error.hint
+        or "`shoal peers` shows what the nodes do; run it again when the layers are served",
     )
 
 
@@ -42,14 +67,19 @@ class Crashes:
     """Counter of the losses of state during one request, which may be their cause."""
 
     def __init__(self) -> None:
+        self.preempted = False  # whether the request was preempted
         self._made: list[int] = []  # for each loss: the number of tokens generated before it
 
     def note(self, error: StageLost, made: int) -> None:
         """Count a loss after `made` tokens.
 
         Raises SessionError with the stage's own code if there were too many. A request that gets
-        further between the losses is probably not their cause, so it may continue more often.
+        further between the losses is probably not their cause, so it may continue more often. A
+        preemption has another cause, and does not count.
         """
+        if error.cause == PREEMPTED:
+            self.preempted = True
+            return
         self._made.append(made)
         count = len(self._made)
         if self._made.count(made) >= CRASHES or count >= CRASHES_IN_ALL:

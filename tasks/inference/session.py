@@ -31,7 +31,8 @@ _STAGE_CODES = """
     too-many-sessions no-memory too-many-spans unreachable stage-lost stage-failed shard-gone idle
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
-    gap not-finite worker-crashed shard-replaced too-many session-exists engine-unavailable
+    gap not-finite preempted worker-crashed shard-replaced too-many session-exists
+    engine-unavailable
 
     timeout unknown-method busy bad-request failed
 """
@@ -90,6 +91,7 @@ class Open(EpochMessage, frozen=True):
     stages: Annotated[tuple[_Peer, ...], Meta(min_length=1, max_length=MAX_STAGES)]
     index: Annotated[int, Meta(ge=0)]
     tokens: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
+    soon: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)]
     steps: _Position = 0
     stop_ids: Annotated[tuple[_Whole, ...], Meta(max_length=MAX_STOP_IDS)] | None = None
     sampling: Sampled | None = None
@@ -105,6 +107,8 @@ class Open(EpochMessage, frozen=True):
     def check(self) -> None:
         """Check the values together. Raises ValueError if they contradict each other."""
         self.parts.check()
+        if self.soon > self.tokens:
+            raise ValueError("`soon` exceeds `tokens`")
         if self.index >= len(self.stages):
             raise ValueError(f"`index` is not below the {len(self.stages)} stages")
         told = self.steps or None, self.stop_ids, self.sampling

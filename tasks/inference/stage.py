@@ -30,7 +30,7 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
     SPANS_WAITING,
 )
-from ..engine.blocks import BLOCK, blocks_for
+from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.errors import EngineError
 from ..engine.interface import (
     NAME_BYTES,
@@ -95,6 +95,7 @@ class _Session:
     heard: float  # when the last message arrived
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
+    reached: int = 0  # positions that have been computed or are waiting
     waiting: int = 0  # spans that the engine has not answered yet
     # By the span's end: (seconds that earlier stages computed, whether a token is requested).
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
@@ -102,6 +103,13 @@ class _Session:
     @property
     def name(self) -> Name:
         return self.gateway, self.open.session, self.open.index
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of KV that the engine has promised to the session, approximately."""
+        order = self.open
+        growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
+        return blocks_for(min(order.tokens, growing))
 
     @property
     def single(self) -> bool:
@@ -396,10 +404,10 @@ class Stage:
         if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
         room = self._room_for(served, gateway)
-        if message.tokens > room:
+        if message.soon > room:
             raise SessionError(
                 "no-memory",
-                f"room for {room} tokens of prompt and answer now, {message.tokens} are asked for",
+                f"room for {room} tokens of prompt and answer now, {message.soon} are asked for",
             )
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
@@ -416,8 +424,8 @@ class Stage:
         """Return how many positions of KV one more session of this gateway may reserve now."""
         blocks = served.held.kv_tokens // BLOCK
         sessions = [item for item in self._sessions.values() if item.served is served]
-        room = blocks - sum(blocks_for(item.open.tokens) for item in sessions)
-        own = [blocks_for(item.open.tokens) for item in sessions if item.gateway == gateway]
+        room = blocks - sum(item.blocks for item in sessions)
+        own = [item.blocks for item in sessions if item.gateway == gateway]
         if own and gateway != self._courier.peer:  # its first session may take all that is free
             room = min(room, int(blocks * KV_SHARE) - sum(own))
         return max(room, 0) * BLOCK
@@ -438,7 +446,7 @@ class Stage:
         try:
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
-            terms = SessionTerms(session.gateway, order.idle, names, order.user, number)
+            terms = SessionTerms(session.gateway, order.idle, names, order.user, number, order.soon)
             cached = await self._engine.open(
                 session.engine_id, session.open.tokens, on_event, terms
             )
@@ -556,6 +564,7 @@ class Stage:
             self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
             return
         session.waiting += 1
+        session.reached = max(session.reached, message.start + message.count)
         self.meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
         order = session.open
@@ -633,6 +642,7 @@ class Stage:
         if session.made:  # the first token's time includes the prompt's
             session.served.speed.note(event.seconds)
         session.made += 1
+        session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)

@@ -165,15 +165,7 @@ class Driver:
 
     def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
         name = name.ljust(16, b".")
-
-    @property
-    def shard(self) -> LoadedShard:
-        """The shard that was loaded first."""
-        return self.core._shards[0]
-
-    def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
-        name = name.ljust(16, b".")
-        opened = self.request("open", name, tokens, "gateway", False, b"", shard)
+        opened = self.request("open", name, tokens, "gateway", False, b"", shard, None)
         assert opened[:2] == ("ok", 0)
         return name
 

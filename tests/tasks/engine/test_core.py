@@ -340,7 +340,7 @@ def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     reply: tuple[Any, ...] = ("ok",)
 
     def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, b"", 0)
+        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, b"", 0, None)
         return found
 
     while reply[0] == "ok":
@@ -362,13 +362,13 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "payload"),
     [
-        ((7, False, b"", 0), b""),
-        (("g", 1, b"", 0), b""),
-        (("g", None, b"", 0), b""),
-        (("g", False, "me", 0), b""),
-        (("g", False, bytes(17), 0), b""),
-        (("g", False, b"", 0), bytes(15)),
-        (("g", False, b"", 0), bytes(17)),
+        ((7, False, b"", 0, None), b""),
+        (("g", 1, b"", 0, None), b""),
+        (("g", None, b"", 0, None), b""),
+        (("g", False, "me", 0, None), b""),
+        (("g", False, bytes(17), 0, None), b""),
+        (("g", False, b"", 0, None), bytes(15)),
+        (("g", False, b"", 0, None), bytes(17)),
     ],
 )
 def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
@@ -402,7 +402,7 @@ def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
 def test_background_sessions_are_computed_last(whole: Any) -> None:
     whole.shard.costs = StepCosts(1.0, 3.0, 0.0)
     name = b"background".ljust(16, b".")
-    assert whole.request("open", name, 64, "gateway", True, b"", 0)[:2] == ("ok", 0)
+    assert whole.request("open", name, 64, "gateway", True, b"", 0, None)[:2] == ("ok", 0)
     whole.submit(prompt(name, steps=8))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
@@ -540,7 +540,7 @@ def test_a_shard_is_dropped_or_replaced_without_the_others(checkpoint: Any, driv
         assert worker.run(prompt(stays))
         worker.request("close", stays)
     assert worker.request("unload", 1)[0] == worker.request("unload", 1)[0] == "ok"
-    reply = worker.request("open", b"n" * 16, 8, "gateway", False, b"", 1)
+    reply = worker.request("open", b"n" * 16, 8, "gateway", False, b"", 1, None)
     assert reply[:2] == ("refused", "no-shard")
 
 
@@ -576,9 +576,104 @@ def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
     names = [b"%016d" % number for number in range(10)]
     for number, name in enumerate(names):
         user = b"many" if number < 8 else b"few"
-        assert whole.request("open", name, 64, "gateway", False, user, 0)[:2] == ("ok", 0)
+        assert whole.request("open", name, 64, "gateway", False, user, 0, None)[:2] == ("ok", 0)
         whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
     for _ in range(30):
         whole.step()
     made = [whole.core.session(name).table.length for name in names]
     assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)
+
+
+# More sessions than the memory has room for to their ends.
+
+
+def begin(worker: Any, name: bytes, tokens: int, owner: str = "g", **terms: Any) -> tuple[Any, ...]:
+    """Open a session that reserves two blocks, and ask it for a text of `tokens` positions."""
+    background = terms.get("background", False)
+    reply = worker.request("open", name, tokens, owner, background, b"", 0, terms.get("soon", 32))
+    if reply[0] == "ok":
+        worker.submit(prompt(name, steps=tokens - len(TOKENS) + 1))
+    found: tuple[Any, ...] = reply
+    return found
+
+
+def small_pool(checkpoint: Any, driver: Any, blocks: int) -> Any:
+    shard = checkpoint("Llama").shard()
+    size = blocks * driver(shard).shard.block_bytes
+    return driver(replace(shard, kv_bytes=size))
+
+
+def preempted(events: Any) -> list[bytes]:
+    ended = [event for event in events if isinstance(event, FailedEvent)]
+    assert {event.code for event in ended} <= {"preempted"}
+    return [event.session for event in ended]
+
+
+def test_the_youngest_session_gives_way_and_the_others_reach_their_ends(
+    checkpoint: Any, driver: Any
+) -> None:
+    text = checkpoint("Llama").greedy(TOKENS, 57)
+    worker = small_pool(checkpoint, driver, 8)
+    names = [b"%016d" % number for number in range(4)]
+    for name in names:
+        assert begin(worker, name, 64)[0] == "ok"
+    assert begin(worker, b"x" * 16, 64)[:2] == ("refused", "no-memory")
+    events = worker.events()
+    assert preempted(events) == [names[3], names[2]]
+    for name in names[:2]:
+        assert [event.token for event in events if event.session == name] == text
+    usage = worker.request("usage")[1]
+    assert usage["sessions"] == 2
+    for name in names[2:]:
+        made = [each.token for each in events if each.session == name and hasattr(each, "token")]
+        assert made == text[: len(made)] and len(made) >= 20, "what was sent is right"
+
+
+def test_the_owner_that_has_most_gives_way_first(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 8)
+    for number in range(3):
+        assert begin(worker, b"many%012d" % number, 64, "many")[0] == "ok"
+    assert begin(worker, b"one".ljust(16), 64, "one")[0] == "ok"
+    assert preempted(worker.events()) == [b"many%012d" % 2, b"many%012d" % 1]
+
+
+def test_background_sessions_give_way_before_all_others(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 6)
+    assert begin(worker, b"job".ljust(16), 64, "one", background=True)[0] == "ok"
+    for number in range(2):
+        assert begin(worker, b"many%012d" % number, 48, "many")[0] == "ok"
+    assert preempted(worker.events()) == [b"job".ljust(16)]
+
+
+def test_sessions_of_another_shard_are_left_alone(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 4)
+    worker.request("load", 1, payload=load_payload(checkpoint("Llama").shard()))
+    other = worker.open(b"other", shard=1)
+    for number in range(2):
+        assert begin(worker, b"%016d" % number, 64)[0] == "ok"
+    assert preempted(worker.events()) == [b"%016d" % 1]
+    assert worker.run(prompt(other))
+
+
+def test_a_session_that_could_never_end_is_refused(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 3)
+    assert begin(worker, b"x" * 16, 49)[:2] == ("refused", "no-memory")
+    assert begin(worker, b"x" * 16, 48)[0] == "ok"
+    assert preempted(worker.events()) == []
+
+
+@pytest.mark.parametrize("soon", [-1, 1.0, "1", True])
+def test_what_is_reserved_is_a_number(whole: Any, soon: Any) -> None:
+    assert begin(whole, b"x" * 16, 64, soon=soon)[:2] == ("refused", "bad-span")
+
+
+def test_copies_of_state_take_no_memory_that_is_not_there(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 5)
+    long = worker.open(b"long", 48)
+    worker.run(Span(long, 0, 0, 40, tokens=TOKENS * 5))
+    state = bytes(worker.request("export", long)[-1])
+    assert worker.request("open", b"n" * 16, 48, "g", False, b"", 0, 16)[0] == "ok"
+    for request, payload in (("import", state), ("fork", b"")):
+        fields = (b"n" * 16,) if request == "import" else (long, b"n" * 16)
+        assert worker.request(request, *fields, payload=payload)[:2] == ("refused", "no-memory")
+    assert worker.request("usage")[1]["kv_bytes_reserved"] == 4 * worker.shard.block_bytes

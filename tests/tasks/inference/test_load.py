@@ -39,6 +39,7 @@ async def test_a_probe_tells_the_present_load(
             stages=(stage.peer,),
             index=0,
             tokens=20,
+            soon=20,
             steps=5,
             stop_ids=(VOCABULARY - 1,),
             sampling=Sampling(),

@@ -10,6 +10,8 @@ from shoal.tasks.defaults import (
     CRASHES,
     CRASHES_IN_ALL,
     LOAD_PATIENCE,
+    MEMORY_PATIENCE,
+    RESUME_PATIENCE,
     RETURN_LOOK,
     RETURN_PATIENCE,
 )
@@ -359,12 +361,16 @@ async def test_a_node_that_moved_away_is_not_waited_for(
 
 def test_refusals_that_pass() -> None:
     one, two = peer_of(1), peer_of(2)
-    loading, started, full = (
-        SessionError(code, "") for code in ("no-shard", "worker-crashed", "no-memory")
+    loading, started, full, strange = (
+        SessionError(code, "")
+        for code in ("no-shard", "worker-crashed", "no-memory", "unreachable")
     )
-    assert returning({one: loading, two: full}) == {one}
-    assert patience({one: loading, two: full}) == RETURN_PATIENCE + LOAD_PATIENCE
-    assert patience({one: loading, two: started}) == RETURN_PATIENCE
+    assert returning({one: loading, two: full}) == {one, two}
+    assert returning({one: loading, two: strange}) == {one}
+    assert patience({one: loading}, False) == RETURN_PATIENCE + LOAD_PATIENCE
+    assert patience({one: loading, two: started}, False) == RETURN_PATIENCE
+    assert patience({one: loading, two: full}, False) == MEMORY_PATIENCE
+    assert patience({one: loading, two: full}, True) == RESUME_PATIENCE
 
 
 def test_crashes_are_counted_by_progress_and_in_all() -> None:

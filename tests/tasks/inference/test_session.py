@@ -40,6 +40,7 @@ OPEN = Open(
     stages=(PEER,),
     index=0,
     tokens=100,
+    soon=60,
     steps=10,
     stop_ids=(2, 3),
     sampling=Sampling(0.5, 40, 0.9, 2**64 - 1),
@@ -68,7 +69,7 @@ def test_round_trip(message: Any) -> None:
 
 
 def test_only_the_head_is_told_how_to_sample() -> None:
-    middle = Open(SESSION, 1, "0a" * 32, Parts(False, 1, 2, False), "float32", (PEER,), 0, 9)
+    middle = Open(SESSION, 1, "0a" * 32, Parts(False, 1, 2, False), "float32", (PEER,), 0, 9, 9)
     assert not {"sampling", "stop_ids", "steps"} & set(middle.header())
 
 

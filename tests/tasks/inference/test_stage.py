@@ -54,11 +54,12 @@ def _open(swarm: FakeSwarm, at: int = 0, **changes: Any) -> Open:
         stages=tuple(node.peer for node in swarm.stages),
         index=at,
         tokens=50,
+        soon=50,
         steps=5,
         stop_ids=(VOCABULARY - 1,),
         sampling=Sampling(),
     )
-    return replace(message, **changes)
+    return replace(message, **{"soon": changes.get("tokens", message.tokens)} | changes)
 
 
 async def _open_all(swarm: FakeSwarm, **changes: Any) -> None:
@@ -329,7 +330,7 @@ async def test_names_that_do_not_fit_the_session_are_refused(
         assert stage.engine.terms == []
         swarm.assert_free()
         await swarm.client.courier.call(stage.peer, "session.open", header, NAMES[:48], timeout=5)
-        assert stage.engine.terms == [SessionTerms(swarm.client.peer, False, NAMES[:48])]
+        assert stage.engine.terms == [SessionTerms(swarm.client.peer, False, NAMES[:48], soon=50)]
         await _close_all(swarm)
 
     await _run(swarm, body)
