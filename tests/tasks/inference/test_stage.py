@@ -369,8 +369,8 @@ async def test_owner_and_background_come_from_the_link_and_the_job(autojump_cloc
         await _call(swarm.client, stage, "session.open", job)
         await _call(other, stage, "session.open", _open(swarm, user=b"tag").header())
         assert stage.engine.terms == [
-            SessionTerms(swarm.client.peer, True),
-            SessionTerms(other.peer, False, user=b"tag"),
+            SessionTerms(swarm.client.peer, True, soon=50),
+            SessionTerms(other.peer, False, user=b"tag", soon=50),
         ]
 
     await _run(swarm, body)
