@@ -5,6 +5,7 @@ what it needs when it runs, so that `shoal --help` is fast (bench/startup.py).
 """
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -129,7 +130,8 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _sentence(message: str) -> str:
     """Rewrite a message of click in the style of this program: lower case first, no full stop,
     backticks."""
-    text = " ".join(message.split()).rstrip(".").replace("'", "`")
+    # An apostrophe between two letters stays: only quotation marks become backticks.
+    text = re.sub(r"(?<!\w)'([^']*)'(?!\w)", r"`\1`", " ".join(message.split()).rstrip("."))
     text = text.replace(". Did you mean", ", did you mean")
     if ". (Did you mean one of: " in text:
         text = text.replace(". (Did you mean one of: ", ", did you mean one of ").replace("?)", "?")
