@@ -30,7 +30,8 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["--nope"], 2, "no such option `?--nope", "`shoal --help`"),
     (["run"], 2, "missing argument `NAME`", "`shoal run --help`"),
     (["run", "tiny"], 2, "missing argument `PROMPT`", "`shoal run --help`"),
-    (["run", "tiny", "x", "--max-tokens", "0"], 2, "--max-tokens", "`shoal run --help`"),
+    (["run", "tiny", "x", "--max-tokens", "0"], 2, "number of at least 1, got 0", "`shoal run"),
+    (["run", "tiny", "x", "--top-p", "0"], 2, "number above 0, at most 1, got 0.0", "--help"),
     (["run", "tiny", "x", "--max-tokens", "ten"], 2, "--max-tokens", "`shoal run --help`"),
     (["run", "tiny", "x", "--temperature", "-1"], 2, "--temperature", "`shoal run --help`"),
     (["run", "tiny", "x", "--temprature", "1"], 2, "no such option `--temprature", "--help"),
@@ -73,7 +74,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
     (["model", "show", "nothing"], 1, "no daemon is running to ask", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),
-    (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
+    (["demo", "--nodes", "0"], 2, "number from 1 to 16, got 0", "`shoal demo --help`"),
     (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),
 ]
 
