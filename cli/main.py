@@ -5,6 +5,7 @@ what it needs when it runs, so that `shoal --help` is fast (bench/startup.py).
 """
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -129,11 +130,27 @@ def _innermost(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _sentence(message: str) -> str:
     """Rewrite a message of click in the style of this program: lower case first, no full stop,
     backticks."""
-    text = " ".join(message.split()).rstrip(".").replace("'", "`")
+    # An apostrophe between two letters stays: only quotation marks become backticks.
+    text = re.sub(r"(?<!\w)'([^']*)'(?!\w)", r"`\1`", " ".join(message.split()).rstrip("."))
     text = text.replace(". Did you mean", ", did you mean")
+    text = _RANGE.sub(_expected, text)
     if ". (Did you mean one of: " in text:
         text = text.replace(". (Did you mean one of: ", ", did you mean one of ").replace("?)", "?")
     return text[:1].lower() + text[1:]
+
+
+# How click reports a number outside its range: `0 is not in the range 1<=x<=16`.
+_RANGE = re.compile(r"(\S+) is not in the range (?:x>=(\S+)|(\S+?)(<=?)x<=(\S+))")
+
+
+def _expected(found: re.Match[str]) -> str:
+    """Say in words which numbers are expected."""
+    value, least, low, above, high = found.groups()
+    if least:
+        bound = f"of at least {least}"
+    else:
+        bound = f"from {low} to {high}" if above == "<=" else f"above {low}, at most {high}"
+    return f"expected a number {bound}, got {value}"
 
 
 def _usage_hint(error: click.UsageError) -> str:

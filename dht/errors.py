@@ -59,7 +59,7 @@ class NotEnoughDisk(ModelError):
     own = True
 
     def __init__(self, folder: Path, needed: int, free: int, reserve: int = 0) -> None:
-        beyond = f", {mebibytes(reserve)} kept in reserve" if reserve else ""
+        beyond = f" beyond the reserve of {mebibytes(reserve)}" if reserve else ""
         super().__init__(
             "disk-full",
             f"the disk of `{folder}` is full: needs {mebibytes(needed)}; "

@@ -33,6 +33,9 @@ def disk_error(folder: DataFolder, error: OSError) -> NodeError:
     elif error.errno == errno.EROFS:
         message = f"the disk of {_named(folder)} is read-only"
         hint = "make it writable again, or choose another folder with `--data DIR`"
+    elif error.errno == errno.ENAMETOOLONG:
+        message = "the path of the data folder is too long for this system"
+        hint = "choose a shorter one with `--data DIR`"
     else:
         inside = error.filename and str(error.filename) != str(folder.path)
         what = f"`{error.filename}` in the data folder" if inside else _named(folder)

@@ -57,7 +57,7 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     click.echo(f"added {render.name(answer.name)}: {_summary(answer)}")
     if old := answer.replaced:
         root = render.short(old)
-        click.echo(f"this name meant {root} here before; that model stays, under its root")
+        click.echo(f"this name meant {root} here before; that model stays on this disk")
         click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
     name = render.name(answer.name)
     click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
@@ -95,6 +95,8 @@ def list_(data: Path, as_json: bool) -> None:
     else:
         rows = [_row(item) for item in answer.models]
         click.echo(render.table(HEADS, rows))
+        if any(item.complete is False for item in answer.models):
+            click.echo("incomplete: no node serves some layers; `shoal model show NAME` lists them")
 
 
 def _row(item: "messages.ListedModel") -> list[str]:
@@ -104,7 +106,7 @@ def _row(item: "messages.ListedModel") -> list[str]:
         str(item.layers),
         render.size(item.weight_bytes),
         _here(item),
-        "-" if served is None else "complete" if served else render.sentence(item.missing or ""),
+        "-" if served is None else "complete" if served else "incomplete",
         _by(item.vouchers),
         render.short(item.root),
     ]
@@ -176,7 +178,7 @@ def _model(data: Path, name: str) -> "messages.ShownModel":
         flag = data_flag(data)
         raise CommandError(
             error.code,
-            f"{error.message} on this disk, and no daemon is running to ask other nodes",
+            error.message,
             hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
         ) from None
 

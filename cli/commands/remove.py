@@ -111,7 +111,7 @@ def lost(loss: "Removed") -> list[str]:
     lines = [f"{what}: {render.size(loss.freed)} on this disk"]
     if loss.shared:
         chunks = render.count(loss.shared, "chunk")
-        lines.append(f"{chunks} more of it stay, because other models or blobs here need them")
+        lines.append(f"{chunks} of it stay, because other models or blobs here need them")
     return [*lines, *_elsewhere(loss)]
 
 

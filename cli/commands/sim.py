@@ -132,8 +132,12 @@ def sweep(
     if ray is not None and jobs is not None:
         raise click.UsageError("`-j` is for this machine: a Ray cluster knows its own cores")
     options = SweepOptions(file, seeds or (), jobs, ray, out, hosts, force)
-    with command_errors():
-        found = sweep_seeds(options, lambda now: click.echo(words.progress(now), err=True))
+    try:
+        with command_errors():
+            found = sweep_seeds(options, lambda now: click.echo(words.progress(now), err=True))
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command runs the seeds that are missing", err=True)
+        raise
     click.echo(json.dumps(asdict(found)) if as_json else words.summary(found))
     if found.failed:
         more = "" if hosts is None else f" --hosts {hosts}"

@@ -10,6 +10,7 @@ from .. import render
 from ..options import data_option, example, json_option
 
 NUMBERS = ("requests", "tokens_in", "tokens_out", "busy_s")
+NOTHING = "no node has reported use by another node; new figures are written every 10 minutes"
 NOT_KEPT = "this node does not store the usage reports of others (`shoal node --state all` does)"
 if TYPE_CHECKING:
     from ...node.control.messages.jobs import UsageRow
@@ -39,7 +40,7 @@ def usage(data: Path, as_json: bool) -> None:
         return
     rows = answer.usage
     if not rows:
-        click.echo("no node has reported use by another node" if answer.kept else NOT_KEPT)
+        click.echo(NOTHING if answer.kept else NOT_KEPT)
         return
     own = answer.own
     click.echo("used, as reported by the providers:")

@@ -8,10 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from typing import Final
 
 from ..scenario.format.tables import Scenario
 from .sweepfile import SeedLine, failed_line
 from .worker import STRICT, task_of
+
+INTERRUPT_S: Final = 0.5  # most seconds until a sweep notices Ctrl-C
 
 
 class WorkerProcess:
@@ -132,4 +135,16 @@ def on_this_machine(
             stack.callback(stopped.set)
             thread.start()
         for _ in seeds:
-            yield done.get()
+            yield _next(done)
+
+
+def _next(done: "queue.SimpleQueue[SeedLine]") -> SeedLine:
+    """Wait for the next result line.
+
+    Python handles a signal between two steps of the main thread. One that arrives while this thread
+    hands the interpreter lock to another, just before it waits, does not end that wait. So it wakes
+    up from time to time.
+    """
+    while True:
+        with suppress(queue.Empty):
+            return done.get(timeout=INTERRUPT_S)

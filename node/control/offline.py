@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ...dht.content.library import Library
+from ...dht.content.library import Library, unknown
+from ...dht.errors import ModelError
 from ...tasks.engine.families import check_model
 from ...transport.host.seam import Host
 from ..folder import open_folder
@@ -58,7 +59,13 @@ async def show_model(host: Host, data: Path, name: str) -> ShownModel:
     """Describe one model of the library. Raises ModelError `unknown-model` if the library does not
     have it."""
     library = await _library(host, data)
-    root = library.resolve(name)
+    try:
+        root = library.resolve(name)
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        where = " on this disk, and no daemon is running to ask other nodes"
+        raise unknown(name, library.names(), where) from None
     shown = next((n for n, r in library.names().items() if r == root), name)
     return shown_model(shown, await library.manifest(root), {}, local=True)
 

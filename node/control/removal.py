@@ -15,6 +15,7 @@ from ...state.membership.record import MemberRecord
 from ...tasks.inference.sources import holders
 from ...tasks.serving.slots import Slots
 from ...transport.identity import PeerId
+from ...transport.shortid import meant
 from .. import defaults
 from ..daemon.content import ContentParts
 from .messages.models import RemoveBlob, Removed, RemoveModel
@@ -138,15 +139,9 @@ def model_meant(text: str, library: Library) -> str:
 
 
 def blob_meant(text: str, roots: Collection[str]) -> str:
-    """Return the root among `roots` that begins with `text`. Raises ModelError if none or several
-    match."""
-    found = [root for root in roots if text and root.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    code, what = ("ambiguous-blob", f"matches {len(found)} blobs on this disk")
-    if not found:
-        code, what = ("unknown-blob", "matches no blob on this disk")
-    raise ModelError(code, f"{ascii(text)[:66]} {what}", hint="`shoal blob list` shows the roots")
+    """Return the root among `roots` that begins with `text`. Raises BadId if `text` is too short,
+    or if none or several match."""
+    return meant(text, roots, "blob", hint="`shoal blob list` shows the roots")
 
 
 def only_here(

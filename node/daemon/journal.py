@@ -9,11 +9,10 @@ from ...state.directory import Directory
 from ...state.views.usage import UsageCount
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.stage import Stage
+from ...transport import shortid
 from ...transport.identity import PeerId
 from ..defaults import JOURNAL_NAMED, JOURNAL_PAUSE
 from .base import Say
-
-LETTERS = 12  # letters shown from the end of a peer id, because all ids begin alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Journal:
 
 
 def _named(peers: frozenset[PeerId]) -> str:
-    names = [f"…{peer[-LETTERS:]}" for peer in sorted(peers)]
+    names = [shortid.short(peer) for peer in sorted(peers)]
     return ", ".join(names[:JOURNAL_NAMED]) + _more(names[JOURNAL_NAMED:])
 
 
@@ -71,7 +70,11 @@ def _others(peers: frozenset[PeerId]) -> str:
 
 
 def _many(count: int, thing: str, tokens: int) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}, {tokens} tokens"
+    return f"{_counted(count, thing)}, {_counted(tokens, 'token')}"
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 async def keep_journal(say: Say, directory: Directory, gateway: Gateway, stage: Stage) -> None:

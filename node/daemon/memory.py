@@ -50,11 +50,12 @@ def memory_condition(asked: int, machine: Machine) -> Condition | None:
             hint="`shoal config set memory 1GiB` offers more from the next start",
         )
     if needed > free:
-        fits = max(free - PROGRAMS_MEMORY, 0) >> 20
+        fits = free - PROGRAMS_MEMORY
+        less = f"`shoal config set memory {fits >> 20}MiB`, or " if fits >= LAYER_MEMORY else ""
         return Condition(
             "memory",
             f"{shown_size(asked)} of memory is offered and {programs}, but only "
             f"{shown_size(free)} is free on this machine",
-            hint=f"`shoal config set memory {fits}MiB`, or end other programs",
+            hint=f"{less}end other programs",
         )
     return None

@@ -48,6 +48,8 @@ def _size(text: str, option: str, other: str = "") -> int:
         )
     if not found[2] and not found[3]:
         number = float(found[1])
+        if not number:
+            raise BadSetting(f"`{text}` has no unit", hint=f"`--{option} 4GiB`{other}")
         unit = "GiB" if number < 512 else "MiB" if number < 1_000_000 else "B"
         raise BadSetting(f"`{text}` has no unit", hint=f"add one: `--{option} {found[1]}{unit}`")
     return int(float(found[1]) * UNITS[found[2]])

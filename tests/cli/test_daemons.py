@@ -85,6 +85,9 @@ def test_three_daemons(start: Start, tmp_path: Path) -> None:
     peers = json.loads(shoal("peers", "--json", "--data", str(asker.data)).stdout)["peers"]
     shards = {peer["peer"]: [s["layers"] for s in peer["shards"]] for peer in peers}
     assert sorted(shards.values()) == [["0:3"], ["3:6"]]
+    processes = first.ask("status")["memory"]["processes"]
+    assert [each["name"] for each in processes] == ["daemon", "engine"]
+    assert all(each["resident_bytes"] > 30 * 2**20 for each in processes)
     status = asker.ask("status")
     assert status["serving"]["phase"] == "no-engine" and not status["capacity"]["engine"]
     assert any("torch" in condition["sentence"] for condition in status["health"])

@@ -17,7 +17,7 @@ import pytest
 
 from shoal.cli import main as edge
 from shoal.cli.errors import CommandError
-from shoal.cli.main import invoke, shoal
+from shoal.cli.main import _sentence, invoke, shoal
 from shoal.node.errors import ControlError
 
 Captured = pytest.CaptureFixture[str]
@@ -30,7 +30,8 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["--nope"], 2, "no such option `?--nope", "`shoal --help`"),
     (["run"], 2, "missing argument `NAME`", "`shoal run --help`"),
     (["run", "tiny"], 2, "missing argument `PROMPT`", "`shoal run --help`"),
-    (["run", "tiny", "x", "--max-tokens", "0"], 2, "--max-tokens", "`shoal run --help`"),
+    (["run", "tiny", "x", "--max-tokens", "0"], 2, "number of at least 1, got 0", "`shoal run"),
+    (["run", "tiny", "x", "--top-p", "0"], 2, "number above 0, at most 1, got 0.0", "--help"),
     (["run", "tiny", "x", "--max-tokens", "ten"], 2, "--max-tokens", "`shoal run --help`"),
     (["run", "tiny", "x", "--temperature", "-1"], 2, "--temperature", "`shoal run --help`"),
     (["run", "tiny", "x", "--temprature", "1"], 2, "no such option `--temprature", "--help"),
@@ -42,6 +43,9 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["node", "--memory", "lots"], 2, "`lots` is not a size", "--memory 4GiB"),
     (["node", "--listen", "example.org:1"], 2, "is not an address to listen on", "--listen"),
     (["node", "--bootstrap", "1.2.3.4"], 2, "is not an address: the port is missing", ":4001"),
+    (["node", "--model", "a/b"], 2, "`a/b` cannot be a model's name: it has other", "up to 64"),
+    (["node", "--memory", "0"], 2, "`0` has no unit", "`--memory 4GiB`"),
+    (["model", "show", "d201"], 1, "known on this disk, and .*; the beginning of a root", "`shoal"),
     (["node", "--relay", "lots"], 2, "`lots` is not a rate", "--relay 1MB`"),
     (["node", "--relay", "-1"], 2, "`-1` is not a rate", "--relay 8Mbit`"),
     (["node", "--up", "5B"], 2, "`5B` is too little: at least 10 kB a second", "--up 1MB`"),
@@ -70,7 +74,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
     (["model", "show", "nothing"], 1, "no daemon is running to ask", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),
-    (["demo", "--nodes", "0"], 2, "--nodes", "`shoal demo --help`"),
+    (["demo", "--nodes", "0"], 2, "number from 1 to 16, got 0", "`shoal demo --help`"),
     (["demo", "--nodes", "99"], 2, "--nodes", "`shoal demo --help`"),
 ]
 
@@ -93,6 +97,15 @@ def test_failure(line: list[str], code: int, message: str, hint: str, capsys: Ca
     out, err = capsys.readouterr()
     assert out == ""
     assert_two_lines(err, message, hint)
+
+
+def test_quotation_marks_become_backticks_and_apostrophes_stay() -> None:
+    assert _sentence("No such option '--x'. Did you mean '--y'?").startswith(
+        "no such option `--x`,"
+    )
+    assert (
+        _sentence("The node's key 'a' isn't the model's.") == "the node's key `a` isn't the model's"
+    )
 
 
 # Error of the daemon -> exit code

@@ -163,6 +163,20 @@ def test_every_command(name: str, replaced: Any, capfd: pytest.CaptureFixture[st
         assert out.isascii() and out.count("\n") == 1 and out.rstrip("\n").isprintable()
 
 
+def test_missing_layers_are_not_described_in_the_list_of_models(
+    replaced: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence names nodes and sizes, and would fill a column of a dozen characters."""
+    line, told = SHOWN["models"]
+    for complete, noted in ((True, False), (None, False), (False, True)):
+        models = [{**told[-1]["models"][0], "complete": complete, "missing": "layers 2:6 of `x`"}]
+        replaced(lambda *_, models=models: {**told[-1], "models": models})
+        assert invoke(line) == 0
+        out = capsys.readouterr().out
+        assert "layers 2:6" not in out
+        assert ("incomplete: no node" in out and "`shoal model show NAME`" in out) == noted
+
+
 FREE = {"run", "log", "export", "result", "pull", "feeds"}  # texts, and lines for programs
 
 

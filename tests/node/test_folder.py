@@ -61,3 +61,10 @@ async def test_peers_are_remembered(tmp_path: Path) -> None:
     assert [address.port for address in found] == list(range(1, 17))
     folder.peers.write_bytes(b"garbage\n\xff\n/ip4/10.0.0.2/tcp/7\n")
     assert [address.port for address in await remembered_peers(HOST, folder)] == [7]
+
+
+@pytest.mark.trio
+async def test_a_path_that_is_too_long_has_a_plain_error(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="is too long for this system") as refused:
+        await open_folder(HOST, DataFolder(tmp_path / ("d" * 300)))
+    assert "shorter" in str(refused.value.hint) and len(refused.value.message) < 80

@@ -86,7 +86,7 @@ def test_sentences_about_the_loss() -> None:
     held = lost(decode(Removed, {**LOSS, "names": [], "shared": 3, "copies": 1, "partial": 2}))
     assert held == [
         f"model root {ROOT[:16]}: 5.0 MiB on this disk",
-        "3 chunks more of it stay, because other models or blobs here need them",
+        "3 chunks of it stay, because other models or blobs here need them",
         "1 other node claims to hold all of it",
         "2 other nodes claim to hold parts of it",
     ]

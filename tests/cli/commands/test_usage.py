@@ -48,7 +48,8 @@ def test_used_and_provided(replaced: Any, capsys: Any) -> None:
 
 
 def test_nothing_yet(replaced: Any, capsys: Any) -> None:
-    assert "no node has reported" in shown(replaced, capsys, [])
+    out = shown(replaced, capsys, [])
+    assert "no node has reported" in out and "every 10 minutes" in out
 
 
 def test_usage_of_a_node_that_does_not_store_reports(replaced: Any, capsys: Any) -> None:

@@ -138,6 +138,7 @@ def test_a_full_disk_is_reported_before_writing(host: FakeHost, tmp_path: Path) 
         store.put(DIGEST, DATA)
     assert (error.value.needed, error.value.free) == (5000, 4999)
     assert error.value.code == "disk-full"
+    assert "MiB free beyond the reserve of" in error.value.message
     assert error.value.hint
     assert not host.files.writes
     host.files.free = 6000

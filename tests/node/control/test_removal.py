@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from shoal.dht.errors import ModelError
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.control import offline
@@ -19,6 +18,7 @@ from shoal.node.errors import ControlError
 from shoal.state.defaults import WRITE_HOLD
 from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.transport.identity import PeerId
+from shoal.transport.shortid import BadId
 from tests.dht.models import FakeHost
 
 DATA = random.Random(5).randbytes(3 << 20)
@@ -80,10 +80,13 @@ async def test_chunks_that_other_content_needs_stay(world: World) -> None:
 
 
 def test_prefix_of_a_root() -> None:
-    roots = ["ab" * 32, "ac" * 32]
-    assert blob_meant("ab", roots) == roots[0]
-    for text, code in (("a", "ambiguous-blob"), ("", "unknown-blob"), ("ff", "unknown-blob")):
-        with pytest.raises(ModelError) as raised:
+    roots = ["abcd" * 16, "abcdab" + "e" * 58]
+    assert blob_meant("ABCDABC", roots) == roots[0]
+    for text, code in (
+        ("abc", "short-blob"), ("", "short-blob"), ("abcd", "ambiguous-blob"),
+        ("ffff", "unknown-blob"),
+    ):  # fmt: skip
+        with pytest.raises(BadId) as raised:
             blob_meant(text, roots)
         assert raised.value.code == code
 

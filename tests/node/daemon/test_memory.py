@@ -17,7 +17,7 @@ def machine(available: int) -> Machine:
     [
         (120 * MIB, 8 * GIB, "120 MiB of memory is less than one layer", "set memory 1GiB"),
         (4 * GIB, 4 * GIB, "only 4.0 GiB is free", "set memory 3696MiB"),
-        (4 * GIB, 100 * MIB, "only 100 MiB is free", "set memory 0MiB"),
+        (4 * GIB, 100 * MIB, "only 100 MiB is free", "end other programs"),
     ],
 )
 def test_warning_about_too_little_and_too_much_memory(
@@ -25,6 +25,7 @@ def test_warning_about_too_little_and_too_much_memory(
 ) -> None:
     found = memory_condition(asked, machine(free))
     assert found is not None and sentence in found.sentence and hint in str(found.hint)
+    assert "memory 0MiB" not in str(found.hint), "too little to serve anything"
     assert "400 MiB" in found.sentence, "the programs need memory as well"
 
 

@@ -60,7 +60,13 @@ def test_disk() -> None:
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("4", "4GiB"), ("511.5", "511.5GiB"), ("4096", "4096MiB"), ("4294967296", "4294967296B")],
+    [
+        ("4", "4GiB"),
+        ("0", "4GiB"),
+        ("511.5", "511.5GiB"),
+        ("4096", "4096MiB"),
+        ("4294967296", "4294967296B"),
+    ],
 )
 def test_a_size_without_a_unit_is_refused(text: str, hint: str) -> None:
     """`--memory 4` used to mean four bytes."""
