@@ -32,7 +32,7 @@ from .interface import (
 from .kvcopy import KvCopies
 from .messages import loaded_value, parse_load, parse_span
 from .scheduler import Scheduler, Share, StepCosts
-from .session import AnsweredSpan, Session, SpanInProgress
+from .session import AnsweredSpan, Choice, Session, SpanInProgress
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -65,6 +65,7 @@ class Pick:
     rows: Any
     sampling: Sampling
     position: int
+    top: int = 0  # most likely tokens to report with it
 
 
 class Compute(Protocol):
@@ -122,8 +123,8 @@ class Compute(Protocol):
         """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
         ...
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
-        """Return, for each pick, the token and its log-probability.
+    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
+        """Return, for each pick, the token and its log-probability, and the most likely tokens.
 
         If the logits of one are not finite, its result is an EngineError `not-finite`.
         """
@@ -538,7 +539,10 @@ class Core:
             for session, job, output in done
             if job.span.want == "token" and job.done == job.count
         ]
-        picks = [Pick(output, job.span.sampling, job.position) for _, job, output in wanting]
+        picks = [
+            Pick(output, job.span.sampling, job.position, job.span.top)
+            for _, job, output in wanting
+        ]
         chosen = model.choose(picks) if picks else ()
         for (session, job, _), choice in zip(wanting, chosen, strict=True):
             if isinstance(choice, EngineError):
@@ -572,11 +576,15 @@ class Core:
 
     def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the chosen token. Unless it is final, feed the token back as the next input."""
-        span, (token, logprob) = job.span, job.chosen
+        assert job.chosen is not None  # the span is complete
+        span, (token, logprob, top) = job.span, job.chosen
         position = job.position
         job.emitted += 1
         final = job.emitted == span.steps or token in span.stop_ids
-        header = ("token", session.name, span.epoch, position, token, logprob, final, job.seconds)
+        header: Header = (
+            *("token", session.name, span.epoch, position, token, logprob, final, job.seconds),
+            *((top,) if top else ()),
+        )
         job.answer.add(header)
         if final:
             self._emit(header, b"")

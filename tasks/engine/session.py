@@ -2,15 +2,23 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
-from .interface import SessionId, Span
+from .interface import Likely, SessionId, Span
 from .scheduler import Share
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
+
+
+class Choice(NamedTuple):
+    """A chosen token, its log-probability, and the most likely tokens, if they were asked for."""
+
+    token: int
+    logprob: float
+    top: tuple[Likely, ...] = ()
 
 
 @dataclass(slots=True)
@@ -40,7 +48,7 @@ class SpanInProgress:
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
-    chosen: tuple[int, float] = (0, 0.0)  # the next token and its log-probability
+    chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
 
     @property
     def position(self) -> int:
