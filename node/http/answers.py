@@ -161,7 +161,10 @@ def _likely(token: TokenText | LikelyText) -> Object:
 def _by_text(token: TokenText) -> dict[str, float]:
     """Return the most likely tokens as completions show them. Of several with the same text, the
     likeliest counts."""
-    return {each.text: each.logprob for each in reversed(token.top)}
+    found: dict[str, float] = {}
+    for each in token.top:
+        found.setdefault(each.text, each.logprob)
+    return found
 
 
 def model_of(name: str) -> Object:
