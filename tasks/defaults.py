@@ -6,6 +6,7 @@ MAX_LAYERS = 4096
 MAX_POSITIONS = 2**24  # tokens of one session
 MAX_SPAN_TOKENS = 4096  # tokens of one span
 MAX_STOP_IDS = 64
+MAX_TOP = 20  # most likely tokens that may be reported beside a chosen one
 PREFILL_TOKENS = 256  # tokens of one prompt span
 PREFILL_BYTES = 4 * 2**20  # bytes of one prompt span's hidden states in float32
 SPANS_UNDER_WAY = 8  # prompt spans of one session that were sent, but have not left the last stage

@@ -531,7 +531,8 @@ async def test_a_gateway_that_does_not_wait_fills_no_memory(tmp_path: Path) -> N
         good = {
             "session": b"s" * 16, "epoch": 1, "root": first.library.names()["tiny"],
             "parts": [True, 0, 6, True], "dtype": "float32", "stages": [first.identity.peer],
-            "index": 0, "tokens": 64, "soon": 64, "steps": 3, "stop_ids": [], "sampling": [0.0, 0, 1.0, 7],
+            "index": 0, "tokens": 64, "soon": 64, "steps": 3, "stop_ids": [],
+            "sampling": [0.0, 0, 1.0, 7],
             "start": 0, "count": 1, "token": True, "seconds": 0.0,
         }  # fmt: skip
         await link.call("session.open", good, timeout=5)

@@ -29,9 +29,9 @@ from ...tasks.engine.families import (
     kv_token_bytes,
     tensor_shapes,
 )
-from ...tasks.engine.interface import DType, LoadShard, Parts, Sampling, Span
+from ...tasks.engine.interface import DType, LoadShard, Parts, Span
 from ...tasks.engine.scheduler import StepCosts
-from ...tasks.engine.shard import Compute, Pick, Piece
+from ...tasks.engine.shard import Choice, Compute, Pick, Piece
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
@@ -180,17 +180,21 @@ class NumberCompute:
     def joined(self, outputs: Sequence[Buffer | NDArray[np.float32]]) -> Buffer:
         return b"".join(map(bytes, outputs))
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float]]:
-        return [self._choose(pick.rows[-1], pick.sampling, pick.position) for pick in picks]
+    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice]:
+        return [self._choose(pick.rows[-1], pick) for pick in picks]
 
-    def _choose(self, number: int, sampling: Sampling, position: int) -> tuple[int, float]:
-        """Return (token, log-probability) for the number of the last position. The probability is
-        made up.
-        """
+    def _choose(self, number: int, pick: Pick) -> Choice:
+        """Return the choice for the number of the last position. All probabilities are made up."""
+        sampling, position, vocabulary = pick.sampling, pick.position, self.arch.vocab
+        likeliest, most = number % vocabulary, -(number % 1000) / 1000
+        top = tuple(
+            ((likeliest + place) % vocabulary, most - place)
+            for place in range(min(pick.top, vocabulary))
+        )
         if sampling.temperature > 0 and sampling.top_k != 1:
             packed = struct.pack("<3Q", number, sampling.seed, position)
             number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
-        return number % self.arch.vocab, -(number % 1000) / 1000
+        return Choice(number % vocabulary, -(number % 1000) / 1000, top)
 
     def _embedded(self, token: int) -> int:
         """Return the number of a token, as it enters the first layer."""
@@ -319,7 +323,7 @@ class Timed:
             self._pass(2.0 * len(rows) * self._head, self._head * DTYPE_BYTES[self.dtype])
         return self._inner.values(rows, logits, position)
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         self._pass(2.0 * len(picks) * self._head, self._head * DTYPE_BYTES[self.dtype])
         return self._inner.choose(picks)
 

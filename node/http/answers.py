@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...tasks.inference.generation import Summary
-from ...tasks.text.process import TokenText
+from ...tasks.text.process import LikelyText, TokenText
 from .requests import Asked
 
 Object = dict[str, object]
@@ -117,12 +117,7 @@ class ChatAnswer(AnswerForm):
 
     def _logprobs(self, tokens: Sequence[TokenText]) -> Object:
         content = [
-            {
-                "token": token.text,
-                "logprob": token.logprob,
-                "bytes": list(token.text.encode(errors="replace")),
-                "top_logprobs": [],
-            }
+            _likely(token) | {"top_logprobs": [_likely(each) for each in token.top]}
             for token in tokens
         ]
         return {"content": content, "refusal": None}
@@ -149,9 +144,27 @@ class CompletionAnswer(AnswerForm):
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": None,
+            "top_logprobs": [_by_text(token) for token in tokens] if self._asked.top else None,
             "text_offset": offsets,
         }
+
+
+def _likely(token: TokenText | LikelyText) -> Object:
+    """Return a token as chats show it."""
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": list(token.text.encode(errors="replace")),
+    }
+
+
+def _by_text(token: TokenText) -> dict[str, float]:
+    """Return the most likely tokens as completions show them. Of several with the same text, the
+    likeliest counts."""
+    found: dict[str, float] = {}
+    for each in token.top:
+        found.setdefault(each.text, each.logprob)
+    return found
 
 
 def model_of(name: str) -> Object:

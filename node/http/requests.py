@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta
 
-from ...tasks.defaults import STOP_STRING_CHARACTERS, TEXT_MESSAGES
+from ...tasks.defaults import MAX_TOP, STOP_STRING_CHARACTERS, TEXT_MESSAGES
 from ...tasks.engine.interface import Sampling
 from ...tasks.inference.generation import GenerateRequest
 from ...tasks.text.process import ChatTurn
@@ -33,6 +33,7 @@ _Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 _Zero = Annotated[float, Meta(ge=0, le=0)]
 _Label = Annotated[str, Meta(max_length=LABEL)]
 _Stop = Annotated[str, Meta(min_length=1, max_length=STOP_STRING_CHARACTERS)]
+Top = Annotated[int, Meta(ge=0, le=MAX_TOP)]
 Model = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
 
 
@@ -109,7 +110,7 @@ class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=TEXT_MESSAGES)]
     max_completion_tokens: _Tokens | None = None
     logprobs: bool | None = None
-    top_logprobs: Literal[0] | None = None
+    top_logprobs: Top | None = None
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
@@ -136,13 +137,15 @@ class ChatBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
         both = self.max_tokens, self.max_completion_tokens
         if None not in both and both[0] != both[1]:
             raise ValueError("`max_tokens`: expected the same number as `max_completion_tokens`")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("`top_logprobs`: expected only together with `logprobs`")
 
 
 class CompletionBody(_Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of `POST /v1/completions`."""
 
     prompt: str | Annotated[list[str], Meta(min_length=1, max_length=1)]
-    logprobs: Literal[0] | None = None  # more would be those of tokens that were not chosen
+    logprobs: Top | None = None
     best_of: Literal[1] | None = None
     echo: bool | None = None
     suffix: _Unsupported = None
@@ -169,6 +172,7 @@ class Asked:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+    top: int = 0  # most likely tokens to show with each token
     stream: bool = False
     include_usage: bool = False
     user: str = ""
@@ -185,6 +189,7 @@ class Asked:
             sampling=Sampling(self.temperature, self.top_k, self.top_p, seed),
             stop=self.stop,
             logprobs=self.logprobs,
+            top=self.top,
             user=self.user,
         )
 
@@ -198,6 +203,7 @@ def read_chat(data: bytes | bytearray) -> Asked:
         messages=tuple(message.turn() for message in body.messages),
         max_tokens=body.max_tokens if tokens is None else tokens,
         logprobs=bool(body.logprobs),
+        top=body.top_logprobs or 0,
     )
 
 
@@ -209,6 +215,7 @@ def read_completion(data: bytes | bytearray) -> Asked:
         prompt=body.prompt if isinstance(body.prompt, str) else body.prompt[0],
         max_tokens=COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens,
         logprobs=body.logprobs is not None,
+        top=body.logprobs or 0,
     )
 
 
@@ -244,7 +251,7 @@ _OWN: Final = re.compile(r"`(\w+)`: ")
 _EXPECTED: Final = {
     "n": "expected 1: this API generates one answer for each request",
     "best_of": "expected 1: this API generates one answer for each request",
-    "top_logprobs": "expected 0: the probabilities of tokens that were not chosen are not known",
+    "top_logprobs": f"expected a whole number from 0 to {MAX_TOP}",
     "frequency_penalty": "expected 0: penalties are not supported",
     "presence_penalty": "expected 0: penalties are not supported",
     "prompt": "expected a text, or a list of exactly one text",

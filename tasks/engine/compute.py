@@ -18,9 +18,9 @@ from .families import Architecture
 from .interface import LoadShard, Span
 from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
-from .sampling import choose
+from .sampling import choose, most_likely
 from .scheduler import StepCosts
-from .shard import Pick, Piece
+from .shard import Choice, Pick, Piece
 from .weights import TORCH_DTYPES
 from .wire import Buffer
 
@@ -94,12 +94,14 @@ class TorchCompute(ShardModel):
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(out.contiguous())
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
+    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks])).numpy()
-        chosen: list[tuple[int, float] | EngineError] = []
+        chosen: list[Choice | EngineError] = []
         for row, pick in zip(logits, picks, strict=True):
             try:
-                chosen.append(choose(row, pick.sampling, pick.position))
+                token, logprob = choose(row, pick.sampling, pick.position)
+                top = most_likely(row, pick.top) if pick.top else ()
+                chosen.append(Choice(token, logprob, top))
             except EngineError as error:
                 chosen.append(error)
         return chosen

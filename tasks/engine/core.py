@@ -472,7 +472,10 @@ class Core:
             for session, job, output in done
             if job.span.want == "token" and job.done == job.count
         ]
-        picks = [Pick(output, job.span.sampling, job.position) for _, job, output in wanting]
+        picks = [
+            Pick(output, job.span.sampling, job.position, job.span.top)
+            for _, job, output in wanting
+        ]
         chosen = model.choose(picks) if picks else ()
         for (session, job, _), choice in zip(wanting, chosen, strict=True):
             if isinstance(choice, EngineError):
@@ -506,11 +509,15 @@ class Core:
 
     def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the chosen token. Unless it is final, feed the token back as the next input."""
-        span, (token, logprob) = job.span, job.chosen
+        assert job.chosen is not None  # the span is complete
+        span, (token, logprob, top) = job.span, job.chosen
         position = job.position
         job.emitted += 1
         final = job.emitted == span.steps or token in span.stop_ids
-        header = ("token", session.name, span.epoch, position, token, logprob, final, job.seconds)
+        header: Header = (
+            *("token", session.name, span.epoch, position, token, logprob, final, job.seconds),
+            *((top,) if top else ()),
+        )
         job.answer.add(header)
         if final:
             self._emit(header, b"")

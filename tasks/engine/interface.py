@@ -85,6 +85,9 @@ class Sampling(NamedTuple):
 Temperature = Annotated[float, Meta(ge=0.0, le=100.0)]
 TopK = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 TopP = Annotated[float, Meta(gt=0.0, le=1.0)]
+Logprob = Annotated[float, Meta(ge=-1e9, le=1e-3)]
+Likely = tuple[int, float]
+"""A token id, and its log-probability by the model's own distribution."""
 Sampled = tuple[Temperature, TopK, TopP, Natural]
 """The values of `Sampling` in a message, with their bounds."""
 
@@ -113,6 +116,7 @@ class Span:
     sampling: Sampling = field(default_factory=Sampling)
     steps: int = 1
     stop_ids: tuple[int, ...] = ()
+    top: int = 0  # most likely tokens to report with each token, at most MAX_TOP
     adapter: str | None = None  # hash; refused unless the engine has the feature "adapter"
     kind: Literal["forward", "backward"] = "forward"  # needs the feature of this name
 
@@ -141,6 +145,7 @@ class TokenEvent:
     logprob: float  # of the model's own distribution (temperature 1, unfiltered)
     final: bool  # whether generation ends here: a stop id, or the last of `steps`
     seconds: float
+    top: tuple[Likely, ...] = ()  # the most likely tokens in descending order, as the span asks
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from msgspec import Meta
 from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.message import Message, Natural, Row, pack
+from ..defaults import MAX_TOP
 from .defaults import LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
 from .errors import EngineError
 from .interface import (
@@ -19,6 +20,7 @@ from .interface import (
     EngineEvent,
     FailedEvent,
     HiddenEvent,
+    Likely,
     Loaded,
     LoadShard,
     Parts,
@@ -48,7 +50,7 @@ def span_frame(span: Span) -> tuple[Header, Buffer]:
         *("span", span.session, span.epoch, span.start, span.count),
         *(_HIDDEN if span.tokens is None else _TOKENS, span.want),
         *span.sampling,
-        *(span.steps, span.stop_ids, span.adapter, span.kind),
+        *(span.steps, span.stop_ids, span.adapter, span.kind, span.top),
     )
     if span.hidden is not None:
         return header, span.hidden
@@ -78,6 +80,7 @@ class _Span(Row, frozen=True):
     ]
     adapter: str | None
     kind: Literal["forward", "backward"]
+    top: Annotated[int, Meta(ge=0, le=MAX_TOP)]
 
 
 def parse_span(header: Header, payload: memoryview) -> Span:
@@ -103,6 +106,7 @@ def parse_span(header: Header, payload: memoryview) -> Span:
         sampling=Sampling(said.temperature, said.top_k, said.top_p, said.seed),
         steps=said.steps,
         stop_ids=said.stop_ids,
+        top=said.top,
     )
 
 
@@ -159,13 +163,26 @@ def parse_event(header: Header, payload: memoryview) -> EngineEvent:
     match header:
         case ("token", bytes(session), int(epoch), int(position), int(token), *rest):
             match rest:
-                case [float(logprob), bool(final), float(seconds)]:
-                    return TokenEvent(session, epoch, position, token, logprob, final, seconds)
+                case [float(logprob), bool(final), float(seconds), *more] if len(more) < 2:
+                    top = _parse_top(more[0]) if more else ()
+                    return TokenEvent(session, epoch, position, token, logprob, final, seconds, top)
         case ("hidden", bytes(session), int(epoch), int(start), int(count), float(seconds)):
             return HiddenEvent(session, epoch, start, count, payload, seconds)
         case ("failed", bytes(session), int(epoch), str(code), str(message)):
             return FailedEvent(session, epoch, code, message)
     raise WireError(f"the worker sent `{header[0]}`, which is no event of ours")
+
+
+def _parse_top(value: object) -> tuple[Likely, ...]:
+    """Decode the most likely tokens of an event. Raises WireError if they are malformed."""
+    found = []
+    for each in value if isinstance(value, tuple) and len(value) <= MAX_TOP else (None,):
+        match each:
+            case (int(token), float(logprob)):
+                found.append((token, logprob))
+            case _:
+                raise WireError("the worker sent malformed tokens with a token")
+    return tuple(found)
 
 
 def loaded_value(loaded: Loaded) -> list[object]:

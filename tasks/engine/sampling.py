@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EngineError
-from .interface import Sampling
+from .interface import Likely, Sampling
 
 Logits = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -38,8 +38,21 @@ def choose(logits: Logits, sampling: Sampling, position: int) -> tuple[int, floa
         raise EngineError("not-finite", f"the logits for position {position} are not finite")
     if sampling.temperature > 0:
         token = _draw(logits, largest, sampling, position)
-    total = float(np.exp(logits - np.float32(largest)).sum(dtype=np.float64))
-    return token, float(logits[token]) - largest - math.log(total)
+    return token, float(logits[token]) - largest - _log_total(logits, largest)
+
+
+def _log_total(logits: Logits, largest: float) -> float:
+    """Return the logarithm of the sum of exp(logits - largest)."""
+    return math.log(float(np.exp(logits - np.float32(largest)).sum(dtype=np.float64)))
+
+
+def most_likely(logits: Logits, count: int) -> tuple[Likely, ...]:
+    """Return the `count` tokens with the largest logits, with their log-probabilities at
+    temperature 1, in descending order. Ties: ascending ids. All logits must be numbers."""
+    ids = _leading(logits, min(count, len(logits)))
+    largest = float(logits[ids[0]])
+    total = _log_total(logits, largest)
+    return tuple((int(each), float(logits[each]) - largest - total) for each in ids)
 
 
 def _draw(logits: Logits, largest: float, sampling: Sampling, position: int) -> int:
@@ -68,7 +81,7 @@ def kept(scaled: Floats, top_k: int, top_p: float) -> Ids:
         guess = min(guess * 8, limit)
 
 
-def _leading(scaled: Floats, count: int) -> Ids:
+def _leading(scaled: Floats | Logits, count: int) -> Ids:
     """Return the `count` ids with the largest values, in descending order. Ties: ascending ids."""
     ids = np.arange(len(scaled))
     if count < len(scaled):

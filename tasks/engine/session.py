@@ -8,7 +8,7 @@ from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
-from .shard import LoadedShard
+from .shard import Choice, LoadedShard
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
@@ -41,7 +41,7 @@ class SpanInProgress:
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
-    chosen: tuple[int, float] = (0, 0.0)  # the next token and its log-probability
+    chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
 
     @property
     def position(self) -> int:

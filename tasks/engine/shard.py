@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
 from .families import Architecture, kv_token_bytes
-from .interface import DType, LoadShard, Parts, Sampling, Span
+from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
 from .scheduler import StepCosts
 from .wire import Buffer
@@ -40,6 +40,15 @@ class Pick:
     rows: Any
     sampling: Sampling
     position: int
+    top: int = 0  # most likely tokens to report with it
+
+
+class Choice(NamedTuple):
+    """A chosen token, its log-probability, and the most likely tokens, if they were asked for."""
+
+    token: int
+    logprob: float
+    top: tuple[Likely, ...] = ()
 
 
 class Compute(Protocol):
@@ -97,8 +106,8 @@ class Compute(Protocol):
         """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
         ...
 
-    def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
-        """Return, for each pick, the token and its log-probability.
+    def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
+        """Return, for each pick, the token and its log-probability, and the most likely tokens.
 
         If the logits of one are not finite, its result is an EngineError `not-finite`.
         """

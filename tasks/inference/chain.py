@@ -95,6 +95,7 @@ class Chains:
             sampling=sampling,
             job=run.terms.job,
             pooled=run.terms.pooled,
+            top=run.terms.top,
             user=self._names.user_tag(run.terms.user),
         )
         await self._courier.meet(hop.peer)

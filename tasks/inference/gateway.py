@@ -124,7 +124,8 @@ class _Talk:
     def terms(self) -> RunTerms:
         """The purpose of the request's sessions."""
         request = self.request
-        return RunTerms(request.job, request.user, isinstance(self.answer, PooledAnswer))
+        pooled = isinstance(self.answer, PooledAnswer)
+        return RunTerms(request.job, request.user, pooled, request.top)
 
 
 class Gateway:

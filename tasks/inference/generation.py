@@ -15,7 +15,7 @@ from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
-from ..text.process import ChatTurn, Detokenizer, TextDelta, TokenText
+from ..text.process import ChatTurn, Detokenizer, LikelyText, TextDelta, TokenText
 from .routing import Hop
 from .session import PooledSpan, SampledToken, SpanProgress
 
@@ -74,7 +74,8 @@ class GenerateRequest:
 
     If `raw`, the chat template is skipped. A request for a job has a `turn`: when the turn is over,
     the request closes its chain, and in the next turn it continues after the last token. If
-    `logprobs`, the events carry each token with its probability. `user` is a name for the user of
+    `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
+    at its place. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their
     time.
     """
@@ -89,6 +90,7 @@ class GenerateRequest:
     job: str = ""  # id of the job, or ""
     turn: Turn | None = None
     logprobs: bool = False
+    top: int = 0
     user: str = ""
 
 
@@ -140,11 +142,13 @@ class Pooled:
 @dataclass(frozen=True, slots=True)
 class RunTerms:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
-    whose name it runs, or "". A `pooled` session generates no tokens."""
+    whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
+    likely tokens that come with each token."""
 
     job: str = ""
     user: str = ""
     pooled: bool = False
+    top: int = 0
 
 
 Item = Arrived | Pooled | SpanProgress | SessionError
@@ -212,7 +216,9 @@ class GenerationRun:
         """
         if self._final:
             return
-        if token.position != self._expected or token.token >= vocabulary:
+        ids = token.token, *(each for each, _ in token.top)
+        wrong = token.position != self._expected or len(token.top) > self.terms.top
+        if wrong or max(ids) >= vocabulary:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid token"))
             return
         self._expected += 1
@@ -344,10 +350,10 @@ class TokenTexts:
         self._completed = 0  # characters that all tokens have completed
         self._released = 0  # characters that are part of the answer
 
-    def push(self, text: str, logprob: float) -> None:
-        """Append a token and the text that it completed."""
-        self._completed += len(text)
-        self._waiting.append((TokenText(text, logprob), self._completed))
+    def push(self, token: TokenText) -> None:
+        """Append a token."""
+        self._completed += len(token.text)
+        self._waiting.append((token, self._completed))
 
     def release(self, characters: int) -> tuple[TokenText, ...]:
         """Return the tokens whose text is complete with `characters` more of the answer."""
@@ -429,15 +435,26 @@ class Answer:
                 self._reason, last = "stop", True
                 break
             fresh.append(item.token.token)
+        likely = await self._likely(arrived[0].token) if fresh else ()
         delta = await self._detokenizer.push(*fresh)
         if self._tokens is not None and fresh:
-            self._tokens.push(self._detokenizer.completed, arrived[0].token.logprob)
+            completed = self._detokenizer.completed
+            self._tokens.push(TokenText(completed, arrived[0].token.logprob, likely))
         await self._write(delta.text)
         if delta.stopped:
             self._reason = "stop"
         elif last:
             await self._write(await self._detokenizer.finish())
         return last or delta.stopped
+
+    async def _likely(self, token: SampledToken) -> tuple[LikelyText, ...]:
+        """Return the most likely tokens in place of `token`, which is not pushed yet."""
+        if not token.top:
+            return ()
+        texts = await self._detokenizer.texts([each for each, _ in token.top])
+        return tuple(
+            LikelyText(text, logprob) for text, (_, logprob) in zip(texts, token.top, strict=True)
+        )
 
     def _measure(self, arrived: Arrived) -> None:
         """Add one token to the timing of the answer."""

@@ -17,8 +17,8 @@ from ...transport.decoding import typed
 from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
-from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS
-from ..engine.interface import USER_BYTES, DType, Parts, Sampled
+from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
+from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
 SESSION_BYTES = 16
@@ -81,8 +81,8 @@ class EpochMessage(SessionMessage, frozen=True):
 class Open(EpochMessage, frozen=True):
     """`session.open`: the gateway reserves KV at one stage. The specification explains each field.
 
-    Only the head receives `steps`, `stop_ids`, `sampling` and `pooled`. A `pooled` session needs
-    none of the others, because it generates no token.
+    Only the head receives `steps`, `stop_ids`, `sampling`, `pooled` and `top`. A `pooled` session
+    needs none of the others, because it generates no token.
     """
 
     root: Root
@@ -97,6 +97,7 @@ class Open(EpochMessage, frozen=True):
     sampling: Sampled | None = None
     job: Root = ""  # id of the job that the session is for, or ""
     pooled: bool = False
+    top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
 
     @property
@@ -124,7 +125,7 @@ class Open(EpochMessage, frozen=True):
         return {name: value for name, value in header.items() if name not in _FOR_THE_HEAD}
 
 
-_FOR_THE_HEAD = ("steps", "stop_ids", "sampling", "pooled")
+_FOR_THE_HEAD = ("steps", "stop_ids", "sampling", "pooled", "top")
 
 
 def parse_dtype(value: object) -> DType:
@@ -162,13 +163,17 @@ class FeedToken(EpochMessage, frozen=True):
 
 
 class SampledToken(EpochMessage, frozen=True):
-    """`session.token`: the head sends the sampled token to the gateway."""
+    """`session.token`: the head sends the sampled token to the gateway.
+
+    `top` are the most likely tokens in descending order, at most as many as `session.open` asks.
+    """
 
     position: _Position
     token: _Whole
-    logprob: Annotated[float, Meta(ge=-1e9, le=1e-3)]
+    logprob: Logprob
     final: bool
     seconds: _Seconds
+    top: Annotated[tuple[tuple[_Whole, Logprob], ...], Meta(max_length=MAX_TOP)] = ()
 
 
 class SpanProgress(EpochMessage, frozen=True):

@@ -580,6 +580,7 @@ class Stage:
             sampling=Sampling(*order.sampling or ()),
             steps=order.steps if session.single and message.token else 1,
             stop_ids=order.stop_ids or (),
+            top=order.top,
         )
         try:
             self._engine.submit(span)
@@ -659,6 +660,7 @@ class Stage:
             logprob=max(event.logprob, -1e9),
             final=final,
             seconds=before + event.seconds,
+            top=tuple((other, max(logprob, -1e9)) for other, logprob in event.top),
         )
         self._courier.post(session.gateway, "session.token", token.header())
 

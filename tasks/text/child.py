@@ -26,6 +26,8 @@ from .frames import (
     ChildRequest,
     Decode,
     Decoded,
+    DecodedEach,
+    DecodeEach,
     Encode,
     EncodeChat,
     Ids,
@@ -84,6 +86,7 @@ class Server:
             "encode": self._encode,
             "encode_chat": self._encode_chat,
             "decode": self._decode,
+            "decode_each": self._decode_each,
         }
 
     def answer(self, fields: Fields) -> bytes:
@@ -131,6 +134,15 @@ class Server:
         window = self.tokens.decode(ids)
         fresh = self.tokens.decode(ids[request.cut :]) if request.cut else window
         return Decoded(window, fresh)
+
+    def _decode_each(self, fields: Fields) -> DecodedEach:
+        request = typed(DecodeEach, fields)
+        ids = unpack_ids(request.ids)
+        decoded = [
+            (self.tokens.decode([*ids, last]), self.tokens.decode([*ids[request.cut :], last]))
+            for last in unpack_ids(request.last)
+        ]
+        return DecodedEach(tuple(each for each, _ in decoded), tuple(each for _, each in decoded))
 
 
 def _refusal(number: int, code: str, message: str) -> bytes:

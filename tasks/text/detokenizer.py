@@ -36,8 +36,7 @@ class TextWindow:
         does not begin with the prefix's text, `fresh` counts as the new text. That happens with
         byte-fallback decoders, where one invalid byte spoils the whole run of bytes.
         """
-        known = window.startswith(self._prefix_text)
-        new = window[len(self._prefix_text) :] if known else fresh
+        new = self._new(window, fresh)
         unfinished = not new or new.endswith(REPLACEMENT)
         if unfinished and len(self._fresh) < HELD_TOKENS:
             self._held = new
@@ -46,6 +45,19 @@ class TextWindow:
             self._prefix, self._prefix_text = self._fresh, fresh
         self._fresh, self._held = [], ""
         return new
+
+    def completed(self, window: str, fresh: str) -> str:
+        """Return the text that one more token would complete. Changes nothing.
+
+        `window` and `fresh` are those of `advance`, with that token.
+        """
+        new = self._new(window, fresh)
+        return "" if new.endswith(REPLACEMENT) else new
+
+    def _new(self, window: str, fresh: str) -> str:
+        """Return the text behind that of the prefix."""
+        known = window.startswith(self._prefix_text)
+        return window[len(self._prefix_text) :] if known else fresh
 
     def finish(self) -> str:
         """Return the withheld text, because no more tokens will complete it."""

@@ -12,7 +12,7 @@ from msgspec import Meta
 from ...transport.decoding import decode
 from ...transport.errors import Undecodable
 from ...transport.message import Message, Natural, check_text, pack
-from ..defaults import MAX_STOP_IDS, TEXT_ITEMS, TEXT_MESSAGES, TEXT_REQUEST_BYTES
+from ..defaults import MAX_STOP_IDS, MAX_TOP, TEXT_ITEMS, TEXT_MESSAGES, TEXT_REQUEST_BYTES
 from ..errors import TextError
 
 _CODE_BYTES = 64
@@ -69,6 +69,14 @@ class Decode(Message, frozen=True):
     cut: Natural
 
 
+class DecodeEach(Message, frozen=True):
+    """Request `decode_each`: as `decode`, for `ids` with each one of the ids in `last` appended."""
+
+    ids: bytes
+    cut: Natural
+    last: bytes
+
+
 class ChildReply(Message, frozen=True):
     """Common fields of all replies: the number of the request, and a `code` if the request
     failed."""
@@ -112,6 +120,13 @@ class Decoded(Message, frozen=True):
 
     window: str
     fresh: str
+
+
+class DecodedEach(Message, frozen=True):
+    """Reply to `decode_each`: the texts of `Decoded` for each id, in order."""
+
+    windows: Annotated[tuple[str, ...], Meta(max_length=MAX_TOP)]
+    fresh: Annotated[tuple[str, ...], Meta(max_length=MAX_TOP)]
 
 
 def pack_frame(message: Mapping[str, object], *, limit: int = TEXT_REQUEST_BYTES) -> bytes:

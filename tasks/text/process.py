@@ -38,6 +38,8 @@ from .frames import (
     ChildRequest,
     Decode,
     Decoded,
+    DecodedEach,
+    DecodeEach,
     Encode,
     EncodeChat,
     FrameReader,
@@ -83,12 +85,22 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenText:
-    """A token of an answer: the text that it completed (possibly empty), and its logarithmic
+class LikelyText:
+    """A likely token of an answer: the text that it would have completed, and its logarithmic
     probability by the model's own distribution."""
 
     text: str
     logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """A token of an answer: the text that it completed (possibly empty), and its logarithmic
+    probability by the model's own distribution. `top` are the most likely tokens at its place."""
+
+    text: str
+    logprob: float
+    top: tuple[LikelyText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +225,18 @@ class TextProcess:
 
     async def decode(self, ids: Sequence[int], cut: int) -> tuple[str, str]:
         """Return (text of `ids`, text of `ids[cut:]` alone)."""
-        try:
-            packed = array.array("I", ids).tobytes()
-        except OverflowError:
-            raise TextError("bad-token", "a token id is not a 32-bit number") from None
-        reply = await self._ask(Decoded, "decode", Decode(packed, cut))
+        reply = await self._ask(Decoded, "decode", Decode(_packed(ids), cut))
         return reply.window, reply.fresh
+
+    async def decode_each(
+        self, ids: Sequence[int], cut: int, last: Sequence[int]
+    ) -> list[tuple[str, str]]:
+        """Return what `decode` returns for `ids` and each one of `last` after them."""
+        request = DecodeEach(_packed(ids), cut, _packed(last))
+        reply = await self._ask(DecodedEach, "decode_each", request)
+        if len(reply.windows) != len(last) or len(reply.fresh) != len(last):
+            raise _nonsense()
+        return list(zip(reply.windows, reply.fresh, strict=True))
 
     async def _ids(self, operation: str, message: Declared) -> list[int]:
         reply = await self._ask(Ids, operation, message)
@@ -392,6 +410,12 @@ class Detokenizer:
         self.completed = self._window.advance(*await self._process.decode(ids, cut))
         return TextDelta(self._filter.push(self.completed), self._filter.stopped)
 
+    async def texts(self, tokens: Sequence[int]) -> list[str]:
+        """Return the text that each of these tokens would complete as the next one."""
+        ids, cut = self._window.push(())
+        decoded = await self._process.decode_each(ids, cut, tokens)
+        return [self._window.completed(window, fresh) for window, fresh in decoded]
+
     async def finish(self) -> str:
         """Return the withheld text up to the first stop string, if there is one.
 
@@ -399,6 +423,14 @@ class Detokenizer:
         """
         text = self._filter.push(self._window.finish())
         return text + self._filter.finish()
+
+
+def _packed(ids: Sequence[int]) -> bytes:
+    """Encode token ids. Raises TextError `bad-token` if one is not a 32-bit number."""
+    try:
+        return array.array("I", ids).tobytes()
+    except OverflowError:
+        raise TextError("bad-token", "a token id is not a 32-bit number") from None
 
 
 def _read(kind: type[M], reply: Mapping[str, object]) -> M:

@@ -372,7 +372,10 @@ class FakeEngine:
         token = output % (VOCABULARY - 1) if span.sampling.seed == 0 else EOS
         final = span.steps == 1 or token in span.stop_ids
         position = span.start + span.count
-        state.on_event(TokenEvent(span.session, span.epoch, position, token, -1.0, final, 0.001))
+        top = tuple(((token + place) % VOCABULARY, -1.0 - place) for place in range(span.top))
+        state.on_event(
+            TokenEvent(span.session, span.epoch, position, token, -1.0, final, 0.001, top)
+        )
         if not final:
             again = Span(
                 span.session,
@@ -384,6 +387,7 @@ class FakeEngine:
                 sampling=span.sampling,
                 steps=span.steps - 1,
                 stop_ids=span.stop_ids,
+                top=span.top,
             )
             self._wire.later(lambda: self._compute(state, again))
 
@@ -394,9 +398,16 @@ class FakeDetokenizer:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = stop
 
+    completed = ""
+
+    async def texts(self, tokens: Sequence[int]) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return [f"{token} " for token in tokens]
+
     async def push(self, *tokens: int) -> TextDelta:
         await trio.lowlevel.checkpoint()
         text = "".join(f"{token} " for token in tokens)
+        self.completed = text
         assert len(tokens) == 1 or not self._stop
         return TextDelta("", True) if text.strip() in self._stop else TextDelta(text, False)
 

@@ -17,7 +17,7 @@ from shoal.node.http.server import ApiServer
 from shoal.node.settings.config import DataFolder
 from shoal.tasks.inference.embedding import Embeddings, EmbedRequest
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
-from shoal.tasks.text.process import TextDelta, TokenText
+from shoal.tasks.text.process import LikelyText, TextDelta, TokenText
 from shoal.transport.guard import Guard, Mishap
 from shoal.transport.host.real import RealHost
 from shoal.transport.host.seam import Host
@@ -34,7 +34,8 @@ def summary(text: str, tokens: int = 3, reason: Any = "stop") -> Summary:
 async def words(request: GenerateRequest, emit: Emit) -> Summary:
     """Answer with WORDS, one token each."""
     for word in WORDS:
-        tokens = (TokenText(word, -0.5),) if request.logprobs else ()
+        top = tuple(LikelyText(f"x{n // 2}", -1.0 - n) for n in range(request.top))
+        tokens = (TokenText(word, -0.5, top),) if request.logprobs else ()
         await emit(TextDelta(word, False, tokens))
     return summary("".join(WORDS), len(WORDS))
 

@@ -127,6 +127,28 @@ def test_stop_strings_also_across_tokens(pair: Pair) -> None:
     assert found == shown
 
 
+def test_the_most_likely_tokens(pair: Pair) -> None:
+    """A greedy answer consists of the first of each; a streamed one has the same."""
+    (choice,) = pair.chat(logprobs=True, top_logprobs=5).choices
+    content = choice.logprobs.content
+    for token in content:
+        assert len(token.top_logprobs) == 5 and token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == pytest.approx(token.logprob)
+        values = [each.logprob for each in token.top_logprobs]
+        assert values == sorted(values, reverse=True)
+    chunks = pair.chat(logprobs=True, top_logprobs=5, stream=True)
+    streamed = [token for chunk in chunks if (found := chunk.choices[0].logprobs)
+                for token in found.content]  # fmt: skip
+    assert streamed == content
+    completion = pair.client.completions.create(
+        model="tiny", prompt=PROMPT, max_tokens=5, temperature=0, logprobs=2
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs is not None and logprobs.top_logprobs is not None
+    for text, tops in zip(logprobs.tokens or (), logprobs.top_logprobs, strict=True):
+        assert text in tops and len(tops) <= 2
+
+
 def test_the_limit_is_a_reason(pair: Pair) -> None:
     answer = pair.chat(max_tokens=3)
     assert answer.choices[0].finish_reason == "length" and answer.usage.completion_tokens == 3

@@ -40,7 +40,7 @@ def test_defaults() -> None:
 def test_all_parameters() -> None:
     asked = chat(
         temperature=0.5, top_p=0.9, top_k=40, seed=-1, stop=["a", "bc"], max_completion_tokens=7,
-        stream=True, stream_options={"include_usage": True}, logprobs=True, top_logprobs=0, n=1,
+        stream=True, stream_options={"include_usage": True}, logprobs=True, top_logprobs=7, n=1,
         user="me", metadata={"a": "b"}, store=False, presence_penalty=0, frequency_penalty=0.0,
         response_format={"type": "text"}, tools=None, logit_bias=None, service_tier="auto",
     )  # fmt: skip
@@ -48,7 +48,8 @@ def test_all_parameters() -> None:
     assert request.sampling == (0.5, 40, 0.9, 2**64 - 1)
     assert (request.max_tokens, request.stop, request.logprobs) == (7, ("a", "bc"), True)
     assert asked.stream and asked.include_usage and not request.raw
-    assert request.user == "me"
+    assert request.user == "me" and request.top == 7
+    assert completion(logprobs=5).for_gateway(1).top == 5
     assert chat(stop="x").stop == ("x",)
 
 
@@ -82,7 +83,8 @@ def test_an_answer_can_be_sent_back() -> None:
         ({"functions": []}, "functions", "not supported"),
         ({"mirostat": 2}, "mirostat", "is not a parameter of this API"),
         ({"n": 2}, "n", "expected 1"),
-        ({"top_logprobs": 3, "logprobs": True}, "top_logprobs", "expected 0"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "from 0 to 20"),
+        ({"top_logprobs": 3}, "top_logprobs", "only together with `logprobs`"),
         ({"presence_penalty": 0.5}, "presence_penalty", "not supported"),
         ({"temperature": 2.1}, "temperature", "<= 2.0"),
         ({"temperature": "hot"}, "temperature", "got `str`"),
@@ -119,7 +121,8 @@ def test_refused_by_name(more: dict[str, Any], param: str | None, text: str) -> 
 
 @pytest.mark.parametrize(
     ("more", "param"),
-    [({"logprobs": 1}, "logprobs"), ({"best_of": 2}, "best_of"), ({"echo": True}, "echo"),
+    [({"logprobs": 21}, "logprobs"), ({"logprobs": True}, "logprobs"),
+     ({"best_of": 2}, "best_of"), ({"echo": True}, "echo"),
      ({"suffix": "x"}, "suffix"), ({"prompt": [1, 2]}, "prompt[0]"), ({"prompt": []}, "prompt"),
      ({"prompt": ["a", "b"]}, "prompt"), ({"messages": [USER]}, "messages")],
 )  # fmt: skip

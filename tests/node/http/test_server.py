@@ -51,6 +51,22 @@ async def test_a_chat(tmp_path: Path) -> None:
     assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
 
+async def test_the_most_likely_tokens(tmp_path: Path) -> None:
+    """A chat lists them; a completion maps texts, of which two may be the same."""
+    async with serving(tmp_path) as served:
+        chat = await served.ask(served.post(CHAT | {"logprobs": True, "top_logprobs": 3}))
+        given = {"model": "tiny", "prompt": "Hi", "logprobs": 3}
+        completion = await served.ask(served.post(given, "/v1/completions"))
+    content = json.loads(chat.body)["choices"][0]["logprobs"]["content"]
+    assert [[each["token"] for each in token["top_logprobs"]] for token in content] == [
+        ["x0", "x0", "x1"]
+    ] * 3
+    first = content[0]["top_logprobs"][0]
+    assert first == {"token": "x0", "logprob": -1.0, "bytes": [120, 48]}
+    logprobs = json.loads(completion.body)["choices"][0]["logprobs"]
+    assert logprobs["top_logprobs"] == [{"x0": -1.0, "x1": -3.0}] * 3
+
+
 async def test_a_streamed_chat(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         response = await served.ask(

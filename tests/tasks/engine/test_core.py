@@ -251,6 +251,8 @@ def test_close_frees_the_memory_and_silences_the_session(whole: Any) -> None:
         ({"steps": 0}, "bad-span"),
         ({"want": "hidden", "steps": 2}, "bad-span"),
         ({"want": "tokens"}, "bad-span"),
+        ({"top": 21}, "bad-span"),
+        ({"top": -1}, "bad-span"),
         ({"adapter": "ab"}, "unsupported"),
         ({"kind": "backward"}, "unsupported"),
         ({"stop_ids": (-1,)}, "bad-span"),
@@ -582,6 +584,22 @@ def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
         whole.step()
     made = [whole.core.session(name).table.length for name in names]
     assert sum(made[:8]) == pytest.approx(sum(made[8:]), rel=0.1)
+
+
+def test_the_most_likely_tokens_come_with_each_token(whole: Any, checkpoint: Any) -> None:
+    sampling = Sampling(1.5, 0, 1.0, seed=5)
+    events = whole.run(prompt(whole.open(b"s"), steps=6, top=4, sampling=sampling))
+    text = list(TOKENS)
+    for event in events:
+        logprobs = torch.log_softmax(checkpoint("Llama").logits(text)[-1], -1)
+        expected = logprobs.topk(4)
+        assert [token for token, _ in event.top] == expected.indices.tolist()
+        values = [logprob for _, logprob in event.top]
+        assert values == pytest.approx(expected.values.tolist(), abs=1e-4)
+        text.append(event.token)
+    plain = whole.run(prompt(whole.open(b"p"), steps=6, sampling=sampling))
+    assert [event.token for event in plain] == [event.token for event in events]
+    assert all(event.top == () for event in plain)
 
 
 # More sessions than the memory has room for to their ends.

@@ -44,7 +44,7 @@ SHARD = LoadShard(
 
 
 def test_a_span_survives_a_round_trip() -> None:
-    span = Span(NAME, 4, 5, 3, tokens=(1, 2, 3), want="token", steps=9, stop_ids=(2, 3))
+    span = Span(NAME, 4, 5, 3, tokens=(1, 2, 3), want="token", steps=9, stop_ids=(2, 3), top=20)
     span = replace(span, sampling=Sampling(0.7, 4, 0.9, (1 << 64) - 1))
     header, payload = span_frame(span)
     assert parse_span(tuple(header), memoryview(payload)) == span
@@ -132,3 +132,16 @@ def test_what_load_reports() -> None:
     assert parse_loaded((*value[:3], tuple(value[3]))) == loaded  # type: ignore[arg-type]
     with pytest.raises(WireError):
         parse_loaded(7)
+
+
+@pytest.mark.parametrize(
+    "top", [7, "x", ((1,),), ((1, 2),), ((1.0, -1.0),), (("a", -1.0),), ((1, -1.0),) * 21]
+)
+def test_malformed_tokens_beside_a_token_are_refused(top: object) -> None:
+    header = ("token", NAME, 0, 5, 7, -0.5, True, 0.25)
+    event = parse_event((*header, ((1, -1.0), (2, -2.0))), memoryview(b""))
+    assert isinstance(event, TokenEvent) and event.top == ((1, -1.0), (2, -2.0))
+    with pytest.raises(WireError):
+        parse_event((*header, top), memoryview(b""))
+    with pytest.raises(WireError):
+        parse_event((*header, (), ()), memoryview(b""))

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
-from shoal.tasks.engine.sampling import choose, gumbel, kept
+from shoal.tasks.engine.sampling import choose, gumbel, kept, most_likely
 
 SPEC = Path(__file__).parents[3] / "docs" / "spec" / "sampling.md"
 MASK = (1 << 64) - 1
@@ -137,3 +137,14 @@ def test_logprob_is_of_the_unfiltered_distribution() -> None:
     logits = np.array([3.0, 1.0, 0.0], dtype=np.float32)
     _, chance = choose(logits, Sampling(0.1, 1, 0.1), 0)
     assert math.isclose(chance, 3 - math.log(math.exp(3) + math.e + 1), abs_tol=1e-6)
+
+
+def test_the_most_likely_are_in_order_with_their_log_probabilities() -> None:
+    logits = np.array([1.0, 3.0, 2.0, 3.0, -1.0], np.float32)
+    found = most_likely(logits, 4)
+    assert [token for token, _ in found] == [1, 3, 2, 0]
+    total = math.log(sum(math.exp(value) for value in logits))
+    assert [logprob for _, logprob in found] == pytest.approx([3 - total, 3 - total, 2 - total,
+                                                               1 - total])  # fmt: skip
+    assert found[0] == choose(logits, Sampling(), 0)
+    assert len(most_likely(logits, 20)) == 5

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from shoal.tasks.defaults import MEMORY_LOOK, MEMORY_PATIENCE
 from shoal.tasks.engine.interface import Sampling
@@ -1018,3 +1019,56 @@ async def test_the_gateway_watches_its_stages_while_it_generates(autojump_clock:
 
     await _run(swarm, body)
     assert seen and all(seen[: len(swarm.stages)])
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("splits", [(6,), (2, 6)])
+async def test_the_most_likely_tokens_come_with_each_token(
+    autojump_clock: object, splits: tuple[int, ...]
+) -> None:
+    swarm = FakeSwarm(splits)
+
+    async def body(_: FakeSwarm) -> None:
+        client = Client()
+        request = _request(logprobs=True, top=3)
+        summary = await swarm.client.gateway.generate(request, client.emit)
+        tokens = [
+            token
+            for event in client.events
+            if isinstance(event, TextDelta)
+            for token in event.tokens
+        ]
+        assert len(tokens) == len(summary.token_ids) == 8
+        for token, number in zip(tokens, summary.token_ids, strict=True):
+            places = [(f"{(number + place) % VOCABULARY} ", -1.0 - place) for place in range(3)]
+            assert [(each.text, each.logprob) for each in token.top] == places
+        await _generate(swarm)
+        assert [span.top for span in swarm.stages[-1].engine.spans if span.want == "token"][-1] == 0
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("top", [((1, -1.0), (2, -2.0)), ((VOCABULARY, -1.0),)])
+async def test_a_head_that_sends_other_likely_tokens_ends_the_session(
+    autojump_clock: object, top: Any
+) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        swarm.wire.freeze_at = 0
+        errors: list[SessionError] = []
+
+        async def asking() -> None:
+            errors.append(await _error(swarm, logprobs=True, top=1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asking)
+            await trio.testing.wait_all_tasks_blocked()
+            link = swarm.stages[1].endpoint.link(swarm.client.peer)
+            assert link is not None
+            link.deliver("session.token", replace(_token(swarm.session), top=top).header())
+        assert [error.code for error in errors] == ["bad-stage"]
+
+    await _run(swarm, body)

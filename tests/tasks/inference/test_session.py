@@ -60,6 +60,8 @@ MESSAGES = [
     replace(OPEN, pooled=True, user=b"u" * 16),
     replace(OPEN, pooled=True, steps=0, stop_ids=None, sampling=None),
     PooledSpan(SESSION, 1, 256),
+    replace(OPEN, top=20),
+    SampledToken(SESSION, 1, 5, 17, -0.25, False, 0.001, ((17, -0.25), (3, -2.0))),
 ]
 
 
@@ -109,6 +111,13 @@ BAD = [
     (0, "job", "CD" * 32),
     (0, "job", True),
     (0, "pooled", 1),
+    (0, "top", 21),
+    (0, "top", -1),
+    (4, "top", [[1, -1.0]] * 21),
+    (4, "top", [[1]]),
+    (4, "top", [[-1, -1.0]]),
+    (4, "top", [[1, 0.5]]),
+    (4, "top", [[1, float("nan")]]),
     (0, "user", b"u" * 17),
     (0, "user", "me"),
     (1, "gateway", 5),
@@ -146,7 +155,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
-    optional = {"gateway", "lost", "job", "pooled", "user"}
+    optional = {"gateway", "lost", "job", "pooled", "user", "top"}
     if getattr(message, "pooled", False):
         optional |= {"steps", "stop_ids", "sampling"}
     for key in message.header():

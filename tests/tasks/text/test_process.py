@@ -359,3 +359,20 @@ async def test_a_reply_in_the_instant_of_its_deadline_counts(
         assert await text.encode("before") == ids
         assert await text.encode("before") == ids
         assert len(host.children) == 1
+
+
+@pytest.mark.trio
+async def test_likely_tokens_have_the_text_that_they_would_complete(files: Files) -> None:
+    async with running(files()) as text:
+        ids = await text.encode("Once upon a time é")
+        chosen = await text.detokenizer()
+        for number, token in enumerate(ids):
+            other = ids[(number + 3) % len(ids)]
+            texts = await chosen.texts([token, other, token])
+            await chosen.push(token)
+            assert texts[0] == texts[2] == chosen.completed
+        assert await chosen.texts([]) == []
+        with pytest.raises(TextError):
+            await chosen.texts([2**32])
+        with pytest.raises(TextError):
+            await chosen.texts([1] * 21)

@@ -1,0 +1,191 @@
+"""Device time of a gateway with 50 sessions beside one with a single session, of equal weights.
+
+All sessions always have a prompt to compute, and none generates text: a running text takes one row
+of each step at most, so that one session could not use half of the device. Both gateways want all
+of it, and virtual time divides it. It is measured with the simulator's engine in virtual time, and
+with the real engine's worker process, both with a small random model.
+
+Device time is what the engine reports: of each step, the part of a session's rows. `value` is the
+largest deviation of the gateways' shares from half, as a part of that half; goal 0.1, as for
+`users`, the same of two users of one gateway.
+
+`texts` is the deviation if the 50 sessions generate text beside the single one's prompts. It has no
+goal. There, the budgets of a step divide the time: each text gets all that it can use, a row of
+each step, and the prompts at most double the step. With a small model they get more than half,
+because a step may take 20 ms in any case.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import trio
+from worlds.engines import prompt, shard, worker
+
+from shoal.netsim.daemons.engine import SimulatedEngine
+from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.world import World
+from shoal.tasks.engine.interface import (
+    Engine,
+    EngineEvent,
+    LoadShard,
+    SessionTerms,
+    Span,
+    TokenEvent,
+)
+from shoal.tasks.engine.process import EngineProcess
+
+MEASURES = ("tasks/engine", "netsim", "transport/host")
+
+GOAL: Final = 0.1
+SESSIONS: Final = 50
+PROMPT: Final = 256  # tokens of each prompt
+TEXT: Final = 1500  # tokens of each text, after a prompt of one block
+VARIED: Final = 10  # prompts of a session differ in length, because an engine repeats old answers
+QUEUED: Final = 2  # spans of a session, so that it always has work
+Kind = Literal["prompts", "texts"]
+KINDS: Final[tuple[Kind, ...]] = ("prompts", "texts")
+
+
+class Sessions:
+    """Sessions that always have work, and the seconds that the engine computed for each gateway or
+    user."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._number = 0
+        self._ended = False
+        self.seconds: Counter[str] = Counter()
+
+    async def add(self, who: str, kind: Kind, terms: SessionTerms) -> None:
+        """Open a session. Its time is added to that of `who`."""
+        self._number += 1
+        name = self._number.to_bytes(16)
+        spans = _spans(name, kind, self._number)
+
+        def on_event(event: EngineEvent) -> None:
+            if self._ended:  # the worker is stopped
+                return
+            assert isinstance(event, TokenEvent), event
+            self.seconds[who] += event.seconds
+            if event.final:
+                self._engine.submit(next(spans))
+
+        await self._engine.open(name, PROMPT + TEXT, on_event, terms)
+        for _ in range(QUEUED):
+            self._engine.submit(next(spans))
+
+    async def shares(self, warm_s: float, seconds: float) -> dict[str, float]:
+        """Return the part of the device time that each gateway or user gets, after a while."""
+        await trio.sleep(warm_s)
+        self.seconds.clear()
+        await trio.sleep(seconds)
+        self._ended = True
+        total = self.seconds.total()
+        return {who: self.seconds[who] / total for who in ("many", "one")}
+
+
+def _spans(name: bytes, kind: Kind, seed: int) -> Iterator[Span]:
+    """Yield the spans of one session, each of which begins at position 0 again."""
+    size, steps = (PROMPT, 1) if kind == "prompts" else (16 + VARIED, TEXT)
+    tokens = prompt(size, seed, "tiny")
+    for less in cycle(range(VARIED)):
+        part = tokens[: size - less]
+        yield Span(name, 0, 0, len(part), tokens=part, want="token", steps=steps)
+
+
+async def many_and_one(engine: Engine, kind: Kind, *, users: bool = False) -> Sessions:
+    """Open the sessions of two gateways, or of two users of one gateway."""
+    sessions = Sessions(engine)
+    for number in range(SESSIONS + 1):
+        who = "one" if number == SESSIONS else "many"
+        terms = SessionTerms("gateway", user=who.encode()) if users else SessionTerms(who)
+        await sessions.add(who, "prompts" if who == "one" else kind, terms)
+    return sessions
+
+
+async def real(kind: Kind, threads: int, seconds: float) -> dict[str, float]:
+    """Measure the real engine."""
+    async with worker("tiny", threads=threads) as made:
+        sessions = await many_and_one(made.engine, kind)
+        return await sessions.shares(seconds / 4, seconds)
+
+
+def simulated(kind: Kind, seconds: float, *, users: bool = False) -> dict[str, float]:
+    """Measure the simulator's engine on an old laptop, in virtual seconds."""
+    world = World(seed=1)
+    host = world.host("alice")
+
+    async def main() -> dict[str, float]:
+        async with trio.open_nursery() as nursery:
+            place = SimulatedHost(host, PROFILES["old-laptop"], nursery)
+            engine: EngineProcess = SimulatedEngine(place, 2, 2 << 30, "numbers")
+            await nursery.start(engine.run)
+            with tempfile.TemporaryDirectory() as folder:
+                await engine.load(_copied(place, shard(Path(folder), "tiny")))
+            sessions = await many_and_one(engine, kind, users=users)
+            found = await sessions.shares(seconds / 4, seconds)
+            nursery.cancel_scope.cancel()
+        return found
+
+    found: dict[str, float] = world.run(main)
+    return found
+
+
+def _copied(place: SimulatedHost, model: LoadShard) -> LoadShard:
+    """Copy the chunk files of a shard to the simulated disk."""
+    for tensor in model.tensors:
+        for path in map(Path, tensor.chunks):
+            place.files.make_folder(path.parent)
+            place.files.write(path, path.read_bytes())
+    return model
+
+
+def deviation(shares: dict[str, float]) -> float:
+    """Return how far the shares are from half, as a part of it."""
+    return round(max(abs(share - 0.5) for share in shares.values()) / 0.5, 3)
+
+
+def measure(threads: int, quick: bool) -> dict[str, Any]:
+    virtual_s, real_s = (4.0, 6.0) if quick else (20.0, 40.0)
+    off = {
+        kind: {
+            "netsim": deviation(simulated(kind, virtual_s)),
+            "real": deviation(trio.run(real, kind, threads, real_s)),
+        }
+        for kind in KINDS
+    }
+    value = max(off["prompts"].values())
+    users = deviation(simulated("prompts", virtual_s, users=True))
+    return {
+        "name": "engine_fairness",
+        "value": value,
+        "goal": GOAL,
+        "ok": max(value, users) <= GOAL,
+        "off": off["prompts"],
+        "users": users,
+        "texts": off["texts"],
+        "sessions": SESSIONS,
+        "threads": threads,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few seconds of each")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    result = measure(args.threads, args.quick)
+    print(json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
