@@ -180,6 +180,8 @@ def node_options(command: Command) -> Command:
                  "and WebRTC (default: none)."),
         _setting("api", "PORT", "Port on 127.0.0.1 of the OpenAI-compatible HTTP API, 0 for a free "
                  "one, or no for none (default: 8462). `shoal api` shows how to use it."),
+        _switch("measure", "Measure the speed of this machine, in a few seconds, at the first "
+                "start and when its hardware has changed (default: yes)."),
         _switch("jobs", "Do jobs of other nodes, one at a time, only when no interactive request "
                 "is running here; they cost computing time, electricity and some traffic "
                 "(default: while this node serves layers)."),

@@ -16,7 +16,9 @@ def shown_size(count: int) -> str:
 
 
 def shown_rate(count: int) -> str:
-    """Format a rate in bytes per second: `64 kB/s`, `1.5 MB/s`."""
+    """Format a rate in bytes per second: `64 kB/s`, `1.5 MB/s`, `53.8 GB/s`."""
+    if count >= 10**9:
+        return f"{count / 10**9:.1f} GB/s"
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 

@@ -43,6 +43,7 @@ class NodeConfig:
     state: Literal["auto", "all", "needed"] = "auto"  # which part of the swarm's state is stored
     jobs: bool | None = None  # run jobs of other nodes; None: while this node serves layers
     api: int | None = None  # port on loopback of the HTTP API; 0: a free one; None: no API
+    measure: bool = False  # measure this machine if its speed is unknown
     private: bool = False  # create a private group (if there is none), which admits only members
 
     @property

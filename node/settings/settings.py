@@ -112,6 +112,7 @@ KEYS = {
         Key("browsers", "IP:PORT", values.parse_browsers, _field("browsers"), "none"),
         Key("api", "a port, yes or no", values.parse_api, _field("api"),
             f"port {defaults.API_PORT} on {defaults.API_ADDRESS}", defaults.API_PORT),
+        _switch("measure", "yes", _field("measure"), True),
         _switch("jobs", "while this node serves layers", _field("jobs")),
     )
 }  # fmt: skip

@@ -3,7 +3,6 @@
 Tensors between the layers have the shape (rows, hidden).
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from .attention import Attention
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from .clock import clock
 from .core import Pick, Piece
 from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from .errors import EngineError
@@ -141,18 +141,12 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up
-        began = _clock()
+        began = clock()
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
-        times.append(_clock() - began)
+        times.append(clock() - began)
     return min(times)
-
-
-def _clock() -> float:
-    """Return a time in seconds that other programs on this machine do not lengthen."""
-    threads: int = torch.get_num_threads()
-    return time.process_time() / threads
 
 
 def _attended(model: TorchCompute) -> float:
@@ -167,7 +161,7 @@ def _attended(model: TorchCompute) -> float:
     keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype)
     times = []
     for _ in range(3):
-        began = _clock()
+        began = clock()
         batch.attend(queries, keys, keys, 0)
-        times.append(_clock() - began)
+        times.append(clock() - began)
     return min(times) * len(model.layers) / (BLOCK * size)

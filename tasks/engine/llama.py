@@ -14,7 +14,6 @@ for 2 to 16). Smaller products are padded, so that a row does not depend on the 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +24,8 @@ from .defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
 from .families import Architecture, Rope, check_parts, tensor_shapes
 from .interface import DType, LoadShard
 from .kv import KvMemory
+from .products import Linear, linear_of, packs
 from .weights import TORCH_DTYPES, Weights
-
-Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,8 @@ class ShardModel:
         head = table if parts.head and arch.tied else weights.read_optional("lm_head.weight")
         # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
-        self._head = None if head is None else _linear(head, None, pack=pack)
-        self.packed = _packs(TORCH_DTYPES[shard.dtype]) and (pack or head is None)
+        self._head = None if head is None else linear_of(head, None, pack=pack)
+        self.packed = packs(TORCH_DTYPES[shard.dtype]) and (pack or head is None)
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
         # Products of fewer rows are padded, so that a row does not depend on their number.
         self.least_rows = max(LEAST_ROWS)
@@ -132,7 +130,7 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
 
     def linear(*names: str) -> Linear:
         weight = weights.read(*(f"{name}_proj.weight" for name in names))
-        return _linear(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
+        return linear_of(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
 
     return Layer(
         input_norm=weights.read(f"{prefix}input_layernorm.weight"),
@@ -151,24 +149,6 @@ def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
     """Return the rows, followed by rows of zeros if there are fewer than `least`."""
     missing = least - len(rows)
     return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
-    """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
-    if pack and _packs(weight.dtype):
-        blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
-        operator = torch.ops.mkldnn._linear_pointwise.default
-        return lambda x: operator(x, blocked, bias, "none", [], "")
-    return lambda x: F.linear(x, weight, bias)
-
-
-def _packs(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN multiplies matrices of a type in its own layout on this machine."""
-    return bool(
-        torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
 
 
 class Rotary:

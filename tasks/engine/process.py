@@ -129,7 +129,7 @@ class EngineProcess:
         self._host = host
         self._connect = connect
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
-        self._environment = _environment(threads)
+        self._environment = environment(threads)
         self._channel: WorkerConnection | None = None  # set while a worker is ready
         # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
         self._change = trio.Event()
@@ -392,7 +392,7 @@ def _how(status: int | None) -> str:
     return f", killed by signal {-status}" if status < 0 else f" with status {status}"
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """Return the environment of a worker.
 
     Its idle threads must not spin, because several processes share the cores.

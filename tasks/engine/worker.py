@@ -31,7 +31,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides when to end
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
-    _offer_to_the_oom_killer()
+    offer_to_the_oom_killer()
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
@@ -47,7 +47,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _offer_to_the_oom_killer() -> None:
+def offer_to_the_oom_killer() -> None:
     """Make Linux kill this process rather than the daemon when memory runs out."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")

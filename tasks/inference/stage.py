@@ -45,7 +45,6 @@ from ..engine.interface import (
     TokenEvent,
 )
 from ..errors import SessionError
-from ..placement.probe import DecodeSpeed
 from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
@@ -64,6 +63,7 @@ from .session import (
     StageLoad,
     unpack_tokens,
 )
+from .speed import DecodeSpeed
 
 Name = tuple[PeerId, SessionId]  # (gateway, the session id that the gateway chose)
 

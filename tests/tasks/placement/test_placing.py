@@ -113,9 +113,7 @@ def test_nothing_fits() -> None:
 
 def record(peer: str, aim: Aim | None, *spans: Span, engine: bool = True) -> MemberRecord:
     shards = tuple(ShardRecord(ROOT, a == 0, a, b, b == 6, "float32", 1) for a, b in spans)
-    return MemberRecord(
-        PeerId(peer), 1, capacity=Capacity(2, 30, engine, 1, 1), shards=shards, aim=aim
-    )
+    return MemberRecord(PeerId(peer), 1, capacity=Capacity(2, 30, engine), shards=shards, aim=aim)
 
 
 def test_which_members_count() -> None:
