@@ -79,6 +79,9 @@ ENGINE_WORKER = {
         "session",
         "products",
         "clock",
+        "device",
+        "devicecore",
+        "devicesampling",
     )
 }
 # The modules of the probe's process.

@@ -102,7 +102,7 @@ def _start(swarm: "LocalSwarm", nodes: int) -> "list[Status]":
 def _arguments(part: tuple[int, int], bootstrap: str | None) -> list[str]:
     more = ["--bootstrap", bootstrap, "--model", "tiny"] if bootstrap else []
     layers = f"{part[0]}:{part[1]}"
-    return ["--listen", "127.0.0.1:0", "--threads", "1", "--no-measure", "--layers", layers, *more]
+    return ["--listen", "127.0.0.1:0", "--threads", "1", "--layers", layers, *more]
 
 
 def _all_answer(found: "Statuses") -> bool:

@@ -12,7 +12,7 @@ import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
-from .status import device_name, rate, speed_words
+from .status import device_name, not_chosen, rate, speed_words
 
 if TYPE_CHECKING:
     from ...node.control.messages.node import (
@@ -83,7 +83,8 @@ def _devices(machine: "MachineView", width: int) -> Iterator[str]:
     for device in machine.devices:
         name = device_name(device)
         if not device.unused:
-            yield from _wrapped(f"  {name}: ", speed_words(device, machine), width, indent=4)
+            words = speed_words(device, machine) + not_chosen(device)
+            yield from _wrapped(f"  {name}: ", words, width, indent=4)
             continue
         yield from _wrapped(f"  {name}: ", f"not used: {device.unused}", width, indent=4)
         if device.hint:

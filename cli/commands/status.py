@@ -209,7 +209,7 @@ def _machine_line(capacity: "messages.CapacityView") -> str:
 
 
 def _head(device: "messages.DeviceView") -> str:
-    return "unused" if device.unused else "device"
+    return "device" if device.used else "unused"
 
 
 def device_line(device: "messages.DeviceView", machine: "messages.MachineView") -> str:
@@ -217,7 +217,7 @@ def device_line(device: "messages.DeviceView", machine: "messages.MachineView") 
     named = device_name(device)
     if device.unused:
         return f"{named}: {render.sentence(device.unused)}"
-    return f"{named}: {speed_words(device, machine)}"
+    return f"{named}: {speed_words(device, machine)}{not_chosen(device)}"
 
 
 def device_name(device: "messages.DeviceView") -> str:
@@ -237,6 +237,11 @@ def speed_words(device: "messages.DeviceView", machine: "messages.MachineView") 
         f"{speed.float32 / 1e9:.0f} Gflop/s in float32, {speed.bfloat16 / 1e9:.0f} in bfloat16, "
         f"memory {rate(speed.bandwidth)}, up to {speed.batch} rows in the time of one"
     )
+
+
+def not_chosen(device: "messages.DeviceView") -> str:
+    """Say that a device is free if the engine computes on another one."""
+    return "" if device.used else f"; not in use (`--device {render.safe(device.name or '')}`)"
 
 
 NO_SPEED = {

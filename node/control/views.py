@@ -229,16 +229,17 @@ def machine_view(hardware: Hardware) -> MachineView:
         progress=hardware.progress,
         failure=hardware.failure or None,
         load_rate=hardware.load_rate or None,
-        devices=tuple(map(_device_view, hardware.devices())),
+        devices=tuple(_device_view(each, hardware.chosen) for each in hardware.devices()),
     )
 
 
-def _device_view(device: Device) -> DeviceView:
+def _device_view(device: Device, chosen: str) -> DeviceView:
     return DeviceView(
         name=device.name or None,
         label=device.label,
         instructions=device.instructions,
         memory_bytes=device.memory_bytes,
+        used=device.name == chosen,
         unused=device.unused or None,
         hint=device.hint or None,
         speed=_speed_view(device.speed),

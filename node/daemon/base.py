@@ -14,6 +14,7 @@ from ...state.membership.record import Capacity
 from ...tasks.defaults import MEMORY_SHARE
 from ...tasks.engine.families import check_model
 from ...tasks.engine.process import EngineProcess
+from ...tasks.hardware.facts import Device
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.serving.serving import NO_TORCH, RestartingEngine
 from ...transport.host.seam import Host, Machine
@@ -117,9 +118,18 @@ async def prepare(
         library = Library(host, config.folder.library, check_config=check_model)
         await library.open()
         inviter = await Inviter.load(host, config.folder)
-    offered = _offered(host.machine(), config.memory)
-    engine = _engine(host, config, offered, factory)
-    offered = replace(offered, engine=engine is not None)
+    hardware = await Hardware.load(host, config.data)
+    device, why_not = await hardware.choose(config.device if factory is None else "cpu")
+    offered = _offered(host.machine(), device, config.memory)
+    engine = (
+        _engine(host, config, offered, device.name)
+        if factory is None
+        else (factory(host, config.threads or offered.cores, offered.memory_bytes))
+    )
+    hardware.offer(replace(offered, engine=engine is not None))
+    health = Health(partial(_tell, say))
+    if why_not and engine is not None:
+        health.report("device", why_not, hint="`shoal doctor` shows the devices")
     return Base(
         host=host,
         settings=settings,
@@ -128,10 +138,10 @@ async def prepare(
         credentials=credentials,
         inviter=inviter,
         library=library,
-        hardware=await Hardware.load(host, config.data, offered),
+        hardware=hardware,
         engine=engine,
         no_engine=NO_TORCH if factory is None else NO_ENGINE,
-        health=Health(partial(_tell, say)),
+        health=health,
         stalls=StallGuard(host, defaults.STALL),
         say=say,
         began=host.now(),
@@ -139,23 +149,22 @@ async def prepare(
     )
 
 
-def _offered(machine: Machine, memory: int | None) -> Capacity:
+def _offered(machine: Machine, device: Device, memory: int | None) -> Capacity:
     """Return what this machine offers. `memory` is what its owner offers in bytes; None: half of
-    the free memory."""
-    free = int(machine.memory_available * MEMORY_SHARE)
-    size = min(free if memory is None else memory, machine.memory_total)
+    the free memory, or of an accelerator's memory."""
+    on_cpu = device.name == "cpu"
+    free = machine.memory_available if on_cpu else device.memory_bytes
+    most = machine.memory_total if on_cpu else device.memory_bytes
+    size = min(int(free * MEMORY_SHARE) if memory is None else memory, most)
     return Capacity(machine.cores, size, engine=False)
 
 
-def _engine(
-    host: Host, config: NodeConfig, offered: Capacity, factory: EngineFactory | None
-) -> ManagedEngine | None:
-    threads = config.threads or offered.cores
-    if factory is not None:
-        return factory(host, threads, offered.memory_bytes)
+def _engine(host: Host, config: NodeConfig, offered: Capacity, device: str) -> ManagedEngine | None:
+    """Return an engine with a worker process, or None if torch is not installed."""
     if find_spec("torch") is None:
         return None
-    return EngineProcess(host, threads=threads, memory_bytes=offered.memory_bytes)
+    threads, memory = config.threads or offered.cores, offered.memory_bytes
+    return EngineProcess(host, threads=threads, memory_bytes=memory, device=device)
 
 
 def _tell(say: Say, condition: Condition) -> None:

@@ -14,6 +14,8 @@ from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .clock import clock
 from .core import Pick, Piece
 from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
+from .device import CPU, ComputeDevice
+from .devicesampling import choose_all
 from .errors import EngineError
 from .families import Architecture
 from .interface import LoadShard, Span
@@ -34,12 +36,12 @@ def computing() -> AbstractContextManager[None]:
 class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`core.py`) with a shard's weights in torch."""
 
-    def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        super().__init__(arch, shard)
-        self._memory = KvMemory(arch, shard.parts, shard.dtype, 0)
+    def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
+        super().__init__(arch, shard, device)
+        self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
 
     def allocate(self, blocks: int) -> None:
-        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks)
+        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)
 
     def costs(self) -> StepCosts:
         """Return the costs of a step, measured on this machine with the loaded weights.
@@ -53,14 +55,14 @@ class TorchCompute(ShardModel):
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
-            return torch.tensor(span.tokens)
+            return self.device.upload(torch.tensor(span.tokens))
         hidden = torch.frombuffer(span.hidden, dtype=TORCH_DTYPES[self.dtype])
         hidden = hidden.view(span.count, self.arch.hidden)
         _check_finite(hidden, span.start)
-        return hidden
+        return self.device.upload(hidden)
 
     def fed_back(self, token: int) -> torch.Tensor:
-        return torch.tensor((token,))
+        return self.device.upload(torch.tensor((token,)))
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
@@ -68,7 +70,7 @@ class TorchCompute(ShardModel):
     def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
         inputs = [self._input(piece) for piece in pieces]
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
-        batch = Attention(pieces, self.arch.kv_heads)
+        batch = Attention(pieces, self.arch.kv_heads, self.device)
         rows = self.forward_rows(x, batch, self._memory)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
@@ -86,12 +88,15 @@ class TorchCompute(ShardModel):
 
     def joined(self, outputs: Sequence[torch.Tensor]) -> Buffer:
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
-        return raw_bytes(out.contiguous())
+        return raw_bytes(self.device.download(out.contiguous()))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[tuple[int, float] | EngineError]:
-        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks])).numpy()
+        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
+        if self.device.samples and not self.device.is_cpu:
+            return choose_all(logits, [(pick.sampling, pick.position) for pick in picks])
+        rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[tuple[int, float] | EngineError] = []
-        for row, pick in zip(logits, picks, strict=True):
+        for row, pick in zip(rows, picks, strict=True):
             try:
                 chosen.append(choose(row, pick.sampling, pick.position))
             except EngineError as error:
@@ -137,15 +142,15 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     table = BlockTable(BlockPool(-(-rows // BLOCK)), rows)
     table.prepare(0, rows)
     width = model.arch.hidden
-    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype])
+    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype], device=model.device.torch)
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up
-        began = clock()
+        began = clock(model.device.name)
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
-        times.append(clock() - began)
+        times.append(clock(model.device.name) - began)
     return min(times)
 
 
@@ -156,12 +161,12 @@ def _attended(model: TorchCompute) -> float:
     table = BlockTable(BlockPool(64), size)
     table.prepare(0, size)
     piece = Piece(table, None, 0, BLOCK, size - BLOCK, decode=False)
-    batch = Attention([piece], arch.kv_heads)
-    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype)
-    keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype)
+    batch, where = Attention([piece], arch.kv_heads, model.device), model.device.torch
+    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype, device=where)
+    keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype, device=where)
     times = []
     for _ in range(3):
-        began = clock()
+        began = clock(model.device.name)
         batch.attend(queries, keys, keys, 0)
-        times.append(clock() - began)
+        times.append(clock(model.device.name) - began)
     return min(times) * len(model.layers) / (BLOCK * size)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from .attention import Attention
 from .defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
+from .device import CPU, ComputeDevice
 from .families import Architecture, Rope, check_parts, tensor_shapes
 from .interface import DType, LoadShard
 from .kv import KvMemory
@@ -46,12 +47,13 @@ class Layer:
 class ShardModel:
     """Weights of one shard, and their forward pass over the rows of many sessions."""
 
-    def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        """Load the weights. Raises EngineError if they are missing, damaged or do not fit the
-        architecture."""
+    def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
+        """Load the weights to a device. Raises EngineError if they are missing, damaged or do not
+        fit the architecture."""
         parts = shard.parts
         check_parts(arch, parts)
-        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype)
+        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        self.device = device
         self.arch = arch
         self.parts = parts
         self.dtype: DType = shard.dtype
@@ -63,11 +65,11 @@ class ShardModel:
         # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
         self._head = None if head is None else linear_of(head, None, pack=pack)
-        self.packed = packs(TORCH_DTYPES[shard.dtype]) and (pack or head is None)
+        self.packed = packs(TORCH_DTYPES[shard.dtype], device.torch.type) and (pack or head is None)
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
         # Products of fewer rows are padded, so that a row does not depend on their number.
         self.least_rows = max(LEAST_ROWS)
-        self._rotary = Rotary(arch, shard.dtype)
+        self._rotary = Rotary(arch, shard.dtype, device)
         self._hidden = (arch.hidden,)
         self._head_dim = (arch.head_dim,)
         self._half = arch.head_dim // 2
@@ -86,7 +88,7 @@ class ShardModel:
         """
         count = len(x)
         x = padded(x, self.least_rows)
-        cos, sin = self._rotary.rows(batch.positions, len(x))
+        cos, sin = self._rotary.rows(batch.positions, batch.end, len(x))
         for index, layer in enumerate(self.layers):
             normed = self._normed(x, layer.input_norm)
             heads = layer.qkv(normed).view(len(x), -1, self.arch.head_dim)
@@ -157,19 +159,21 @@ class Rotary:
     The first half of `sin` is negated, so that `x * cos + roll(x, d/2) * sin` is the rotation.
     """
 
-    def __init__(self, arch: Architecture, dtype: DType) -> None:
+    def __init__(self, arch: Architecture, dtype: DType, device: ComputeDevice = CPU) -> None:
         self._frequencies = frequencies(arch.rope, arch.head_dim)
+        self._device = device
         self._scale = arch.rope.attention_factor
         self._dtype = TORCH_DTYPES[dtype]
         self._context = arch.context
         self._cos = self._sin = torch.empty(0)
 
-    def rows(self, positions: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (cosines, sines) of T positions, each of shape (count, 1, head_dim).
+    def rows(
+        self, positions: torch.Tensor, end: int, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (cosines, sines) of T positions below `end`, each of shape (count, 1, head_dim).
 
         Rows beyond T are those of position 0.
         """
-        end = int(positions.max()) + 1
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
         positions = F.pad(positions, (0, count - len(positions)))
@@ -178,8 +182,10 @@ class Rotary:
     def _grow(self, size: int) -> None:
         angles = torch.arange(size).float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
-        self._cos = torch.cat((cos, cos), -1).to(self._dtype)[:, None]
-        self._sin = torch.cat((-sin, sin), -1).to(self._dtype)[:, None]
+        # Computed on the CPU, so that all devices have the same values.
+        upload = self._device.upload
+        self._cos = upload(torch.cat((cos, cos), -1).to(self._dtype)[:, None])
+        self._sin = upload(torch.cat((-sin, sin), -1).to(self._dtype)[:, None])
 
 
 def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:

@@ -119,16 +119,20 @@ class EngineProcess:
         *,
         threads: int,
         memory_bytes: int = 0,
+        device: str = "cpu",
         connect: Connect = start_process,
     ) -> None:
         """Create an engine without starting a worker.
 
         `threads` is the number of threads with which torch computes. `memory_bytes` limits weights
-        and KV together (0: the available memory). `connect` is called to start each worker.
+        and KV together (0: the available memory). `device` is the one that torch computes on.
+        `connect` is called to start each worker.
         """
         self._host = host
         self._connect = connect
+        self._device = device
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
+        self._arguments += ["--device", device]
         self._environment = environment(threads)
         self._channel: WorkerConnection | None = None  # set while a worker is ready
         # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
@@ -259,6 +263,9 @@ class EngineProcess:
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
             self._changed()
+        elif status == defaults.EXIT_NO_DEVICE:
+            self._unavailable = _no_device(self._device)
+            self._changed()
         message = _CRASHED + _how(status)
         self._end_sessions("worker-crashed", message)
         for reply in self._replies.values():
@@ -383,6 +390,13 @@ async def _ended(child: EngineWorker) -> int | None:
     with trio.move_on_after(defaults.STOP_GRACE):
         return await child.wait()
     return None
+
+
+def _no_device(device: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"torch cannot use the device `{device}`, so this node holds no layers",
+        "`shoal doctor` says why; `shoal config set device cpu` computes on the CPU",
+    )
 
 
 def _how(status: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The probe's process: `python -m shoal.tasks.hardware.child FD FOLDER FREE TOTAL --threads N`.
+"""The probe's process: `python -m shoal.tasks.hardware.child FD FOLDER FREE TOTAL [--list]`.
 
 Measures the machine and sends one `Report`. Afterwards, or when the daemon hangs up, it ends.
 """
@@ -36,6 +36,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("folder", help="whose disk is measured")
     parser.add_argument("free", type=int, help="bytes of free memory")
     parser.add_argument("total", type=int, help="bytes of memory")
+    parser.add_argument("--list", action="store_true", help="only list the devices")
     parser.add_argument("--threads", type=int, default=1, help="threads torch computes with")
     return parser.parse_args()
 
@@ -48,9 +49,12 @@ def _report(arguments: argparse.Namespace, began: float) -> Report | None:
     try:
         import torch
 
+        from .devices import build, devices
         from .measure import Abandoned, Budget, measured
     except (ImportError, OSError) as error:  # a damaged installation
         return Report(failed=clean(f"torch cannot be loaded: {error}"))
+    if arguments.list:
+        return Report(build(), tuple(devices(arguments.total)))
     torch.set_num_threads(arguments.threads)
     left = max(PROBE_LEAST, PROBE_SECONDS - (time.perf_counter() - began))
     budget = Budget(left, arguments.descriptor)

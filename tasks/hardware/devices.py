@@ -6,9 +6,6 @@ from msgspec.structs import replace
 from .defaults import DEVICE_LEAST
 from .facts import Build, Device, clean
 
-COMPUTED_ON = ("cpu",)
-"""Kinds of devices on which the engine computes."""
-
 
 def build() -> Build:
     """Return what this torch was built for, after trying to start CUDA."""
@@ -53,7 +50,7 @@ def _accelerator(kind: str, index: int) -> Device:
         device = Device(name, "Apple GPU", "", int(torch.mps.recommended_max_memory()))
     else:
         device = _described(name, torch.get_device_module(kind).get_device_properties(index))
-    return _judged(kind, device)
+    return judged(device)
 
 
 def _described(name: str, properties: object) -> Device:
@@ -66,16 +63,15 @@ def _described(name: str, properties: object) -> Device:
     return Device(name, clean(str(label)) or name, clean(str(arch)), int(memory))
 
 
-def _judged(kind: str, device: Device) -> Device:
+def judged(device: Device) -> Device:
     """Return the device with the reason why it cannot be used, if there is one."""
-    if kind not in COMPUTED_ON:
-        return refused(device, "this version of shoal computes on the CPU only")
     if device.memory_bytes < DEVICE_LEAST:
         least, most = DEVICE_LEAST >> 20, device.memory_bytes >> 20
-        return refused(device, f"it has {most} MiB of memory, and {least} MiB are needed")
+        reason = f"it has {most} MiB of memory, and {least} MiB are needed"
+        return replace(device, unused=reason)
+    try:
+        torch.ones(2, device=device.name).sum().item()
+    except (RuntimeError, AssertionError) as error:  # such as a card this torch has no code for
+        reason = clean(f"torch cannot compute on it: {str(error).splitlines()[0]}")
+        return replace(device, unused=reason)
     return device
-
-
-def refused(device: Device, unused: str, hint: str = "") -> Device:
-    """Return the device with the reason why it cannot be used."""
-    return replace(device, unused=unused, hint=hint)

@@ -52,6 +52,11 @@ class Device(Message, frozen=True):
             check_text(text, DEVICE_TEXT_BYTES)
         self.speed.check()
 
+    @property
+    def kind(self) -> str:
+        """Torch's name for this kind of device: `cpu`, `cuda`, …"""
+        return self.name.partition(":")[0]
+
     def published(self) -> DeviceSpeed:
         """Return the part that other nodes learn. It does not name the product."""
         speed = self.speed
@@ -67,7 +72,7 @@ class Device(Message, frozen=True):
 
 
 class Build(Message, frozen=True):
-    """What the installed torch was built for. `cuda` and `rocm` are versions, or "". `error` is the
+    """Backends that the installed torch was built for. `cuda` and `rocm` are versions, or "". `error` is the
     reason why CUDA could not start, or ""."""
 
     version: _Text
@@ -85,7 +90,7 @@ _Devices = Annotated[tuple[Device, ...], Meta(max_length=DEVICES)]
 
 
 class Report(Message, frozen=True):
-    """What the probe's process found. `build` is None if torch could not be loaded.
+    """Findings of the probe's process. `build` is None if torch could not be loaded.
 
     `load_rate` is the rate in byte/s at which the disk of the data folder reads, and 0 if it could
     not be measured. `failed` says in words what could not be measured and why, or is "".

@@ -1,5 +1,6 @@
 """The hardware of one node: what is known of it, and the task that measures what is not known."""
 
+from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Literal
@@ -7,32 +8,32 @@ from typing import Literal
 import trio
 from msgspec.structs import replace
 
-from ...state.membership.record import Capacity
+from ...state.membership.record import NOTHING, Capacity
 from ...transport.host.seam import Host
+from .choosing import choose, must_list
 from .errors import ProbeFailed
 from .facts import Device, Report, usable
-from .probe import run_probe
+from .probe import list_devices, run_probe
 from .record import load_report, store_report
 from .signs import Signs, look
 from .unseen import NO_TORCH, TORCH_HINT, unseen
 
 Progress = Literal["measured", "measuring", "failed", "off"]
-NOT_MEASURED = "its speed was not measured"
 
 
 class Hardware:
     """The devices of this machine, and their speed as far as it is known."""
 
-    def __init__(
-        self, host: Host, folder: Path, signs: Signs, stored: Report | None, offered: Capacity
-    ) -> None:
-        """`stored` is the report of an earlier probe of the same hardware. `offered` is what the
-        owner of the machine offers; its speed is added from the report."""
+    def __init__(self, host: Host, folder: Path, signs: Signs, stored: Report | None) -> None:
+        """`stored` is the report of an earlier probe of the same hardware."""
         self._host = host
         self._folder = folder
         self._signs = signs
-        self._offered = offered
+        self._offered = NOTHING
+        self.chosen = "cpu"
+        """Name of the device that the engine computes on."""
         self._report = stored
+        self._listed: Report | None = None  # devices without speeds, until they are measured
         self.progress: Progress = "measured" if stored else "off"
         self.failure = ""
         """Why the machine, or a part of it, was not measured; or ""."""
@@ -40,19 +41,38 @@ class Hardware:
         """Set when no measurement is running or about to start."""
 
     @classmethod
-    async def load(cls, host: Host, folder: Path, offered: Capacity) -> "Hardware":
+    async def load(cls, host: Host, folder: Path) -> "Hardware":
         """Look at the hardware, and load its stored report if there is one."""
         signs = await host.offload(look, host)
         stored = await host.offload(load_report, host, folder, signs.fingerprint)
-        return cls(host, folder, signs, stored, offered)
+        return cls(host, folder, signs, stored)
+
+    async def choose(self, wanted: str) -> tuple[Device, str]:
+        """Choose the device that the engine computes on. Return it, and why it is not the wanted
+        one, or "".
+
+        If the choice depends on the devices that torch sees, and no report has them, a process
+        lists them, which takes a few seconds.
+        """
+        if self._report is None and must_list(wanted, self._signs):
+            with suppress(ProbeFailed):  # then there is only the CPU
+                self._listed = await list_devices(self._host)
+        device, why_not = choose(wanted, self.devices())
+        self.chosen = device.name
+        return device, why_not
+
+    def offer(self, capacity: Capacity) -> None:
+        """Set what the owner of the machine offers. Its speed is added from the report."""
+        self._offered = capacity
 
     @property
     def capacity(self) -> Capacity:
-        """The capacity to publish, with the speed of the devices that the engine can use."""
+        """The capacity to publish, with the speed of the device that the engine computes on."""
         report = self._report
         if report is None:
             return self._offered
-        devices = tuple(device.published() for device in usable(report.devices))
+        mine = (device for device in usable(report.devices) if device.name == self.chosen)
+        devices = tuple(device.published() for device in mine)
         return changed(self._offered, load_rate=report.load_rate, devices=devices)
 
     @property
@@ -62,7 +82,7 @@ class Hardware:
 
     def devices(self) -> list[Device]:
         """Return all devices of this machine, also those that the engine cannot use."""
-        report = self._report or Report()
+        report = self._report or self._listed or Report()
         seen = list(map(self._labelled, report.devices)) or [self._bare()]
         if not report.build and self._signs.torch and not self.failure:
             return seen  # torch has not been asked yet what it sees
@@ -85,8 +105,8 @@ class Hardware:
     async def measure(self, threads: int) -> None:
         """Measure the machine with `threads` threads, and store the result.
 
-        Raises ProbeFailed if that fails, also in part. What was measured counts in any case, and an
-        incomplete result is measured again at the next start.
+        Raises ProbeFailed if that fails, also in part. The values that were measured count in any case;
+        the next start measures again.
         """
         self.progress = "measuring"
         try:

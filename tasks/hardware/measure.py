@@ -40,7 +40,7 @@ Work = Callable[[], object]
 
 
 class Abandoned(Exception):
-    """The daemon has closed the connection, so nobody waits for the result."""
+    """The daemon has closed the connection, so it does not need the result."""
 
 
 class Budget:
@@ -65,7 +65,7 @@ class Bench:
     def __init__(self, device: Device, free: int, budget: Budget) -> None:
         """`free` is the number of bytes of free memory on the device."""
         self._name = device.name
-        self._kind = device.name.partition(":")[0]
+        self._kind = device.kind
         self._sizes = CPU_SIZES if self._kind == "cpu" else GPU_SIZES
         self._most = free // PROBE_MEMORY_SHARE
         self._budget = budget
@@ -154,7 +154,7 @@ class Bench:
 
 def free_memory(device: Device, machine_free: int) -> int:
     """Return the free bytes of a device. `machine_free` is the free memory of the machine."""
-    kind = device.name.partition(":")[0]
+    kind = device.kind
     if kind == "cpu":
         return machine_free
     module = torch.get_device_module(kind)
@@ -214,12 +214,7 @@ def measured(folder: str, free: int, total: int, budget: Budget) -> Report:
     `free` and `total` are the free and all bytes of the machine's memory. Raises Abandoned if the
     daemon has hung up.
     """
-    found = [
-        replace(device, speed=Bench(device, free_memory(device, free), budget).speed())
-        if not device.unused
-        else device
-        for device in devices(total)
-    ]
+    found = _timed(devices(total), free, budget)
     try:
         rate, failed = load_rate(folder, budget), ""
     except OSError as error:
@@ -227,6 +222,19 @@ def measured(folder: str, free: int, total: int, budget: Budget) -> Report:
     if not failed and not all(map(_complete, usable(found))):
         failed = "this machine was too busy or slow to measure everything"
     return Report(build(), tuple(found), rate, failed)
+
+
+def _timed(found: list[Device], free: int, budget: Budget) -> list[Device]:
+    """Return the devices with their speeds. Equal cards are measured once."""
+    speeds: dict[tuple[str, int], Speed] = {}
+    timed = []
+    for device in found:
+        product = device.label or device.name, device.memory_bytes
+        if not device.unused and product not in speeds:
+            speeds[product] = Bench(device, free_memory(device, free), budget).speed()
+        speed = device.speed if device.unused else speeds[product]
+        timed.append(replace(device, speed=speed))
+    return timed
 
 
 def _complete(device: Device) -> bool:

@@ -23,9 +23,22 @@ async def run_probe(host: Host, folder: Path, threads: int) -> Report:
     `threads` is the number of threads that the engine computes with. Raises ProbeFailed if there is
     no report.
     """
+    return await _run(host, folder, threads, "--threads", str(threads))
+
+
+async def list_devices(host: Host) -> Report:
+    """Return a report of the devices that torch sees, without their speeds. Takes as long as
+    loading torch.
+
+    Raises ProbeFailed if there is no report.
+    """
+    return await _run(host, Path("/"), 1, "--list")
+
+
+async def _run(host: Host, folder: Path, threads: int, *options: str) -> Report:
     machine = host.machine()
     numbers = (machine.memory_available, machine.memory_total)
-    arguments = [str(folder), *map(str, numbers), "--threads", str(threads)]
+    arguments = [str(folder), *map(str, numbers), *options]
     try:
         child = await host.spawn(CHILD, arguments, environment(threads))
     except (OSError, HostError) as error:

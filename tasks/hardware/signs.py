@@ -1,4 +1,4 @@
-"""What the operating system shows of this machine: its processor, its graphics cards, and their
+"""Signs of this machine's hardware in the operating system: processor, graphics cards, and their
 driver. Read without torch, so that a card is also found if torch cannot use it."""
 
 import hashlib

@@ -98,8 +98,8 @@ MACHINE: dict[str, Any] = {
     "progress": "measured", "failure": None, "load_rate": 5e8,
     "devices": [
         {"name": "cpu", "label": "Ryzen 7", "instructions": "AVX2", "memory_bytes": 8 << 30,
-         "unused": None, "hint": None, "speed": SPEED},
-        {"name": None, "label": "RTX 4070", "instructions": "", "memory_bytes": 0,
+         "used": True, "unused": None, "hint": None, "speed": SPEED},
+        {"name": None, "label": "RTX 4070", "instructions": "", "memory_bytes": 0, "used": False,
          "unused": "torch 2.13.0+cpu was built without CUDA",
          "hint": "install a build with it", "speed": None},
     ],

@@ -157,13 +157,14 @@ class CapacityView:
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """A device of this machine. `name` is torch's, or None for a graphics card that torch does not
-    see. `unused` says why the engine cannot compute on it, and `hint` what its owner can do; both
-    are None if it can. `speed` is None if it is unknown."""
+    see. `used` says whether the engine computes on it. `unused` says why it cannot, and `hint` what
+    its owner can do; both are None if it can. `speed` is None if it is unknown."""
 
     name: str | None
     label: str
     instructions: str
     memory_bytes: int
+    used: bool
     unused: str | None
     hint: str | None
     speed: SpeedView | None

@@ -74,6 +74,13 @@ def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
     assert lines == ["reachable: through 1 relay", "", *DEVICES]
 
 
+def test_a_device_that_is_free() -> None:
+    free = {**MACHINE["devices"][0], "name": "cuda:1", "used": False}
+    machine = {**MACHINE, "devices": [free]}
+    lines = list(report(decode(ReachabilityView, {**DOCTOR, "machine": machine}), 200))
+    assert any(line.endswith("; not in use (`--device cuda:1`)") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("progress", "words"),
     [("measuring", "is being measured"), ("off", "`--measure`"), ("failed", "could not be")],

@@ -14,7 +14,6 @@ from shoal.netsim.errors import BadScenario, NotSimulated
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
 from shoal.node.daemon.embedded import embedded_folder
-from shoal.state.membership.record import Capacity
 from shoal.tasks.hardware.defaults import RECORD_BYTES
 from shoal.tasks.hardware.hardware import Hardware
 from shoal.tasks.hardware.record import store_report
@@ -159,7 +158,7 @@ def test_a_simulated_machine_has_measured_itself_before() -> None:
         folder = Path("/shoal")
         host.files.make_folder(folder)
         store_report(host, folder, look(host).fingerprint, PROFILE.report)
-        hardware = await Hardware.load(host, folder, Capacity(8, 2**30, engine=True))
+        hardware = await Hardware.load(host, folder)
         (device,) = hardware.capacity.devices
         assert (device.float32, device.bandwidth) == (
             PROFILE.speed.flops,

@@ -17,7 +17,7 @@ from shoal.tasks.hardware.defaults import RECORD_FILE
 from shoal.tasks.hardware.errors import ProbeFailed
 from shoal.tasks.hardware.facts import Build, Device, Report, Speed
 from shoal.tasks.hardware.hardware import Hardware
-from shoal.tasks.hardware.probe import run_probe
+from shoal.tasks.hardware.probe import list_devices, run_probe
 from shoal.tasks.hardware.signs import Card, Signs
 from shoal.tasks.hardware.unseen import NO_TORCH
 from shoal.transport.host.real import RealChild, RealHost
@@ -28,6 +28,7 @@ OFFERED = Capacity(2, 2**30, engine=True)
 REPORT = Report(
     Build("2.13.0"), (Device("cpu", "", "AVX2", 2**33, speed=Speed(1e10, 1e11, 1e11, 8)),), 5e8
 )
+GPU = Device("cuda:0", "RTX 4070", "sm_89", 12 * 2**30)
 CHILD = """
 import os, socket, sys, time
 connection = socket.socket(fileno=int(sys.argv[1]))
@@ -52,6 +53,12 @@ class WithChild(RealHost):
         return child
 
 
+async def _loaded(host: Host, folder: Path) -> Hardware:
+    found = await Hardware.load(host, folder)
+    found.offer(OFFERED)
+    return found
+
+
 @pytest.fixture
 def probes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Replace the probe, and record each call."""
@@ -68,13 +75,13 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 @pytest.mark.trio
 async def test_the_machine_is_measured_once(tmp_path: Path, probes: list[Path]) -> None:
     host = RealHost()
-    first = await Hardware.load(host, tmp_path, OFFERED)
+    first = await _loaded(host, tmp_path)
     assert first.measurable and first.capacity == OFFERED
     await first.measure(2)
     assert first.progress == "measured" and not first.measurable
     (cpu,) = first.capacity.devices
     assert (cpu.name, cpu.float32, first.capacity.load_rate) == ("cpu", 1e11, 5e8)
-    second = await Hardware.load(host, tmp_path, OFFERED)
+    second = await _loaded(host, tmp_path)
     assert not second.measurable and second.capacity == first.capacity
     assert len(probes) == 1
 
@@ -84,10 +91,10 @@ async def test_other_hardware_is_measured_again(
     tmp_path: Path, probes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = RealHost()
-    await (await Hardware.load(host, tmp_path, OFFERED)).measure(2)
+    await (await _loaded(host, tmp_path)).measure(2)
     more = replace(host.machine(), cores=99)
     monkeypatch.setattr(host, "machine", lambda: more)
-    assert (await Hardware.load(host, tmp_path, OFFERED)).measurable
+    assert (await _loaded(host, tmp_path)).measurable
 
 
 @pytest.mark.trio
@@ -98,7 +105,7 @@ async def test_an_incomplete_result_counts_and_is_measured_again(
         return Report(REPORT.build, REPORT.devices, failed="the disk could not be measured: full")
 
     monkeypatch.setattr(hardware_module, "run_probe", fake)
-    found = await Hardware.load(RealHost(), tmp_path, OFFERED)
+    found = await _loaded(RealHost(), tmp_path)
     with pytest.raises(ProbeFailed, match="the disk could not be measured: full"):
         await found.measure(2)
     assert found.progress == "failed" and found.failure and found.capacity.devices
@@ -108,7 +115,7 @@ async def test_an_incomplete_result_counts_and_is_measured_again(
 @pytest.mark.trio
 async def test_a_result_that_cannot_be_stored(tmp_path: Path, probes: list[Path]) -> None:
     (tmp_path / RECORD_FILE).mkdir()
-    found = await Hardware.load(RealHost(), tmp_path, OFFERED)
+    found = await _loaded(RealHost(), tmp_path)
     with pytest.raises(ProbeFailed, match="the result could not be stored"):
         await found.measure(2)
     assert found.capacity.devices
@@ -170,7 +177,7 @@ async def test_the_real_probe_takes_less_than_ten_seconds(tmp_path: Path) -> Non
 def _hardware(torch: str, report: Report | None = None) -> Hardware:
     machine = RealHost().machine()
     signs = Signs(machine, "Ryzen 7", (Card("NVIDIA", "RTX 4070"),), "580.1", torch)
-    return Hardware(RealHost(), Path("/"), signs, report, OFFERED)
+    return Hardware(RealHost(), Path("/"), signs, report)
 
 
 def test_devices_of_a_node_without_torch() -> None:
@@ -192,3 +199,45 @@ def test_only_devices_that_are_used_are_published() -> None:
     old = Device("cuda:0", "an old card", "sm_37", 2**32, unused="it is old")
     found = _hardware("2.13.0", Report(REPORT.build, (*REPORT.devices, old), 5e8))
     assert [each.name for each in found.capacity.devices] == ["cpu"]
+
+
+@pytest.mark.trio
+async def test_the_devices_are_listed_before_a_choice_that_depends_on_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[Host] = []
+
+    async def fake(host: Host) -> Report:
+        calls.append(host)
+        return Report(Build("2.13.0", cuda="13.0"), (Device("cpu", ""), GPU))
+
+    monkeypatch.setattr(hardware_module, "list_devices", fake)
+    found = _hardware("2.13.0")
+    assert (await found.choose("cpu"))[0].name == "cpu" and not calls
+    device, why_not = await found.choose("auto")
+    assert (device, why_not, found.chosen, len(calls)) == (GPU, "", "cuda:0", 1)
+    assert not found.capacity.devices, "its speed is not known yet"
+    measured = _hardware("2.13.0", Report(Build("2.13.0"), (*REPORT.devices, GPU), 5e8))
+    assert (await measured.choose("auto"))[0] == GPU and len(calls) == 1
+    assert [each.name for each in measured.capacity.devices] == ["cuda:0"]
+
+
+@pytest.mark.trio
+async def test_without_a_list_the_engine_computes_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fake(host: Host) -> Report:
+        raise ProbeFailed("signal 9 killed its process")
+
+    monkeypatch.setattr(hardware_module, "list_devices", fake)
+    found = _hardware("2.13.0")
+    assert (await found.choose("auto"))[0].name == "cpu"
+    device, why_not = await found.choose("cuda:0")
+    assert device.name == "cpu" and "`cuda:0` is no device of torch" in why_not
+
+
+@pytest.mark.trio
+async def test_the_real_list() -> None:
+    report = await list_devices(RealHost())
+    assert report.devices[0].name == "cpu" and report.build is not None
+    assert not any(each.speed.batch for each in report.devices) and not report.load_rate

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.tasks.hardware import measure
 from shoal.tasks.hardware.defaults import PROBE_DISK_BYTES
-from shoal.tasks.hardware.devices import build, devices
-from shoal.tasks.hardware.facts import Speed
+from shoal.tasks.hardware.devices import build, devices, judged
+from shoal.tasks.hardware.facts import Device, Speed
 from shoal.tasks.hardware.measure import Abandoned, Bench, Budget, load_rate, measured
 
 
@@ -109,3 +110,31 @@ def test_the_disk_is_read_in_bounded_time_and_space(
     began = time.monotonic()
     assert load_rate(str(tmp_path), Budget(20.0, descriptor)) > 0
     assert sum(written) <= PROBE_DISK_BYTES and time.monotonic() - began < 5.0
+
+
+def test_equal_cards_are_measured_once(
+    tmp_path: Path, descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Device("cuda:0", "a card", "sm_90", 2**36)
+    other, old = replace(one, name="cuda:1"), replace(one, name="cuda:2", unused="it is old")
+    found = [devices(2**33)[0], one, other, old]
+    benches: list[str] = []
+
+    def speed(bench: Bench) -> Speed:
+        benches.append(bench._name)
+        return Speed(1.0, 1.0, 1.0, len(benches))
+
+    monkeypatch.setattr(measure, "devices", lambda total: found)
+    monkeypatch.setattr(measure, "free_memory", lambda device, free: free)
+    monkeypatch.setattr(Bench, "speed", speed)
+    report = measured(str(tmp_path), 2**30, 2**33, Budget(20.0, descriptor))
+    assert benches == ["cpu", "cuda:0"]
+    assert [each.speed.batch for each in report.devices] == [1, 2, 2, 0]
+
+
+def test_a_small_card_is_not_used() -> None:
+    small = judged(Device("cpu", "GT 710", memory_bytes=900 * 2**20))
+    assert small.unused == "it has 900 MiB of memory, and 1024 MiB are needed"
+    assert not judged(Device("cpu", "large", memory_bytes=2**33)).unused
+    absent = judged(Device("cuda:7", "absent", memory_bytes=2**33))
+    assert absent.unused.startswith("torch cannot compute on it: ")
