@@ -35,7 +35,7 @@ def main() -> int:
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
-        return _run(channel, arguments)
+        _run(channel, arguments)
     return 0
 
 
@@ -54,8 +54,8 @@ def offer_to_the_oom_killer() -> None:
         file.write("500")
 
 
-def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> int:
-    """Send `ready` and serve the daemon. Return EXIT_NO_DEVICE if the device cannot be used."""
+def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:
+    """Send `ready` and serve the daemon. End with EXIT_NO_DEVICE if the device cannot be used."""
     import torch
 
     from .compute import computing  # imported before `ready`, not at the first load
@@ -68,8 +68,8 @@ def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> int:
     try:
         device = ComputeDevice(arguments.device)
     except EngineError as error:
-        print(f"engine: {error.message}", file=sys.stderr)
-        return EXIT_NO_DEVICE
+        print(f"engine: {error.message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_NO_DEVICE)  # torch takes seconds to unload, and the daemon waits for one
     sender = FrameSender(channel)
     gc.freeze()  # excludes the permanent objects: collecting them takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
@@ -77,7 +77,6 @@ def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> int:
         memory = arguments.memory
         core = DeviceCore(device, sender.send, sender.queue, sender.settle, memory_bytes=memory)
         _serve(channel, core)
-    return 0
 
 
 class FrameSender:

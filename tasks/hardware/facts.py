@@ -72,8 +72,8 @@ class Device(Message, frozen=True):
 
 
 class Build(Message, frozen=True):
-    """Backends that the installed torch was built for. `cuda` and `rocm` are versions, or "". `error` is the
-    reason why CUDA could not start, or ""."""
+    """Backends that the installed torch was built for. `cuda` and `rocm` are versions, or "".
+    `error` is the reason why CUDA could not start, or ""."""
 
     version: _Text
     cuda: _Text = ""

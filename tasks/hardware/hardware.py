@@ -105,8 +105,8 @@ class Hardware:
     async def measure(self, threads: int) -> None:
         """Measure the machine with `threads` threads, and store the result.
 
-        Raises ProbeFailed if that fails, also in part. The values that were measured count in any case;
-        the next start measures again.
+        Raises ProbeFailed if that fails, also in part. The values that were measured count in any
+        case, and the next start measures again.
         """
         self.progress = "measuring"
         try:
