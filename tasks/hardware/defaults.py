@@ -11,7 +11,7 @@ PCI_DEVICES = 512  # entries of the bus that are looked at
 SIGN_BYTES = 4096  # read of each file of the system
 
 # Seconds. A probe takes less than PROBE_SECONDS, and more only if loading torch takes that long.
-PROBE_SECONDS = 9.0
+PROBE_SECONDS = 8.0
 PROBE_LEAST = 3.0  # left for measuring, however long torch takes to load
 PROBE_TIMEOUT = 60.0  # after which the process is killed
 RATE_SECONDS = 0.3  # for the rounds of one rate
@@ -24,6 +24,7 @@ PROBE_DISK_BYTES = 128 * 2**20
 PROBE_DISK_SHARE = 16  # and at most this part (1/16) of the free disk
 PROBE_PIECE = 4 * 2**20  # bytes written or read in one call
 BATCH_FACTOR = 1.5  # times as long as one row, up to which more rows count as free
+BATCH_STOP = 3.0  # times as long as one row, beyond which no more rows are tried
 BATCH_MOST = 1024  # rows
 
 

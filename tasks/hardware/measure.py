@@ -22,6 +22,7 @@ from ..engine.products import Linear, linear_of
 from .defaults import (
     BATCH_FACTOR,
     BATCH_MOST,
+    BATCH_STOP,
     CPU_SIZES,
     GPU_SIZES,
     PROBE_DISK_BYTES,
@@ -103,14 +104,17 @@ class Bench:
         if not count:
             return 0
         weights = [self._weight(dtype) for _ in range(count)]
-        # The engine pads small products, where that is faster.
-        one, rows = min(self._step(weights, dtype, rows) for rows in (1, *LEAST_ROWS)), 1
+        # The engine pads small products where that is faster, so these rows are always free.
+        one = min(self._step(weights, dtype, rows) for rows in (1, *LEAST_ROWS))
+        free = rows = max(LEAST_ROWS) if one else 0
         while one and rows < BATCH_MOST:
-            many = self._step(weights, dtype, 2 * rows)
-            if not many or many > BATCH_FACTOR * one:
-                break
             rows *= 2
-        return rows if one else 0
+            many = self._step(weights, dtype, rows)
+            if many and many <= BATCH_FACTOR * one:
+                free = rows
+            elif not many or many > BATCH_STOP * one:  # a single slow round must not end this
+                break
+        return free
 
     def _weight(self, dtype: torch.dtype) -> Linear:
         """Return the product with a matrix, in the layout that the engine uses."""

@@ -68,6 +68,9 @@ def test_the_useful_batch_is_the_last_that_is_nearly_free(
     assert bench.speed().batch == 1024
     monkeypatch.setattr(bench, "_step", lambda weights, dtype, rows: 0.0)
     assert bench.speed().batch == 0
+    slow = {8: 2.0, 16: 1.2, 32: 9.0, 64: 1.0}
+    monkeypatch.setattr(bench, "_step", lambda weights, dtype, rows: slow.get(rows, 1.0))
+    assert bench.speed().batch == 16, "one slow round does not end it, a very slow one does"
 
 
 def test_the_memory_is_bounded(descriptor: int) -> None:
