@@ -93,7 +93,7 @@ class Swarm:
 
 
 def capacity(rng: Random) -> Capacity:
-    return Capacity(rng.randrange(1, 65), rng.randrange(2**36), True, rng.random(), rng.random())
+    return Capacity(rng.randrange(1, 65), rng.randrange(2**36), True, rng.random())
 
 
 def shard(root: str, rng: Random) -> ShardRecord:

@@ -156,6 +156,9 @@ def node_options(command: Command) -> Command:
                  "at most 100 GiB, and 5 % or 1 GiB stay free; what you add or request by name "
                  "may exceed it."),
         _setting("threads", "N", "Threads of the engine (default: one per core)."),
+        _setting("device", "NAME", "Device to compute on: cpu, or a graphics card that `shoal "
+                 "doctor` shows, such as cuda:0 (default: the card with the most memory, else the "
+                 "CPU)."),
         _setting("dtype", "[auto|float32|bfloat16]",
                  "Precision of the served layers (default: auto)."),
         _setting("state", "[auto|all|needed]", "Store all shared state, or only what this node "
@@ -180,6 +183,8 @@ def node_options(command: Command) -> Command:
                  "and WebRTC (default: none)."),
         _setting("api", "PORT", "Port on 127.0.0.1 of the OpenAI-compatible HTTP API, 0 for a free "
                  "one, or no for none (default: 8462). `shoal api` shows how to use it."),
+        _switch("measure", "Measure the speed of this machine, in a few seconds, at the first "
+                "start and when its hardware has changed (default: yes)."),
         _switch("jobs", "Do jobs of other nodes, one at a time, only when no interactive request "
                 "is running here; they cost computing time, electricity and some traffic "
                 "(default: while this node serves layers)."),

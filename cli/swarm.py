@@ -40,6 +40,7 @@ class LocalNode:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "shoal.cli.main", "node", "--data", str(self.data),
                      "--parent-fd", str(theirs), "--api", "no",  # only one could have the port
+                     "--no-measure",  # they would disturb each other
                      *args],  # -P: do not import from this folder
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs,),
                     start_new_session=True,  # this process handles Ctrl-C for all of them

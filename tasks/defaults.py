@@ -81,7 +81,7 @@ STOP_STRINGS = 16  # stop strings of one request
 STOP_STRING_CHARACTERS = 256  # of one stop string
 HELD_TOKENS = 32  # tokens withheld while a character is incomplete, before it is shown as it is
 
-# Placement and the probe.
+# Placement.
 DEMAND_NETWORKS = 3  # networks whose members must want a model before a node serves it unasked
 DEMAND_LOOK = (0.2, 30.0)  # seconds between two looks at demand: with news, without
 DEMAND_TIME = 20.0  # seconds to wait for demand before the embedded model is served instead
@@ -103,8 +103,3 @@ PLACE_LOOK = (
 )  # seconds between two looks at the layers of all nodes: without layers, with layers
 NAMED_NODES = 8  # nodes listed in a sentence about missing layers
 MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount
-PROBE_FILE = "machine.json"  # in the data folder
-PROBE_FILE_BYTES = 4096
-PROBE_COPY_BYTES = 64 * 2**20  # bytes copied to measure memory bandwidth; exceeds most caches
-PROBE_MATRIX = 512  # rows and columns of the float32 matrix that is multiplied
-PROBE_ROUNDS = 3  # rounds per measurement; the fastest counts

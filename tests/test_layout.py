@@ -77,8 +77,15 @@ ENGINE_WORKER = {
         "kv",
         "sampling",
         "session",
+        "products",
+        "clock",
+        "device",
+        "devicecore",
+        "devicesampling",
     )
 }
+# The modules of the probe's process.
+PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 BEYOND_THE_SEAM = {
     "transport/host/real.py",
     "transport/host/datagrams.py",  # the real host's UDP sockets
@@ -88,6 +95,7 @@ BEYOND_THE_SEAM = {
     "tasks/engine/wire.py",  # both ends of the worker's socket
     "tasks/text/child.py",
     *ENGINE_WORKER,
+    *PROBE,
 }
 # Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
@@ -235,11 +243,11 @@ def unbounded_reads(path: str, tree: ast.Module) -> list[str]:
 
 
 def torch_imports(path: str, tree: ast.Module) -> list[str]:
-    if path in ENGINE_WORKER:
+    if path in ENGINE_WORKER | PROBE:
         return []
     return [
-        f"{path}:{line}: imports torch: only the engine worker's process may, so that the "
-        "daemon, the commands and the simulator start without it"
+        f"{path}:{line}: imports torch: only the processes of the engine and of the probe may, so "
+        "that the daemon, the commands and the simulator start without it"
         for line, module in imported(path, tree)
         if module.split(".")[0] == "torch"
     ]

@@ -142,7 +142,7 @@ class Node:
         await self.library.open()
         async with trio.open_nursery() as nursery:
             self.port = await nursery.start(self.endpoint.run, "127.0.0.1", 0)
-            self._publish(Capacity(2, 2**28, self.engine is not None, 1e9, 1e9))
+            self._publish(Capacity(2, 2**28, self.engine is not None))
             await nursery.start(self.membership.run)
             await nursery.start(self.state.run)
             for address in bootstrap:

@@ -1,5 +1,5 @@
-"""`shoal doctor`: explains how this node and other nodes reach each other, and what its owner can
-change."""
+"""`shoal doctor`: explains how this node and other nodes reach each other, what it computes with,
+and what its owner can change."""
 
 import shutil
 import sys
@@ -12,9 +12,15 @@ import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
+from .status import device_name, not_chosen, rate, speed_words
 
 if TYPE_CHECKING:
-    from ...node.control.messages.node import DiagnosisView, Measuring, ReachabilityView
+    from ...node.control.messages.node import (
+        DiagnosisView,
+        MachineView,
+        Measuring,
+        ReachabilityView,
+    )
 
 LOCAL = ("loopback", "offline")  # verdicts for which other nodes cannot make a measurement
 RUNG = "strategy-"  # prefix of the codes of findings about one strategy
@@ -28,7 +34,8 @@ RUNG = "strategy-"  # prefix of the codes of findings about one strategy
 @click.option("--again", is_flag=True, help="Measure again, which takes 2 to 20 seconds.")
 @json_option
 def doctor(data: Path, again: bool, as_json: bool) -> None:
-    """Explain how other nodes reach this one, which strategies work, and what you can change.
+    """Explain how other nodes reach this one, which strategies work, and what you can change. Name
+    the devices that it computes on, how fast they are, and why a graphics card is not used.
 
     Other nodes of the swarm measure the reachability; no central service is involved. Waits up to
     25 seconds for the first measurement of a node that has just started.
@@ -67,6 +74,25 @@ def report(answer: "ReachabilityView", width: int) -> Iterator[str]:
         )
     if answer.verdict.code not in LOCAL:
         yield from ("", *_wrapped("", _measured(answer), width))
+    yield from _devices(answer.machine, width)
+
+
+def _devices(machine: "MachineView", width: int) -> Iterator[str]:
+    """Yield the lines about what this node computes with."""
+    yield from ("", "devices")
+    for device in machine.devices:
+        name = device_name(device)
+        if not device.unused:
+            words = speed_words(device, machine) + not_chosen(device)
+            yield from _wrapped(f"  {name}: ", words, width, indent=4)
+            continue
+        yield from _wrapped(f"  {name}: ", f"not used: {device.unused}", width, indent=4)
+        if device.hint:
+            yield from _wrapped("    → ", device.hint, width)
+    if machine.load_rate:
+        yield f"  disk: reads {rate(machine.load_rate)}"
+    if machine.failure:
+        yield from _wrapped("  ", f"not measured: {machine.failure}", width)
 
 
 def _strategy(finding: "DiagnosisView") -> tuple[str, str]:
@@ -84,11 +110,11 @@ def _measured(answer: "ReachabilityView") -> str:
     return f"measured {ago} ago with the help of {helpers}; `shoal doctor --again` measures again"
 
 
-def _wrapped(start: str, text: str, width: int) -> list[str]:
+def _wrapped(start: str, text: str, width: int, *, indent: int | None = None) -> list[str]:
     """Wrap a sentence into lines of at most `width` characters. The first one begins with `start`,
-    and the others are indented to the end of `start`."""
+    and the others are indented by `indent`, or to the end of `start`."""
     shown = render.sentence(text)
-    indent = " " * len(start)
+    spaces = " " * (len(start) if indent is None else indent)
     return textwrap.wrap(
-        shown, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+        shown, width, initial_indent=start, subsequent_indent=spaces, break_on_hyphens=False
     ) or [start.rstrip()]

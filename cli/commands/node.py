@@ -53,7 +53,7 @@ def node(
     from ...node.settings.config import NodeConfig
     from ..foreground import run_foreground
 
-    config = NodeConfig(data=data, private=private, api=API_PORT)
+    config = NodeConfig(data=data, private=private, api=API_PORT, measure=True)
     if config.private and _was_open(config.folder):
         _confirm_private(config.data, yes=yes)
     run_foreground(config, given_settings(options), parent_fd)
@@ -110,7 +110,9 @@ def join(
     from ...node.settings.config import NodeConfig
 
     invitation = decode(_code(code, source))
-    config = NodeConfig(data=data, private=private, invitation=invitation, api=API_PORT)
+    config = NodeConfig(
+        data=data, private=private, invitation=invitation, api=API_PORT, measure=True
+    )
     from ..foreground import run_foreground
 
     run_foreground(config, given_settings(options), parent_fd)

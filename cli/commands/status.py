@@ -58,6 +58,10 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         *memory_rows(answer.memory),
         ("disk", disk_line(answer.disk)),
         ("machine", _machine_line(answer.capacity)),
+        *(
+            (_head(device), device_line(device, answer.machine))
+            for device in answer.machine.devices
+        ),
     ]
     conditions = answer.health
     if not conditions:
@@ -201,10 +205,52 @@ def model_line(model: "ModelEntry") -> str:
 
 def _machine_line(capacity: "messages.CapacityView") -> str:
     engine = "engine" if capacity.engine else "no engine"
+    disk = f"disk reads {rate(capacity.load_rate)}, " if capacity.load_rate else ""
+    return f"{capacity.cores} cores, {render.size(capacity.memory_bytes)} offered, {disk}{engine}"
+
+
+def _head(device: "messages.DeviceView") -> str:
+    return "device" if device.used else "unused"
+
+
+def device_line(device: "messages.DeviceView", machine: "messages.MachineView") -> str:
+    """Describe a device: its name, and its speed or why it is not used."""
+    named = device_name(device)
+    if device.unused:
+        return f"{named}: {render.sentence(device.unused)}"
+    return f"{named}: {speed_words(device, machine)}{not_chosen(device)}"
+
+
+def device_name(device: "messages.DeviceView") -> str:
+    """Return the name of a device with the product's name and the instruction set."""
+    more = ", ".join(filter(None, (device.label, device.instructions)))
+    if device.name is None:
+        return render.safe(more, 200)
+    return render.safe(f"{device.name} ({more})" if more else device.name, 200)
+
+
+def speed_words(device: "messages.DeviceView", machine: "messages.MachineView") -> str:
+    """Describe the speed of a device, or why it is not known."""
+    speed = device.speed
+    if speed is None:
+        return NO_SPEED.get(machine.progress, "its speed is not known")
     return (
-        f"{capacity.cores} cores, {render.size(capacity.memory_bytes)} offered, "
-        f"{capacity.flops / 1e9:.0f} Gflop/s, {engine}"
+        f"{speed.float32 / 1e9:.0f} Gflop/s in float32, {speed.bfloat16 / 1e9:.0f} in bfloat16, "
+        f"memory {rate(speed.bandwidth)}, up to {speed.batch} rows in the time of one"
     )
+
+
+def not_chosen(device: "messages.DeviceView") -> str:
+    """Say that a device is free if the engine computes on another one."""
+    return "" if device.used else f"; not in use (`--device {render.safe(device.name or '')}`)"
+
+
+NO_SPEED = {
+    "measuring": "its speed is being measured",
+    "failed": "its speed could not be measured",
+    "off": "its speed was not measured (`--measure`)",
+}
+"""Maps the progress of the measurement to the words that are shown in place of a speed."""
 
 
 @click.command(

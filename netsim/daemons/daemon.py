@@ -14,8 +14,9 @@ from ...node.folder import disk_errors
 from ...node.http.server import preload
 from ...node.settings.config import NodeConfig
 from ...node.settings.values import parse_memory
-from ...tasks.defaults import PROBE_FILE
-from ...tasks.placement.probe import keep_speed
+from ...tasks.hardware.defaults import RECORD_FILE
+from ...tasks.hardware.record import store_report
+from ...tasks.hardware.signs import look
 from ...transport.address import Address
 from ...transport.host.seam import Host as Seam
 from ...transport.identity import PeerId
@@ -188,9 +189,10 @@ class Daemon:
 
     def _measured(self, world: SimulatedHost) -> None:
         """Store the speed of the profile, as if the daemon had measured this machine before."""
-        if world.files.size(self.config.data / PROBE_FILE) is None:
+        if world.files.size(self.config.data / RECORD_FILE) is None:
             world.files.make_folder(self.config.data, mode=0o700)
-            keep_speed(world, self.config.data, self.profile.speed)
+            fingerprint = look(world).fingerprint
+            store_report(world, self.config.data, fingerprint, self.profile.report)
 
     def _make(self, host: Seam, threads: int, memory: int) -> ManagedEngine | None:
         """Create the daemon's engine; None for a daemon without one."""

@@ -15,10 +15,12 @@ that manufacturers state for its class.
 | workstation | GeForce RTX 4090, 24 GB | 82.6e12 | 1008e9 (NVIDIA) |
 """  # noqa: E501
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
-from ...tasks.placement.probe import Speed
+from ...tasks.hardware.facts import Build, Device, Report
+from ...tasks.hardware.facts import Speed as DeviceSpeed
 from ...transport.host.seam import Machine
 from ..disk.disk import DiskSpec
 from ..errors import BadScenario
@@ -29,6 +31,14 @@ _PRODUCT, _COPY = 0.7, 0.75  # shares of the peak rates that programs reach
 _SD_CARD = DiskSpec(64 * 10**9, 90e6, 30e6, seek_s=400e-6, sync_s=15e-3)
 _SATA = DiskSpec(256 * 10**9, 500e6, 450e6, seek_s=80e-6, sync_s=2e-3)
 _NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Rates that programs reach: flop/s in any precision, and bytes/s read and written."""
+
+    flops: float
+    bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,16 @@ class Profile:
     offered: int
     disk: DiskSpec = _SATA
     step_s: float = 200e-6
+
+    @property
+    def report(self) -> Report:
+        """The report of a probe of this machine. A step takes the longer of the times for
+        reading its weights and for its operations, so the useful batch is their ratio."""
+        flops, bandwidth = self.speed.flops, self.speed.bandwidth
+        batch = 1 << max(0, int(math.log2(flops / bandwidth)))  # 2 flop and 2 bytes a weight
+        speed = DeviceSpeed(bandwidth, flops, flops, batch)
+        device = Device("cpu", self.name, memory_bytes=self.machine.memory_total, speed=speed)
+        return Report(Build("simulated"), (device,), self.disk.read_rate)
 
 
 def _machine(

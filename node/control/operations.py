@@ -87,6 +87,7 @@ class Operations:
             beside=tuple(map(serving, compute.serving.beside())),
             models=tuple(views.swarm_models(network.directory, library)),
             capacity=views.capacity_view(own.capacity),
+            machine=views.machine_view(base.hardware),
             memory=memory_view(base, compute.models, compute.serving.loaded_bytes),
             disk=views.disk_view(quota.allowance, library.store.used_bytes),
             sessions=node.SessionsView(compute.stage.sessions, compute.gateway.sessions),
@@ -137,6 +138,7 @@ class Operations:
             measured_s=None if measured is None else self._host.now() - measured,
             observers=reach.reachability.observers,
             links=len(network.endpoint.links()),
+            machine=views.machine_view(self._base.hardware),
         )
 
     async def _measure(self, emit: Emit, *, again: bool) -> None:

@@ -8,9 +8,11 @@ from ...dht.content.library import Library
 from ...dht.content.manifest import Manifest
 from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
-from ...state.membership.record import Capacity, MemberRecord, ModelName, ShardRecord
+from ...state.membership.record import Capacity, DeviceSpeed, MemberRecord, ModelName, ShardRecord
 from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
+from ...tasks.hardware.facts import Device, Speed
+from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.stage import Stage
 from ...tasks.serving.serving import ServingStatus
@@ -27,10 +29,14 @@ from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, Vo
 from .messages.node import (
     CapacityView,
     ConditionView,
+    DeviceView,
     DiskView,
+    MachineView,
     PeerView,
+    PublishedDevice,
     ServingView,
     ShardView,
+    SpeedView,
     Stalls,
 )
 
@@ -209,8 +215,44 @@ def capacity_view(capacity: Capacity) -> CapacityView:
         cores=capacity.cores,
         memory_bytes=capacity.memory_bytes,
         engine=capacity.engine,
-        flops=capacity.flops,
-        bandwidth=capacity.bandwidth,
+        load_rate=capacity.load_rate or None,
+        devices=tuple(map(_published_device, capacity.devices)),
+    )
+
+
+def _published_device(device: DeviceSpeed) -> PublishedDevice:
+    return PublishedDevice(
+        device.name, device.instructions, device.memory_bytes, _speed_view(device)
+    )
+
+
+def _speed_view(speed: DeviceSpeed | Speed) -> SpeedView | None:
+    """Describe the speed of a device. Return None if it is unknown."""
+    if not speed.batch:
+        return None
+    return SpeedView(speed.bandwidth, speed.float32, speed.bfloat16, speed.batch)
+
+
+def machine_view(hardware: Hardware) -> MachineView:
+    """Describe the hardware of this node."""
+    return MachineView(
+        progress=hardware.progress,
+        failure=hardware.failure or None,
+        load_rate=hardware.load_rate or None,
+        devices=tuple(_device_view(each, hardware.chosen) for each in hardware.devices()),
+    )
+
+
+def _device_view(device: Device, chosen: str) -> DeviceView:
+    return DeviceView(
+        name=device.name or None,
+        label=device.label,
+        instructions=device.instructions,
+        memory_bytes=device.memory_bytes,
+        used=device.name == chosen,
+        unused=device.unused or None,
+        hint=device.hint or None,
+        speed=_speed_view(device.speed),
     )
 
 

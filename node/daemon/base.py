@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Protocol
 
 import trio
@@ -10,11 +11,13 @@ from trio import TaskStatus
 
 from ...dht.content.library import Library
 from ...state.membership.record import Capacity
+from ...tasks.defaults import MEMORY_SHARE
 from ...tasks.engine.families import check_model
 from ...tasks.engine.process import EngineProcess
-from ...tasks.placement.probe import probe
+from ...tasks.hardware.facts import Device
+from ...tasks.hardware.hardware import Hardware
 from ...tasks.serving.serving import NO_TORCH, RestartingEngine
-from ...transport.host.seam import Host
+from ...transport.host.seam import Host, Machine
 from ...transport.identity import IDENTITY_FILE, Identity, load_or_create_identity
 from .. import defaults
 from ..errors import ControlError
@@ -56,7 +59,7 @@ class Base:
     credentials: Credentials
     inviter: Inviter
     library: Library
-    capacity: Capacity
+    hardware: Hardware
     engine: ManagedEngine | None
     no_engine: str
     """Reason to report if this node has no engine."""
@@ -72,6 +75,16 @@ class Base:
     def config(self) -> NodeConfig:
         """The configuration in force."""
         return self.settings.config
+
+    @property
+    def capacity(self) -> Capacity:
+        """The capacity that this node offers, with its measured speed as far as it is known."""
+        return self.hardware.capacity
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that the engine computes with."""
+        return self.config.threads or self.capacity.cores
 
     @property
     def works(self) -> bool:
@@ -91,7 +104,7 @@ class Base:
 async def prepare(
     host: Host, settings: LiveSettings, factory: EngineFactory | None, say: Say
 ) -> Base:
-    """Load or create the contents of the data folder, measure the machine, and create the engine.
+    """Load or create the contents of the data folder, and create the engine.
 
     If `factory` is None, the engine is a worker process, provided torch is installed. If the
     factory returns None, this node has no engine. Raises NodeError if the data folder is invalid or
@@ -104,9 +117,19 @@ async def prepare(
         credentials = await Credentials.load(host, config.folder, identity, private=config.private)
         library = Library(host, config.folder.library, check_config=check_model)
         await library.open()
-        capacity = await probe(host, config.data, memory=config.memory)
         inviter = await Inviter.load(host, config.folder)
-    engine = _engine(host, config, capacity, factory)
+    hardware = await Hardware.load(host, config.data)
+    device, why_not = await hardware.choose(config.device if factory is None else "cpu")
+    offered = _offered(host.machine(), device, config.memory)
+    engine = (
+        _engine(host, config, offered, device.name)
+        if factory is None
+        else (factory(host, config.threads or offered.cores, offered.memory_bytes))
+    )
+    hardware.offer(replace(offered, engine=engine is not None))
+    health = Health(partial(_tell, say))
+    if why_not and engine is not None:
+        health.report("device", why_not, hint="`shoal doctor` shows the devices")
     return Base(
         host=host,
         settings=settings,
@@ -115,10 +138,10 @@ async def prepare(
         credentials=credentials,
         inviter=inviter,
         library=library,
-        capacity=replace(capacity, engine=engine is not None),
+        hardware=hardware,
         engine=engine,
         no_engine=NO_TORCH if factory is None else NO_ENGINE,
-        health=Health(partial(_tell, say)),
+        health=health,
         stalls=StallGuard(host, defaults.STALL),
         say=say,
         began=host.now(),
@@ -126,15 +149,22 @@ async def prepare(
     )
 
 
-def _engine(
-    host: Host, config: NodeConfig, capacity: Capacity, factory: EngineFactory | None
-) -> ManagedEngine | None:
-    threads = config.threads or capacity.cores
-    if factory is not None:
-        return factory(host, threads, capacity.memory_bytes)
-    if not capacity.engine:
+def _offered(machine: Machine, device: Device, memory: int | None) -> Capacity:
+    """Return what this machine offers. `memory` is what its owner offers in bytes; None: half of
+    the free memory, or of an accelerator's memory."""
+    on_cpu = device.name == "cpu"
+    free = machine.memory_available if on_cpu else device.memory_bytes
+    most = machine.memory_total if on_cpu else device.memory_bytes
+    size = min(int(free * MEMORY_SHARE) if memory is None else memory, most)
+    return Capacity(machine.cores, size, engine=False)
+
+
+def _engine(host: Host, config: NodeConfig, offered: Capacity, device: str) -> ManagedEngine | None:
+    """Return an engine with a worker process, or None if torch is not installed."""
+    if find_spec("torch") is None:
         return None
-    return EngineProcess(host, threads=threads, memory_bytes=capacity.memory_bytes)
+    threads, memory = config.threads or offered.cores, offered.memory_bytes
+    return EngineProcess(host, threads=threads, memory_bytes=memory, device=device)
 
 
 def _tell(say: Say, condition: Condition) -> None:

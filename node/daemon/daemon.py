@@ -41,6 +41,7 @@ from .fetchprogress import FetchProgress
 from .giving import giving_lines
 from .holes import watch_holes
 from .journal import keep_journal
+from .measuring import measure_machine
 from .memory import check_memory
 from .network import NetworkParts
 
@@ -212,6 +213,7 @@ class Node:
         await nursery.start(self.control.run)
         api = "" if self.api is None else await nursery.start(self.api.run)
         self._greet(page, api)
+        nursery.start_soon(measure_machine, base, self.directory)
         check_memory(base)
         if self._logs:
             nursery.start_soon(keep_journal, base.say, self.directory, self.gateway, self.stage)
@@ -235,9 +237,12 @@ class Node:
             base.say(line)
 
     async def _run_engine(self, engine: ManagedEngine) -> None:
-        """Run the engine. If it cannot start, report that; the node stays a member without an
-        engine."""
+        """Run the engine as soon as the machine has been measured, so that both measure it alone.
+
+        If the engine cannot start, report that; the node stays a member without an engine.
+        """
         engine.on_restart(self._engine_restarted)
+        await self.base.hardware.settled.wait()
         try:
             await engine.run()
         except EngineUnavailable as error:

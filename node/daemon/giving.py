@@ -16,7 +16,9 @@ def shown_size(count: int) -> str:
 
 
 def shown_rate(count: int) -> str:
-    """Format a rate in bytes per second: `64 kB/s`, `1.5 MB/s`."""
+    """Format a rate in bytes per second: `64 kB/s`, `1.5 MB/s`, `53.8 GB/s`."""
+    if count >= 10**9:
+        return f"{count / 10**9:.1f} GB/s"
     return f"{count / 10**6:.1f} MB/s" if count >= 10**6 else f"{count / 1000:.0f} kB/s"
 
 
@@ -30,13 +32,14 @@ def giving_lines(base: Base, allowance: LibraryLimit, relaying: RelayLimits, *, 
     rows = {
         "memory": _memory(base),
         "cores": _cores(base),
+        "device": _device(base),
         "disk": _disk(allowance),
         "bandwidth": _bandwidth(base.config),
         "jobs": _jobs(works, private=base.credentials.private),
         "relaying": _relaying(relaying),
         "router": _router(base.config),
     }
-    lines = [f"{name:<10} {words}" for name, words in rows.items()]
+    lines = [f"{name:<10} {words}" for name, words in rows.items() if words]
     kept = [f"{s.key.name} {s.text} ({s.origin})" for s in base.settings.given.given.values()]
     if kept:
         lines.append(f"{'settings':<10} {', '.join(kept)}; `shoal config` changes them")
@@ -54,6 +57,15 @@ def _memory(base: Base) -> str:
 def _cores(base: Base) -> str:
     cores = base.capacity.cores
     return f"{base.config.threads or cores} of {cores} (--threads)"
+
+
+def _device(base: Base) -> str:
+    """Return the device that the engine computes on, or "" if there is no engine."""
+    if base.engine is None:
+        return ""
+    chosen = next(each for each in base.hardware.devices() if each.name == base.hardware.chosen)
+    label = f" ({chosen.label})" if chosen.label else ""
+    return f"{chosen.name}{label} (--device)"
 
 
 def _disk(allowance: LibraryLimit) -> str:

@@ -28,8 +28,8 @@ def check_memory(base: Base) -> None:
     """Report a condition if the owner has set the memory to less than one layer needs, or to more
     than is free."""
     asked = base.config.memory if "memory" in base.settings.given.given else None
-    if asked is None or base.engine is None:
-        return
+    if asked is None or base.engine is None or base.hardware.chosen != "cpu":
+        return  # an accelerator has memory of its own, which the engine checks
     found = memory_condition(asked, base.host.machine())
     if found is not None:
         base.health.report(found.name, found.sentence, hint=found.hint)

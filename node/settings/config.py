@@ -29,6 +29,7 @@ class NodeConfig:
     # depends on the free space; None: no limit
     memory: int | None = None  # bytes offered for weights and KV; None: measured
     threads: int | None = None  # of the engine; None: one per core
+    device: str = "auto"  # of the engine: `auto`, a kind such as `cpu`, or a name such as `cuda:1`
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     links: int | None = None  # dial further members while there are fewer links; None: as needed
     relay: int | None = None  # bytes per second lent as a relay; None: the default rate, once
@@ -43,6 +44,7 @@ class NodeConfig:
     state: Literal["auto", "all", "needed"] = "auto"  # which part of the swarm's state is stored
     jobs: bool | None = None  # run jobs of other nodes; None: while this node serves layers
     api: int | None = None  # port on loopback of the HTTP API; 0: a free one; None: no API
+    measure: bool = False  # measure this machine if its speed is unknown
     private: bool = False  # create a private group (if there is none), which admits only members
 
     @property

@@ -96,6 +96,8 @@ KEYS = {
         Key("disk", "bytes, as 200GiB; auto; none", values.parse_disk,
             _field("disk"), "auto", "auto", live=True),
         _count("threads", 1, 1024, "one a core", None),
+        Key("device", "auto, cpu or as cuda:0", values.parse_device, _field("device"),
+            "auto", "auto"),
         _word("dtype", "auto", "float32", "bfloat16"),
         _word("state", "auto", "all", "needed"),
         _count("links", 2, 512, f"{MEMBER_LINKS}, {MORE_LINKS} if needed", None, live=True),
@@ -112,6 +114,7 @@ KEYS = {
         Key("browsers", "IP:PORT", values.parse_browsers, _field("browsers"), "none"),
         Key("api", "a port, yes or no", values.parse_api, _field("api"),
             f"port {defaults.API_PORT} on {defaults.API_ADDRESS}", defaults.API_PORT),
+        _switch("measure", "yes", _field("measure"), True),
         _switch("jobs", "while this node serves layers", _field("jobs")),
     )
 }  # fmt: skip

@@ -9,6 +9,8 @@ from ...transport.address import Address
 from .. import defaults
 from ..errors import BadSetting
 
+_DEVICE = re.compile(r"[a-z]{2,16}(:\d{1,2})?")
+
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 UNITS |= {f"{unit}i": 1 << (10 * power) for power, unit in enumerate("kmgt", 1)}
 
@@ -184,6 +186,17 @@ def parse_word(text: str, words: tuple[str, ...]) -> str:
     """Return `text` if it is one of `words`. Raises BadSetting otherwise."""
     if text not in words:
         raise BadSetting(f"`{text}` is none of {', '.join(f'`{word}`' for word in words)}")
+    return text
+
+
+def parse_device(text: str) -> str:
+    """Return `auto`, `cpu`, or the name of an accelerator in torch, such as `cuda:0`. Raises
+    BadSetting for other texts."""
+    if not _DEVICE.fullmatch(text):
+        raise BadSetting(
+            f"`{text}` is no device",
+            hint="`auto`, `cpu`, or one that `shoal doctor` shows, such as `cuda:0`",
+        )
     return text
 
 

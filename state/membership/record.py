@@ -5,6 +5,7 @@ record's sealed (signed) bytes are forwarded exactly as they were received, so f
 version does not know survive. Spec: docs/spec/membership.md.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -16,7 +17,7 @@ from ...transport.address import Address
 from ...transport.decoding import decode, typed
 from ...transport.errors import TransportError, Undecodable
 from ...transport.identity import Identity, PeerId, peer_id_of
-from ...transport.message import Message, Root, Row, pack
+from ...transport.message import Message, Root, Row, check_text, pack
 from ...transport.signed import seal, split, unseal
 from .. import defaults
 from ..errors import BadRecord, Forged
@@ -27,19 +28,43 @@ _NAMED = "/p2p/"
 """In the encoded record, addresses of the author end with this, without the author's peer id."""
 
 
+_Rate = Annotated[float, Meta(ge=0, le=defaults.MAX_RATE)]
+
+
+class DeviceSpeed(Row, frozen=True):
+    """A device on which a member computes, and its measured speed; 0 is unknown.
+
+    `batch` is the number of rows up to which a step takes hardly longer than with one row.
+    """
+
+    name: str  # `cpu`, `cuda:0`, …
+    instructions: str  # that its arithmetic uses, such as `AVX512` or `sm_90`
+    memory_bytes: Annotated[int, Meta(ge=0, le=defaults.MAX_BYTES)]
+    bandwidth: _Rate = 0.0  # byte/s, read and written
+    float32: _Rate = 0.0  # flop/s of matrix products
+    bfloat16: _Rate = 0.0  # flop/s of matrix products
+    batch: Annotated[int, Meta(ge=0, le=defaults.MAX_BATCH)] = 0
+
+    def check(self) -> None:
+        for text in (self.name, self.instructions):
+            check_text(text, defaults.DEVICE_TEXT_BYTES)
+        if not all(map(math.isfinite, (self.bandwidth, self.float32, self.bfloat16))):
+            raise ValueError("a measured speed is not finite")
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The capacity of a machine.
 
-    `memory_bytes` is its memory, and `flops` and `bandwidth` are measured, in flop/s and byte/s.
-    `engine` means that it can run models.
+    `memory_bytes` is the memory that its owner offers. `engine` means that it can run models.
+    `load_rate` is the measured rate in byte/s at which its disk reads; 0 is unknown.
     """
 
     cores: int
     memory_bytes: int
     engine: bool
-    flops: float
-    bandwidth: float
+    load_rate: float = 0.0
+    devices: tuple[DeviceSpeed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +146,7 @@ class _Body(_Seq, frozen=True):
             raise ValueError("two aims are for one model")
 
 
-NOTHING = Capacity(cores=0, memory_bytes=0, engine=False, flops=0.0, bandwidth=0.0)
+NOTHING = Capacity(cores=0, memory_bytes=0, engine=False)
 
 
 @dataclass(frozen=True, slots=True)

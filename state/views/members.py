@@ -8,11 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import astuple
+
+from ...transport.decoding import typed
+from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from ..membership.record import NOTHING, Capacity
+from ..membership.record import NOTHING, Capacity, DeviceSpeed
 from ..replication.vouches import VOUCHES
 from .view import View, read_each, read_rate, read_text, read_whole
 
@@ -83,8 +87,8 @@ class Members(View[PeerId, Said, Member]):
                 cores=read_whole(value.get("cores", 0), defaults.MAX_CORES),
                 memory_bytes=read_whole(value.get("memory", 0), defaults.MAX_BYTES),
                 engine=value.get("engine") is True,
-                flops=read_rate(value.get("flops", 0.0), defaults.MAX_RATE),
-                bandwidth=read_rate(value.get("bandwidth", 0.0), defaults.MAX_RATE),
+                load_rate=read_rate(value.get("load", 0.0), defaults.MAX_RATE),
+                devices=read_each(value.get("devices", []), defaults.DEVICES, _device),
             )
         if key == JOBS:
             return read_each(value.get("kinds"), defaults.JOB_KINDS, _kind)
@@ -98,6 +102,13 @@ def _kind(value: object) -> str:
     return sys.intern(read_text(value, defaults.JOB_KIND_BYTES))
 
 
+def _device(value: object) -> DeviceSpeed:
+    try:
+        return typed(DeviceSpeed, value)
+    except Undecodable as error:
+        raise BadFact(f"malformed device: {error}") from None
+
+
 def jobs_fact(kinds: Sequence[str]) -> dict[str, object]:
     """Return the value of the fact `jobs`, which lists the kinds of jobs that this node does."""
     return {"kinds": list(kinds)}
@@ -109,6 +120,6 @@ def capacity_fact(capacity: Capacity) -> dict[str, object]:
         "cores": capacity.cores,
         "memory": capacity.memory_bytes,
         "engine": capacity.engine,
-        "flops": capacity.flops,
-        "bandwidth": capacity.bandwidth,
+        "load": capacity.load_rate,
+        "devices": [list(astuple(device)) for device in capacity.devices],
     }

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from .blocks import BLOCK, BlockTable
+from .device import CPU, ComputeDevice
 
 
 class AttendingPiece(Protocol):
@@ -52,7 +53,9 @@ class _Tile:
 class Attention:
     """Rows of one step: their positions (T), the slots of their KV (T), and how they attend."""
 
-    def __init__(self, pieces: Sequence[AttendingPiece], kv_heads: int) -> None:
+    def __init__(
+        self, pieces: Sequence[AttendingPiece], kv_heads: int, device: ComputeDevice = CPU
+    ) -> None:
         positions: list[int] = []
         slots: list[int] = []
         self._unwritten: list[tuple[int, int]] = []  # slots at the end of tiles
@@ -69,8 +72,11 @@ class Attention:
                 after = piece.table.slot(places.stop - 1) + 1
                 self._unwritten.append((after, after + BLOCK - places.stop % BLOCK))
             row += piece.count
-        self.positions = torch.tensor(positions)
-        self.slots = torch.tensor(slots)
+        self.end = max(positions) + 1
+        """The position after the highest one."""
+        self.positions = device.upload(torch.tensor(positions))
+        self.slots = device.upload(torch.tensor(slots))
+        self._device = device
         self._place = (slots[0], slots[-1] + 1) if spans == 1 else None
         self._kv_heads = kv_heads
         self._tiles = tiles
@@ -145,8 +151,9 @@ class Attention:
         place = start, first_key, window
         mask = self._masks.get(place)
         if mask is None:
-            rows = torch.arange(start, start + BLOCK)[:, None]
-            columns = torch.arange(first_key, start + BLOCK)[None]
+            where = self._device.torch
+            rows = torch.arange(start, start + BLOCK, device=where)[:, None]
+            columns = torch.arange(first_key, start + BLOCK, device=where)[None]
             mask = columns <= rows
             if window:
                 mask &= columns > rows - window

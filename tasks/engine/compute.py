@@ -3,7 +3,6 @@
 Tensors between the layers have the shape (rows, hidden).
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -12,7 +11,10 @@ import torch
 
 from .attention import Attention
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from .clock import clock
 from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
+from .device import CPU, ComputeDevice
+from .devicesampling import choose_all
 from .errors import EngineError
 from .families import Architecture
 from .interface import LoadShard, Span
@@ -34,12 +36,12 @@ def computing() -> AbstractContextManager[None]:
 class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`shard.py`) with a shard's weights in torch."""
 
-    def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        super().__init__(arch, shard)
-        self._memory = KvMemory(arch, shard.parts, shard.dtype, 0)
+    def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
+        super().__init__(arch, shard, device)
+        self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
 
     def allocate(self, blocks: int) -> None:
-        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks)
+        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)
 
     def costs(self) -> StepCosts:
         """Return the costs of a step, measured on this machine with the loaded weights.
@@ -53,14 +55,14 @@ class TorchCompute(ShardModel):
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
-            return torch.tensor(span.tokens)
+            return self.device.upload(torch.tensor(span.tokens))
         hidden = torch.frombuffer(span.hidden, dtype=TORCH_DTYPES[self.dtype])
         hidden = hidden.view(span.count, self.arch.hidden)
         _check_finite(hidden, span.start)
-        return hidden
+        return self.device.upload(hidden)
 
     def fed_back(self, token: int) -> torch.Tensor:
-        return torch.tensor((token,))
+        return self.device.upload(torch.tensor((token,)))
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)
@@ -68,7 +70,7 @@ class TorchCompute(ShardModel):
     def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
         inputs = [self._input(piece) for piece in pieces]
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
-        batch = Attention(pieces, self.arch.kv_heads)
+        batch = Attention(pieces, self.arch.kv_heads, self.device)
         rows = self.forward_rows(x, batch, self._memory)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
@@ -92,12 +94,17 @@ class TorchCompute(ShardModel):
 
     def joined(self, outputs: Sequence[torch.Tensor]) -> Buffer:
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
-        return raw_bytes(out.contiguous())
+        return raw_bytes(self.device.download(out.contiguous()))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
-        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks])).numpy()
+        logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
+        on_device = self.device.samples and not self.device.is_cpu
+        if on_device and not any(pick.top for pick in picks):
+            found = choose_all(logits, [(pick.sampling, pick.position) for pick in picks])
+            return [each if isinstance(each, EngineError) else Choice(*each) for each in found]
+        rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[Choice | EngineError] = []
-        for row, pick in zip(logits, picks, strict=True):
+        for row, pick in zip(rows, picks, strict=True):
             try:
                 token, logprob = choose(row, pick.sampling, pick.position)
                 top = most_likely(row, pick.top) if pick.top else ()
@@ -145,22 +152,16 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     table = BlockTable(BlockPool(-(-rows // BLOCK)), rows)
     table.prepare(0, rows)
     width = model.arch.hidden
-    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype])
+    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype], device=model.device.torch)
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up
-        began = _clock()
+        began = clock(model.device.name)
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
-        times.append(_clock() - began)
+        times.append(clock(model.device.name) - began)
     return min(times)
-
-
-def _clock() -> float:
-    """Return a time in seconds that other programs on this machine do not lengthen."""
-    threads: int = torch.get_num_threads()
-    return time.process_time() / threads
 
 
 def _attended(model: TorchCompute) -> float:
@@ -170,12 +171,12 @@ def _attended(model: TorchCompute) -> float:
     table = BlockTable(BlockPool(64), size)
     table.prepare(0, size)
     piece = Piece(table, None, 0, BLOCK, size - BLOCK, decode=False)
-    batch = Attention([piece], arch.kv_heads)
-    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype)
-    keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype)
+    batch, where = Attention([piece], arch.kv_heads, model.device), model.device.torch
+    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype, device=where)
+    keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype, device=where)
     times = []
     for _ in range(3):
-        began = _clock()
+        began = clock(model.device.name)
         batch.attend(queries, keys, keys, 0)
-        times.append(_clock() - began)
+        times.append(clock(model.device.name) - began)
     return min(times) * len(model.layers) / (BLOCK * size)

@@ -14,6 +14,9 @@ LOAD_ITEMS = 1 << 22  # elements of a shard's description: two for each chunk
 SHARED_HEAD_BYTES = 64 << 20  # a tied table of fewer bytes is stored in two layouts
 ROPE_BLOCK = 1024  # rotary tables grow by this many positions
 
+DEVICE_SPARE_BYTES = 512 << 20  # of an accelerator's memory, left for intermediate values
+
+EXIT_NO_DEVICE = 70  # the worker's status where its device cannot be used
 EXIT_NO_TORCH = 69  # EX_UNAVAILABLE: the worker's status where torch is absent
 RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled each time …
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds

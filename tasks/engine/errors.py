@@ -1,7 +1,7 @@
 """Errors of the engine, each with a code of docs/spec/engine.md and a sentence.
 
 EngineError refused or failed; `code` is a word of docs/spec/engine.md └── EngineUnavailable torch
-is not installed on this machine
+is not installed on this machine, or its device cannot be used
 """
 
 from ...transport.errors import ShoalError
@@ -17,11 +17,12 @@ class EngineError(ShoalError):
 
 
 class EngineUnavailable(EngineError):
-    """This machine has no torch, so it cannot compute. Its node is still a full member."""
+    """This machine has no torch, or not the chosen device, so it cannot compute. Its node is still
+    a full member."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "engine-unavailable",
-            "torch is not installed, so this node holds no layers",
-            hint="`pip install torch==2.13.0`",
-        )
+    def __init__(
+        self,
+        message: str = "torch is not installed, so this node holds no layers",
+        hint: str = "`pip install torch==2.13.0`",
+    ) -> None:
+        super().__init__("engine-unavailable", message, hint=hint)

@@ -1,4 +1,4 @@
-"""Keys and values of all sessions of one shard, in torch.
+"""Keys and values of all sessions of one shard, in torch, in the memory of their device.
 
 The memory is one tensor for keys and one for values, with a place (slot) for each position of each
 block. The operating system commits pages when positions are first written.
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from .blocks import BLOCK, BlockCopy, BlockTable
+from .device import CPU, ComputeDevice
 from .errors import EngineError
 from .families import Architecture
 from .interface import DType, Parts
@@ -20,12 +21,20 @@ class KvMemory:
     """KV of `blocks` blocks. `keys` and `values` have the shape (layers, kv_heads, slots,
     head_dim)."""
 
-    def __init__(self, arch: Architecture, parts: Parts, dtype: DType, blocks: int) -> None:
-        """Reserve the memory. Raises EngineError `no-memory` if the system refuses it."""
+    def __init__(
+        self,
+        arch: Architecture,
+        parts: Parts,
+        dtype: DType,
+        blocks: int,
+        device: ComputeDevice = CPU,
+    ) -> None:
+        """Reserve the memory on the device. Raises EngineError `no-memory` if that is refused."""
         shape = (parts.stop - parts.start, arch.kv_heads, blocks * BLOCK, arch.head_dim)
+        self._device = device
         try:
-            self.keys, self.values = _zeros(shape, dtype), _zeros(shape, dtype)
-        except MemoryError:
+            self.keys, self.values = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
+        except (MemoryError, torch.OutOfMemoryError):
             raise EngineError(
                 "no-memory", f"the system refused memory for {blocks * BLOCK} positions of KV"
             ) from None
@@ -43,7 +52,9 @@ class KvMemory:
             torch.stack((self.keys[:, :, first:end], self.values[:, :, first:end]), 1)
             for first, end in table.spans(0, table.length)
         ]
-        return raw_bytes(torch.cat(pairs, 3)) if pairs else memoryview(b"")
+        if not pairs:
+            return memoryview(b"")
+        return raw_bytes(self._device.download(torch.cat(pairs, 3)))
 
     def imported(self, length: int, data: memoryview) -> torch.Tensor:
         """Return exported KV of `length` positions: layers x 2 x kv_heads x length x head_dim.
@@ -57,7 +68,7 @@ class KvMemory:
         values = torch.frombuffer(bytearray(data), dtype=self.keys.dtype).view(shape)
         if not bool(torch.isfinite(values).all()):
             raise EngineError("bad-state", "the KV copy has values that are not finite")
-        return values
+        return self._device.upload(values)
 
     def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
         """Write imported KV into the first `length` positions of a session."""
@@ -69,8 +80,11 @@ class KvMemory:
             at += size
 
 
-def _zeros(shape: tuple[int, ...], dtype: DType) -> torch.Tensor:
-    """Return zeros that occupy no memory until they are written. `torch.zeros` writes them."""
+def _zeros(shape: tuple[int, ...], dtype: DType, device: ComputeDevice) -> torch.Tensor:
+    """Return zeros. On the CPU, they occupy no memory until they are written: `torch.zeros` writes
+    them."""
+    if not device.is_cpu:
+        return torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device.torch)
     kind = np.float32 if dtype == "float32" else np.uint16
     return torch.from_numpy(np.zeros(shape, kind)).view(TORCH_DTYPES[dtype])
 

@@ -14,7 +14,6 @@ for 2 to 16). Smaller products are padded, so that a row does not depend on the 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,12 +21,12 @@ from torch.nn import functional as F
 
 from .attention import Attention
 from .defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
+from .device import CPU, ComputeDevice
 from .families import Architecture, Rope, check_parts, tensor_shapes
 from .interface import DType, LoadShard
 from .kv import KvMemory
+from .products import Linear, linear_of, packs
 from .weights import TORCH_DTYPES, Weights
-
-Linear = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,13 @@ class Layer:
 class ShardModel:
     """Weights of one shard, and their forward pass over the rows of many sessions."""
 
-    def __init__(self, arch: Architecture, shard: LoadShard) -> None:
-        """Load the weights. Raises EngineError if they are missing, damaged or do not fit the
-        architecture."""
+    def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
+        """Load the weights to a device. Raises EngineError if they are missing, damaged or do not
+        fit the architecture."""
         parts = shard.parts
         check_parts(arch, parts)
-        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype)
+        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        self.device = device
         self.arch = arch
         self.parts = parts
         self.dtype: DType = shard.dtype
@@ -64,12 +64,12 @@ class ShardModel:
         head = table if parts.head and arch.tied else weights.read_optional("lm_head.weight")
         # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
-        self._head = None if head is None else _linear(head, None, pack=pack)
-        self.packed = _packs(TORCH_DTYPES[shard.dtype]) and (pack or head is None)
+        self._head = None if head is None else linear_of(head, None, pack=pack)
+        self.packed = packs(TORCH_DTYPES[shard.dtype], device.torch.type) and (pack or head is None)
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
         # Products of fewer rows are padded, so that a row does not depend on their number.
         self.least_rows = max(LEAST_ROWS)
-        self._rotary = Rotary(arch, shard.dtype)
+        self._rotary = Rotary(arch, shard.dtype, device)
         self._hidden = (arch.hidden,)
         self._head_dim = (arch.head_dim,)
         self._half = arch.head_dim // 2
@@ -88,7 +88,7 @@ class ShardModel:
         """
         count = len(x)
         x = padded(x, self.least_rows)
-        cos, sin = self._rotary.rows(batch.positions, len(x))
+        cos, sin = self._rotary.rows(batch.positions, batch.end, len(x))
         for index, layer in enumerate(self.layers):
             normed = self._normed(x, layer.input_norm)
             heads = layer.qkv(normed).view(len(x), -1, self.arch.head_dim)
@@ -138,7 +138,7 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
 
     def linear(*names: str) -> Linear:
         weight = weights.read(*(f"{name}_proj.weight" for name in names))
-        return _linear(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
+        return linear_of(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
 
     return Layer(
         input_norm=weights.read(f"{prefix}input_layernorm.weight"),
@@ -159,43 +159,27 @@ def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
     return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
-    """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
-    if pack and _packs(weight.dtype):
-        blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
-        operator = torch.ops.mkldnn._linear_pointwise.default
-        return lambda x: operator(x, blocked, bias, "none", [], "")
-    return lambda x: F.linear(x, weight, bias)
-
-
-def _packs(dtype: torch.dtype) -> bool:
-    """Return whether oneDNN multiplies matrices of a type in its own layout on this machine."""
-    return bool(
-        torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    )
-
-
 class Rotary:
     """Cosines and sines of the rotary embedding by position, extended when sessions need more.
 
     The first half of `sin` is negated, so that `x * cos + roll(x, d/2) * sin` is the rotation.
     """
 
-    def __init__(self, arch: Architecture, dtype: DType) -> None:
+    def __init__(self, arch: Architecture, dtype: DType, device: ComputeDevice = CPU) -> None:
         self._frequencies = frequencies(arch.rope, arch.head_dim)
+        self._device = device
         self._scale = arch.rope.attention_factor
         self._dtype = TORCH_DTYPES[dtype]
         self._context = arch.context
         self._cos = self._sin = torch.empty(0)
 
-    def rows(self, positions: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (cosines, sines) of T positions, each of shape (count, 1, head_dim).
+    def rows(
+        self, positions: torch.Tensor, end: int, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (cosines, sines) of T positions below `end`, each of shape (count, 1, head_dim).
 
         Rows beyond T are those of position 0.
         """
-        end = int(positions.max()) + 1
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
         positions = F.pad(positions, (0, count - len(positions)))
@@ -204,8 +188,10 @@ class Rotary:
     def _grow(self, size: int) -> None:
         angles = torch.arange(size).float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
-        self._cos = torch.cat((cos, cos), -1).to(self._dtype)[:, None]
-        self._sin = torch.cat((-sin, sin), -1).to(self._dtype)[:, None]
+        # Computed on the CPU, so that all devices have the same values.
+        upload = self._device.upload
+        self._cos = upload(torch.cat((cos, cos), -1).to(self._dtype)[:, None])
+        self._sin = upload(torch.cat((-sin, sin), -1).to(self._dtype)[:, None])
 
 
 def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:

@@ -120,17 +120,21 @@ class EngineProcess:
         *,
         threads: int,
         memory_bytes: int = 0,
+        device: str = "cpu",
         connect: Connect = start_process,
     ) -> None:
         """Create an engine without starting a worker.
 
         `threads` is the number of threads with which torch computes. `memory_bytes` limits weights
-        and KV together (0: the available memory). `connect` is called to start each worker.
+        and KV together (0: the available memory). `device` is the one that torch computes on.
+        `connect` is called to start each worker.
         """
         self._host = host
         self._connect = connect
+        self._device = device
         self._arguments = ["--threads", str(threads), "--memory", str(memory_bytes)]
-        self._environment = _environment(threads)
+        self._arguments += ["--device", device]
+        self._environment = environment(threads)
         self._channel: WorkerConnection | None = None  # set while a worker is ready
         # Set and replaced when a worker becomes ready, or when torch turns out to be absent.
         self._change = trio.Event()
@@ -259,6 +263,9 @@ class EngineProcess:
         self._channel = None
         if status == defaults.EXIT_NO_TORCH:
             self._unavailable = EngineUnavailable()
+            self._changed()
+        elif status == defaults.EXIT_NO_DEVICE:
+            self._unavailable = _no_device(self._device)
             self._changed()
         message = _CRASHED + _how(status)
         self._end_sessions("worker-crashed", message)
@@ -401,6 +408,13 @@ async def _ended(child: EngineWorker) -> int | None:
     return None
 
 
+def _no_device(device: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"torch cannot use the device `{device}`, so this node holds no layers",
+        "`shoal doctor` says why; `shoal config set device cpu` computes on the CPU",
+    )
+
+
 def _how(status: int | None) -> str:
     """Return a phrase about the exit status for an error message."""
     if status is None:
@@ -408,7 +422,7 @@ def _how(status: int | None) -> str:
     return f", killed by signal {-status}" if status < 0 else f" with status {status}"
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """Return the environment of a worker.
 
     Its idle threads must not spin, because several processes share the cores.

@@ -19,9 +19,9 @@ Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_MIX1 = 0xBF58476D1CE4E5B9
-_MIX2 = 0x94D049BB133111EB
+GOLDEN = 0x9E3779B97F4A7C15
+MIX1 = 0xBF58476D1CE4E5B9
+MIX2 = 0x94D049BB133111EB
 _FIRST_GUESS = 256  # tokens that are sorted first; top_p rarely needs more
 
 
@@ -92,22 +92,27 @@ def _leading(scaled: Floats | Logits, count: int) -> Ids:
 
 def gumbel(seed: int, position: int, ids: Ids) -> Floats:
     """Return the standard Gumbel noise for (seed, position, id), for each id."""
-    stream = _mix_one(_mix_one(seed & _MASK) + (position + 1) * _GOLDEN)
-    words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(stream)
+    stream = np.uint64(stream_of(seed, position))
+    words = (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + stream
     uniform = ((_mix(words) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))
 
 
+def stream_of(seed: int, position: int) -> int:
+    """Return the 64-bit word from which the noise of all ids at a position is derived."""
+    return _mix_one(_mix_one(seed & _MASK) + (position + 1) * GOLDEN)
+
+
 def _mix(words: Words) -> Words:
     """Return the SplitMix64 hash of each word."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(_MIX1)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(_MIX2)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(MIX1)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(MIX2)
     return words ^ (words >> np.uint64(31))
 
 
 def _mix_one(word: int) -> int:
     """Return the SplitMix64 hash of one word."""
     word &= _MASK
-    word = (word ^ (word >> 30)) * _MIX1 & _MASK
-    word = (word ^ (word >> 27)) * _MIX2 & _MASK
+    word = (word ^ (word >> 30)) * MIX1 & _MASK
+    word = (word ^ (word >> 27)) * MIX2 & _MASK
     return word ^ (word >> 31)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from .defaults import CHUNK_BYTES
+from .device import CPU, ComputeDevice
 from .errors import EngineError
 from .interface import DType, TensorSource
 
@@ -36,14 +37,17 @@ class Weights:
         tensors: Sequence[TensorSource],
         shapes: Mapping[str, tuple[int, ...]],
         dtype: DType,
+        device: ComputeDevice = CPU,
     ) -> None:
         """Check the tensors without reading them. `shapes` maps each role to its shape in the
-        architecture.
+        architecture. `device` is where they are read to.
 
         Raises EngineError `missing-tensor` if a role has no tensor, and `bad-tensor` if a tensor
         does not fit its role.
         """
         self._dtype = TORCH_DTYPES[dtype]
+        self._device = device
+        self._staged = torch.empty(0)
         self._shapes = shapes
         self._sources = {role: source for source in tensors for role in source.roles}
         self._buffer = bytearray()
@@ -61,7 +65,8 @@ class Weights:
         invalid.
         """
         rows = sum(self._shapes[role][0] for role in roles)
-        fused = torch.empty((rows, *self._shapes[roles[0]][1:]), dtype=self._dtype)
+        shape = (rows, *self._shapes[roles[0]][1:])
+        fused = torch.empty(shape, dtype=self._dtype, device=self._device.torch)
         first = 0
         for role in roles:
             last = first + self._shapes[role][0]
@@ -100,14 +105,27 @@ class Weights:
             piece = target[filled : filled + count]
             if rest or count == 0 or len(piece) != count:
                 raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
-            piece.copy_(torch.frombuffer(raw, dtype=dtype))
-            if not bool(torch.isfinite(piece).all()):
+            if not self._copy(torch.frombuffer(raw, dtype=dtype), piece):
                 raise EngineError(
                     "bad-tensor", f"`{source.roles[0]}` has values that are not finite"
                 )
             filled += count
         if filled != math.prod(source.shape):
             raise EngineError("bad-tensor", f"the chunks of `{source.roles[0]}` do not fit it")
+
+    def _copy(self, values: torch.Tensor, piece: torch.Tensor) -> bool:
+        """Convert values and copy them to the device. Return whether all are finite after that.
+
+        Waits until the staging memory has been read: that takes a fraction of the chunk's hash.
+        """
+        if self._device.is_cpu:
+            piece.copy_(values)
+            return bool(torch.isfinite(piece).all())
+        if len(self._staged) < len(values):
+            self._staged = self._device.staging(len(values), self._dtype)
+        staged = self._staged[: len(values)].copy_(values)
+        piece.copy_(staged)
+        return bool(torch.isfinite(staged).all())
 
     def _chunk(self, path: str, digest: bytes) -> memoryview:
         """Return the verified bytes of a chunk, in a buffer that the next call reuses."""

@@ -1,4 +1,4 @@
-"""Worker process: `python -m shoal.tasks.engine.worker FD --threads N [--memory BYTES]`.
+"""Worker process: `python -m shoal.tasks.engine.worker FD --threads N [--memory B] [--device D]`.
 
 A single blocking loop without network and without trio. Between steps it checks its socket without
 waiting, so requests and cancellations take effect after at most one step of a running span. The
@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .defaults import EXIT_NO_TORCH, PIECE_SECONDS
+from .defaults import EXIT_NO_DEVICE, EXIT_NO_TORCH, PIECE_SECONDS
 from .wire import Buffer, Header, WireClosed, WorkerChannel
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides when to end
     if importlib.util.find_spec("torch") is None:
         return EXIT_NO_TORCH
-    _offer_to_the_oom_killer()
+    offer_to_the_oom_killer()
     channel = WorkerChannel(arguments.descriptor)
     os.close(arguments.descriptor)
     with suppress(WireClosed):
-        _run(channel, arguments.threads, arguments.memory)
+        _run(channel, arguments)
     return 0
 
 
@@ -44,29 +44,38 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("descriptor", type=int, help="a connected Unix socket")
     parser.add_argument("--threads", type=int, default=1, help="threads torch computes with")
     parser.add_argument("--memory", type=int, default=0, help="bytes of weights and KV; 0: any")
+    parser.add_argument("--device", default="cpu", help="`cpu`, `cuda:0`, …")
     return parser.parse_args()
 
 
-def _offer_to_the_oom_killer() -> None:
+def offer_to_the_oom_killer() -> None:
     """Make Linux kill this process rather than the daemon when memory runs out."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")
 
 
-def _run(channel: WorkerChannel, threads: int, memory_bytes: int) -> None:
-    """Send `ready` and serve the daemon."""
+def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:
+    """Send `ready` and serve the daemon. End with EXIT_NO_DEVICE if the device cannot be used."""
     import torch
 
     from .compute import computing  # imported before `ready`, not at the first load
-    from .core import Core
+    from .device import ComputeDevice
+    from .devicecore import DeviceCore
+    from .errors import EngineError
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
+    try:
+        device = ComputeDevice(arguments.device)
+    except EngineError as error:
+        print(f"engine: {error.message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_NO_DEVICE)  # torch takes seconds to unload, and the daemon waits for one
     sender = FrameSender(channel)
     gc.freeze()  # excludes the permanent objects: collecting them takes longer than a step
     sender.send(("ready", VERSION, torch.__version__), b"")
     with computing():
-        core = Core(sender.send, sender.queue, sender.settle, memory_bytes=memory_bytes)
+        memory = arguments.memory
+        core = DeviceCore(device, sender.send, sender.queue, sender.settle, memory_bytes=memory)
         _serve(channel, core)
 
 

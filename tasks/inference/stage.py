@@ -47,7 +47,6 @@ from ..engine.interface import (
     Want,
 )
 from ..errors import SessionError
-from ..placement.probe import DecodeSpeed
 from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
@@ -67,6 +66,7 @@ from .session import (
     StageLoad,
     unpack_tokens,
 )
+from .speed import DecodeSpeed
 
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""

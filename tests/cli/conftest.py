@@ -93,6 +93,17 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
+SPEED: dict[str, Any] = {"bandwidth": 2e10, "float32": 1e11, "bfloat16": 2e11, "batch": 8}
+MACHINE: dict[str, Any] = {
+    "progress": "measured", "failure": None, "load_rate": 5e8,
+    "devices": [
+        {"name": "cpu", "label": "Ryzen 7", "instructions": "AVX2", "memory_bytes": 8 << 30,
+         "used": True, "unused": None, "hint": None, "speed": SPEED},
+        {"name": None, "label": "RTX 4070", "instructions": "", "memory_bytes": 0, "used": False,
+         "unused": "torch 2.13.0+cpu was built without CUDA",
+         "hint": "install a build with it", "speed": None},
+    ],
+}  # fmt: skip
 STATUS: dict[str, Any] = {
     "peer": "12D3KooWNode", "version": "0.1.0", "data": "/data", "pid": 1, "uptime_s": 75.0,
     "addresses": ["/ip4/127.0.0.1/tcp/4001/p2p/12D3KooWNode"], "private": False,
@@ -116,8 +127,10 @@ STATUS: dict[str, Any] = {
     "disk": {"used_bytes": 5 << 20, "limit_bytes": 50 << 30, "set": False},
     "sessions": {"stage": 0, "gateway": 0},
     "stalls": {"count": 0, "worst_ms": None, "task": None},
-    "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "flops": 1e11,
-                 "bandwidth": 1e10},
+    "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "load_rate": 5e8,
+                 "devices": [{"name": "cpu", "instructions": "AVX2", "memory_bytes": 8 << 30,
+                              "speed": SPEED}]},
+    "machine": MACHINE,
     "health": [{"name": "no-engine", "sentence": "torch is not installed",
                 "hint": "pip install torch"}],
 }  # fmt: skip
@@ -136,6 +149,7 @@ LINK: dict[str, Any] = {
 }  # fmt: skip
 DOCTOR: dict[str, Any] = {
     "peer": "12D3KooWNode", "port": 4001, "measured_s": 75.0, "observers": 2, "links": 3,
+    "machine": MACHINE,
     "verdict": {"code": "relayed", "sentence": "through 1 relay", "hint": None},
     "findings": [
         {"code": "no-map", "sentence": "the router 192.168.1.1 maps no ports (UPnP: no answer)",

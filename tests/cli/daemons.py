@@ -32,6 +32,8 @@ class Daemon:
         self.log = data.with_suffix(".log")
         if "--api" not in args:  # only one daemon of this machine could have the default port
             args = (*args, "--api", "no")
+        if "--measure" not in args:  # it takes seconds of two cores
+            args = (*args, "--no-measure")
         words = [*(WITH_TORCH if torch else WITHOUT_TORCH), *command.split(), *args]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(

@@ -81,4 +81,4 @@ def test_options_apply_to_later_starts_until_removed(given: list[NodeConfig]) ->
     assert config_of(given, "") == first and len(first.bootstrap) == 2
     assert config_of(given, "--memory 2GiB").memory == 2 << 30
     again = config_of(given, "--lan --bootstrap default --memory default")
-    assert again == config_of(given, "") == NodeConfig(first.data, api=API_PORT)
+    assert again == config_of(given, "") == NodeConfig(first.data, api=API_PORT, measure=True)

@@ -27,7 +27,7 @@ from shoal.transport.identity import Identity, PeerId
 
 ME, BOB, EVE = (Identity.from_seed(bytes([number]) * 32).peer for number in (1, 2, 3))
 ROOT, OTHER = "1" * 64, "2" * 64
-CAN = Capacity(8, 2**30, True, 1e9, 1e9)
+CAN = Capacity(8, 2**30, True)
 TINY = ModelName("tiny", ROOT, 6, 1000)
 ADDRESS = "/ip4/192.0.2.1/tcp/4001"
 

@@ -18,7 +18,7 @@ OTHER = peer_of(2)
 
 
 def record_of(peer: PeerId, **changes: Any) -> MemberRecord:
-    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    capacity = Capacity(2, 2**30, True)
     return replace(MemberRecord(peer, 1, (), "0", capacity, (), (), ()), **changes)
 
 

@@ -503,7 +503,7 @@ class Node:
             seq=1,
             addresses=(),
             version="0",
-            capacity=Capacity(2, 10**9, True, 1e9, 1e9),
+            capacity=Capacity(2, 10**9, True),
             models=(),
             shards=tuple(shards),
             holdings=(),

@@ -122,15 +122,63 @@ class ServingView:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedView:
+    """Measured speed of a device. Rates are in bytes per second (`bandwidth`) and operations per
+    second. `batch` is the number of rows up to which a step takes hardly longer than with one."""
+
+    bandwidth: float
+    float32: float
+    bfloat16: float
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDevice:
+    """A device on which a node computes. `speed` is None if it is unknown."""
+
+    name: str
+    instructions: str
+    memory_bytes: int
+    speed: SpeedView | None
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityView:
-    """The measured capacity of a machine. `flops` is in operations per second, and `bandwidth` in
-    bytes per second. `engine` says whether the machine can compute layers."""
+    """The capacity that a node publishes. `load_rate` is the rate at which its disk reads, in bytes
+    per second, or None if unknown. `engine` says whether the machine can compute layers."""
 
     cores: int
     memory_bytes: int
     engine: bool
-    flops: float
-    bandwidth: float
+    load_rate: float | None
+    devices: tuple[PublishedDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device of this machine. `name` is torch's, or None for a graphics card that torch does not
+    see. `used` says whether the engine computes on it. `unused` says why it cannot, and `hint` what
+    its owner can do; both are None if it can. `speed` is None if it is unknown."""
+
+    name: str | None
+    label: str
+    instructions: str
+    memory_bytes: int
+    used: bool
+    unused: str | None
+    hint: str | None
+    speed: SpeedView | None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineView:
+    """The hardware of this node. `progress` is `measured`, `measuring`, `failed` or `off`, and
+    `failure` says why it failed, or is None. `load_rate` is as in the capacity."""
+
+    progress: str
+    failure: str | None
+    load_rate: float | None
+    devices: tuple[DeviceView, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +262,7 @@ class Status:
     beside: tuple[ServingView, ...]
     models: tuple[ModelEntry, ...]
     capacity: CapacityView
+    machine: MachineView
     memory: Memory
     disk: DiskView
     sessions: SessionsView
@@ -315,7 +364,7 @@ class GetLinks(Ask[LinksView, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachabilityView:
-    """How peers reach this node.
+    """How peers reach this node, and what it computes with.
 
     `measured_s` is the time since the latest measurement, in seconds, or None if there was none.
     `observers` is the number of peers that helped, where peers with the same address count once.
@@ -329,6 +378,7 @@ class ReachabilityView:
     measured_s: float | None
     observers: int
     links: int
+    machine: MachineView
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +390,8 @@ class Measuring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnose(Ask[ReachabilityView, Measuring]):
-    """Request for the reachability of this node. With `again`, a new measurement is made."""
+    """Request for the reachability and the hardware of this node. With `again`, the reachability is
+    measured again."""
 
     op = "doctor"
     again: bool = False

@@ -10,7 +10,18 @@ from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
 from shoal.node.control.messages.node import ReachabilityView
 
-from ..conftest import DOCTOR
+from ..conftest import DOCTOR, MACHINE
+
+DEVICES = [
+    "devices",
+    "  cpu (Ryzen 7, AVX2): 100 Gflop/s in float32, 200 in",
+    "    bfloat16, memory 20.0 GB/s, up to 8 rows in the time of",
+    "    one",
+    "  RTX 4070: not used: torch 2.13.0+cpu was built without",
+    "    CUDA",
+    "    → install a build with it",
+    "  disk: reads 500.0 MB/s",
+]
 
 
 def test_a_report_for_a_person() -> None:
@@ -28,6 +39,8 @@ def test_a_report_for_a_person() -> None:
         "",
         "measured 1 min ago with the help of 2 nodes; `shoal doctor",
         "--again` measures again",
+        "",
+        *DEVICES,
     ]
 
 
@@ -57,7 +70,28 @@ def test_line_about_the_measurement(
 @pytest.mark.parametrize("code", ["loopback", "offline"])
 def test_local_node_has_no_line_about_a_measurement(code: str) -> None:
     answer = {**DOCTOR, "verdict": {**DOCTOR["verdict"], "code": code}, "findings": []}
-    assert list(report(decode(ReachabilityView, answer), 80)) == ["reachable: through 1 relay"]
+    lines = list(report(decode(ReachabilityView, answer), 60))
+    assert lines == ["reachable: through 1 relay", "", *DEVICES]
+
+
+def test_a_device_that_is_free() -> None:
+    free = {**MACHINE["devices"][0], "name": "cuda:1", "used": False}
+    machine = {**MACHINE, "devices": [free]}
+    lines = list(report(decode(ReachabilityView, {**DOCTOR, "machine": machine}), 200))
+    assert any(line.endswith("; not in use (`--device cuda:1`)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [("measuring", "is being measured"), ("off", "`--measure`"), ("failed", "could not be")],
+)
+def test_a_speed_that_is_not_known(progress: str, words: str) -> None:
+    devices = [{**MACHINE["devices"][0], "speed": None}]
+    failure = "signal 9 killed its process" if progress == "failed" else None
+    machine = {**MACHINE, "devices": devices, "progress": progress, "failure": failure}
+    lines = list(report(decode(ReachabilityView, {**DOCTOR, "machine": machine}), 100))
+    assert any(words in line for line in lines)
+    assert (failure is None) == (not any("signal 9" in line for line in lines))
 
 
 def test_progress_note_goes_to_standard_error(

@@ -27,6 +27,16 @@ def test_memory_counts_every_process() -> None:
     assert rows["offered"] == "8.0 MiB reserved for layers and KV caches, of 1.0 GiB (`--memory`)"
 
 
+def test_status_shows_the_machine_and_its_devices() -> None:
+    rows = dict(status_rows(decode(Status, STATUS)))
+    assert rows["machine"] == "2 cores, 1.0 GiB offered, disk reads 500.0 MB/s, engine"
+    assert rows["device"] == (
+        "cpu (Ryzen 7, AVX2): 100 Gflop/s in float32, 200 in bfloat16, memory 20.0 GB/s, "
+        "up to 8 rows in the time of one"
+    )
+    assert rows["unused"] == "RTX 4070: torch 2.13.0+cpu was built without CUDA"
+
+
 def test_status_shows_reachability_and_relays() -> None:
     rows = dict(status_rows(decode(Status, STATUS)))
     assert rows["reachable"] == "through 1 relay"

@@ -14,8 +14,10 @@ from shoal.netsim.errors import BadScenario, NotSimulated
 from shoal.netsim.host import Host
 from shoal.netsim.world import World
 from shoal.node.daemon.embedded import embedded_folder
-from shoal.tasks.defaults import PROBE_FILE_BYTES
-from shoal.tasks.placement.probe import keep_speed, probe
+from shoal.tasks.hardware.defaults import RECORD_BYTES
+from shoal.tasks.hardware.hardware import Hardware
+from shoal.tasks.hardware.record import store_report
+from shoal.tasks.hardware.signs import look
 from shoal.tasks.text.process import ModelFiles, TextProcess
 
 PROFILE = PROFILES["raspberry"]
@@ -155,16 +157,18 @@ def test_a_simulated_machine_has_measured_itself_before() -> None:
     async def body(host: SimulatedHost) -> None:
         folder = Path("/shoal")
         host.files.make_folder(folder)
-        keep_speed(host, folder, PROFILE.speed)
-        capacity = await probe(host, folder)
-        assert (capacity.flops, capacity.bandwidth) == (
+        store_report(host, folder, look(host).fingerprint, PROFILE.report)
+        hardware = await Hardware.load(host, folder)
+        (device,) = hardware.capacity.devices
+        assert (device.float32, device.bandwidth) == (
             PROFILE.speed.flops,
             PROFILE.speed.bandwidth,
         )
-        assert capacity.cores == PROFILE.machine.cores
+        assert hardware.capacity.load_rate == PROFILE.disk.read_rate
+        assert not hardware.measurable
         assert host.now() < 0.1
         (entry,) = host.files.list(folder)
-        assert entry.size < PROBE_FILE_BYTES
+        assert entry.size < RECORD_BYTES
 
     on_host(body)
 

@@ -238,7 +238,7 @@ async def test_long_reply_does_not_block_other_tasks() -> None:
             turns += 1
             await trio.lowlevel.checkpoint()
 
-    capacity = CapacityView(2, 1 << 30, True, 1e9, 1e9)
+    capacity = CapacityView(2, 1 << 30, True, 1e9, ())
     peer = PeerView(
         peer="x", version="é", address=None, path=None, rtt_ms=1.5, bytes_in=1, bytes_out=2,
         linked_s=None, shards=(), capacity=capacity,

@@ -30,7 +30,7 @@ SIX = f"/ip6/2001:db8::5/tcp/4001/p2p/{PEER}"
 def test_where_a_peer_listens(
     addresses: tuple[str, ...], seen: str | None, shown: str | None
 ) -> None:
-    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    capacity = Capacity(2, 2**30, True)
     record = MemberRecord(PEER, 1, addresses=addresses, capacity=capacity)
     assert listening_address(record, seen) == shown
 

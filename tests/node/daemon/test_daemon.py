@@ -187,6 +187,7 @@ async def test_start_prints_what_is_offered_and_the_settings(tmp_path: Path) -> 
     said = "\n".join(node.said)
     for line in (
         "memory     120 MiB for layers and answers (--memory), and about 400 MiB for the programs",
+        "device     cpu",
         "disk       at most ",
         "bandwidth  up 500 kB/s (--up), down no limit (--down)",
         "jobs       of any node of the swarm, while no other request waits (--no-jobs)",

@@ -45,7 +45,7 @@ def written(folder: DataFolder, text: str) -> SettingsFile:
 
 
 def test_the_default_of_every_key_is_the_daemon_s() -> None:
-    config = NodeConfig(Path("/x"), api=API_PORT)  # as `shoal node` runs it
+    config = NodeConfig(Path("/x"), api=API_PORT, measure=True)  # as `shoal node` runs it
     for key in KEYS.values():
         assert key.change(config, key.default) == config, key.name
 

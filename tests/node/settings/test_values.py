@@ -7,6 +7,7 @@ from shoal.node.settings.values import (
     parse_api,
     parse_browsers,
     parse_count,
+    parse_device,
     parse_disk,
     parse_layers,
     parse_libp2p_relay,
@@ -215,3 +216,14 @@ def test_libp2p_relay_without_port_or_peer_is_refused(text: str) -> None:
     with pytest.raises(BadSetting, match="peer id of a relay") as raised:
         parse_libp2p_relay(text)
     assert "/p2p/" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15", "xpu:1", "mps"])
+def test_device(text: str) -> None:
+    assert parse_device(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "cuda:", "cuda:100", "CUDA:0", "cuda:0 ", "a", "x" * 20])
+def test_bad_device(text: str) -> None:
+    with pytest.raises(BadSetting):
+        parse_device(text)

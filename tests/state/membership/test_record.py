@@ -29,7 +29,7 @@ from shoal.transport.signed import seal
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)
 ROOT = "ab" * 32
-CAPACITY = Capacity(4, 2**33, True, 1e11, 2e10)
+CAPACITY = Capacity(4, 2**33, True, 2e9)
 RECORD = MemberRecord(
     peer=ALICE.peer,
     seq=7,

@@ -1,8 +1,13 @@
 """Each member is listed once, as it describes itself, within bounds."""
 
+import math
+from typing import Final
+
+import pytest
+
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.membership.record import NOTHING, Capacity
+from shoal.state.membership.record import NOTHING, Capacity, DeviceSpeed
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.members import (
     ABOUT,
@@ -17,7 +22,8 @@ from shoal.transport.identity import Identity
 
 ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
 HERS = FeedName(ALICE, "member", 0)
-BIG = Capacity(cores=8, memory_bytes=2**34, engine=True, flops=1e12, bandwidth=2e10)
+GPU = DeviceSpeed("cuda:0", "sm_90", 80 * 2**30, 3e12, 5e13, 8e14, 256)
+BIG = Capacity(cores=8, memory_bytes=2**34, engine=True, load_rate=2e9, devices=(GPU,))
 
 
 def test_a_member_is_assembled_from_its_facts() -> None:
@@ -36,13 +42,53 @@ def test_a_member_is_assembled_from_its_facts() -> None:
 
 def test_facts_of_a_member_are_bounded() -> None:
     view = Members()
-    told = {"cores": 2**60, "memory": -1, "engine": 1, "flops": 1e300, "bandwidth": -5}
+    told = {"cores": 2**60, "memory": -1, "engine": 1, "load": 1e300}
     view.changed(HERS, CAPACITY, told)
     member = view.get(ALICE)
     assert member is not None
     assert member.capacity == Capacity(
-        defaults.MAX_CORES, 0, engine=False, flops=defaults.MAX_RATE, bandwidth=0.0
+        defaults.MAX_CORES, 0, engine=False, load_rate=defaults.MAX_RATE
     )
+
+
+WHOLE: Final = ["cpu", "AVX2", 2**30, 1e10, 1e11, 1e11, 8]
+
+
+def _with(index: int, value: object) -> list[object]:
+    return [*WHOLE[:index], value, *WHOLE[index + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        "cpu",
+        {"cpu": WHOLE},
+        [WHOLE] * (defaults.DEVICES + 1),
+        [WHOLE[:2]],
+        [_with(0, "x\x1b[2J")],
+        [_with(0, "x" * (defaults.DEVICE_TEXT_BYTES + 1))],
+        [_with(1, b"AVX2")],
+        [_with(2, -1)],
+        [_with(2, 1.5)],
+        [_with(3, math.nan)],
+        [_with(4, math.inf)],
+        [_with(5, -1.0)],
+        [_with(5, defaults.MAX_RATE * 2)],
+        [_with(6, defaults.MAX_BATCH + 1)],
+    ],
+)
+def test_hostile_devices_make_the_fact_absent(devices: object) -> None:
+    view = Members()
+    view.changed(HERS, CAPACITY, {"cores": 2, "devices": devices})
+    assert view.get(ALICE) is None and view.bad == 1
+
+
+def test_devices_of_a_later_version_are_read() -> None:
+    view = Members()
+    view.changed(HERS, CAPACITY, {"cores": 2, "devices": [[*WHOLE, "more"], WHOLE[:3]]})
+    member = view.get(ALICE)
+    assert member is not None
+    assert [each.batch for each in member.capacity.devices] == [8, 0]
 
 
 def test_unknown_facts_make_no_member() -> None:

@@ -26,7 +26,7 @@ def swarm(**shards: tuple[int, int]) -> Members:
 
 
 def member(name: str, *shards: ShardRecord) -> MemberRecord:
-    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    capacity = Capacity(2, 2**30, True)
     return MemberRecord(PeerId(name), 1, capacity=capacity, shards=shards)
 
 

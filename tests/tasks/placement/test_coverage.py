@@ -38,7 +38,7 @@ def shard(start: int, stop: int, *, embedding: bool = True, head: bool = True) -
 
 
 def member(peer: str, memory: int, *shards: ShardRecord) -> MemberRecord:
-    return MemberRecord(PeerId(peer), 1, capacity=Capacity(2, memory, True, 1, 1), shards=shards)
+    return MemberRecord(PeerId(peer), 1, capacity=Capacity(2, memory, True), shards=shards)
 
 
 class Searched:

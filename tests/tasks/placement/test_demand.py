@@ -32,7 +32,7 @@ def named(root: str, layers: int = LAYERS, name: str = "model") -> ModelName:
 
 def member(peer: str, *roots: str, serves: str = "", layers: int = LAYERS) -> MemberRecord:
     shards = (ShardRecord(serves, True, 0, layers, True, "float32", 9),) if serves else ()
-    capacity = Capacity(2, 2**30, True, 1e9, 1e9)
+    capacity = Capacity(2, 2**30, True)
     models = tuple(named(root, layers) for root in roots)
     return MemberRecord(PeerId(peer), 1, capacity=capacity, models=models, shards=shards)
 

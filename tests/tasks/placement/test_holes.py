@@ -45,7 +45,7 @@ def member(
     engine: bool = True,
     models: Sequence[ModelName] = (),
 ) -> MemberRecord:
-    capacity = Capacity(2, memory, engine, 1e9, 1e9)
+    capacity = Capacity(2, memory, engine)
     return MemberRecord(
         PeerId(peer), 1, capacity=capacity, shards=tuple(shards), models=tuple(models)
     )

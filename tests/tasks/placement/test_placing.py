@@ -113,13 +113,9 @@ def test_nothing_fits() -> None:
 
 def record(peer: str, aim: Aim | None, *spans: Span, engine: bool = True) -> MemberRecord:
     shards = tuple(ShardRecord(ROOT, a == 0, a, b, b == 6, "float32", 1) for a, b in spans)
-    return MemberRecord(
-        PeerId(peer),
-        1,
-        capacity=Capacity(2, 30, engine, 1, 1),
-        shards=shards,
-        aims=(aim,) if aim else (),
-    )
+    aims = (aim,) if aim else ()
+    capacity = Capacity(2, 30, engine)
+    return MemberRecord(PeerId(peer), 1, capacity=capacity, shards=shards, aims=aims)
 
 
 def test_which_members_count() -> None:

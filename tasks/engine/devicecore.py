@@ -1,0 +1,37 @@
+"""Core of a worker that computes with torch on one device."""
+
+from collections.abc import Callable
+
+from .core import Compute, Core, Emit
+from .device import ComputeDevice
+from .families import Architecture
+from .interface import LoadShard
+from .shard import Compute
+
+
+class DeviceCore(Core):
+    """Core whose weights and KV are in the memory of a device."""
+
+    def __init__(
+        self,
+        device: ComputeDevice,
+        emit: Emit,
+        emit_soon: Emit,
+        settle: Callable[[], None],
+        *,
+        memory_bytes: int,
+    ) -> None:
+        """The arguments after `device` are those of `Core`."""
+        super().__init__(emit, emit_soon, settle, memory_bytes=memory_bytes)
+        self._device = device
+
+    def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
+        from .compute import TorchCompute  # it imports the core
+
+        return TorchCompute(arch, shard, self._device)
+
+    def available_bytes(self) -> int:
+        return self._device.available_bytes()
+
+    def resident_bytes(self) -> int:
+        return self._device.used_bytes()
