@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .core import Compute, Core, Emit
+from .core import Core, Emit
 from .device import ComputeDevice
 from .families import Architecture
 from .interface import LoadShard
