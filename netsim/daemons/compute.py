@@ -80,6 +80,8 @@ class NumberCompute:
         self._width = arch.hidden * self._step
         self._row = _ONE[shard.dtype] * _PIECES + bytes(self._width - _PIECES * self._step)
 
+    exactness = "simulated"
+
     def allocate(self, blocks: int) -> None:
         """Discard all numbers. Memory is used only for blocks that are written."""
         self._blocks.clear()
@@ -300,6 +302,10 @@ class Timed:
         self.pooled = inner.pooled
         self.allocate, self.copy = inner.allocate, inner.copy
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
+
+    @property
+    def exactness(self) -> str:
+        return self._inner.exactness
 
     def costs(self) -> StepCosts:
         """Return the costs of a step on the machine, computed from its profile."""

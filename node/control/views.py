@@ -175,6 +175,7 @@ def shard_view(shard: ShardRecord, names: Mapping[str, ModelName]) -> ShardView:
         head=shard.head,
         dtype=shard.dtype,
         kv_tokens_free=shard.kv_tokens_free,
+        exactness=shard.exactness,
     )
 
 

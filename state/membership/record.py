@@ -92,6 +92,7 @@ class ShardRecord:
     head: bool
     dtype: str
     kv_tokens_free: int  # capacity while no request uses any
+    exactness: str = ""  # class of shards that compute the same bits from the same input
     run: int = 0  # the number of its serving run, which is among `MemberRecord.runs`
 
 

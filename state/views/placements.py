@@ -55,6 +55,7 @@ class Placements(View[str, ShardRecord, Serving]):
             head=value.get("head") is True,
             dtype=read_text(value.get("dtype", ""), defaults.DTYPE_NAME_BYTES),
             kv_tokens_free=read_whole(value.get("tokens", 0), defaults.MAX_TOKENS),
+            exactness=read_text(value.get("class", ""), defaults.EXACTNESS_BYTES),
             run=read_whole(value.get("run", 0), defaults.MAX_SEQ),
         )
 
@@ -89,6 +90,7 @@ def shard_fact(shard: ShardRecord) -> dict[str, object]:
         "head": shard.head,
         "dtype": shard.dtype,
         "tokens": shard.kv_tokens_free,
+        "class": shard.exactness,
         "run": shard.run,
     }
 

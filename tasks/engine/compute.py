@@ -17,7 +17,7 @@ from .device import CPU, ComputeDevice
 from .devicesampling import choose_all
 from .errors import EngineError
 from .families import Architecture
-from .interface import LoadShard, Span
+from .interface import EXACTNESS_BYTES, LoadShard, Span
 from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
 from .sampling import choose, most_likely
@@ -39,6 +39,20 @@ class TorchCompute(ShardModel):
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
         super().__init__(arch, shard, device)
         self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
+
+    @property
+    def exactness(self) -> str:
+        """Instruction set or device, kernel, dtype and version of torch.
+
+        How far products are padded is not part of it, because a row is the same for any number of
+        rows from the least on.
+        """
+        machine = torch.backends.cpu.get_cpu_capability()
+        if not self.device.is_cpu:
+            machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "device"
+        kernel = "onednn" if self.packed else "plain"
+        version = torch.__version__.split("+")[0]
+        return f"{machine[:24]} {kernel} {self.dtype} torch-{version[:16]}"[:EXACTNESS_BYTES]
 
     def allocate(self, blocks: int) -> None:
         self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)

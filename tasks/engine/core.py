@@ -138,7 +138,8 @@ class Core:
         loaded = LoadedShard(shard, self.compute(arch, shard), size)
         self._shards[number] = loaded
         seconds = self.clock() - started
-        return loaded_value(Loaded(size, loaded.token_bytes, seconds, _FEATURES)), b""
+        exactness = loaded.compute.exactness
+        return loaded_value(Loaded(size, loaded.token_bytes, seconds, _FEATURES, exactness)), b""
 
     def _unload(self, header: Header, payload: memoryview) -> Result:
         """Free a shard. Its sessions end. Does nothing if there is no such shard."""

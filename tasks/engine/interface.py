@@ -70,6 +70,7 @@ class Loaded:
     kv_token_bytes: int  # KV of one token in all layers of the shard
     seconds: float
     features: frozenset[str]  # abilities of the engine, e.g. {"forward", "logits", "export"}
+    exactness: str = ""  # class of shards that compute the same bits
 
 
 class Sampling(NamedTuple):
@@ -185,6 +186,9 @@ class SessionTerms:
     shard: int = 0
     soon: int | None = None
 
+
+EXACTNESS_BYTES = 64
+"""Size of the longest name of a class of exactness in bytes."""
 
 USER_BYTES = 16
 """Size of the largest tag of a user in bytes."""

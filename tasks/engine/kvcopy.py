@@ -19,10 +19,12 @@ _HEADER_LIMIT = 64 * 1024  # bytes; the layer kinds of 1024 layers fit
 class KvCopies:
     """Encoder and decoder for copies of the KV of one shard's sessions."""
 
-    def __init__(self, root: str, arch: Architecture, parts: Parts, dtype: DType) -> None:
+    def __init__(
+        self, root: str, arch: Architecture, parts: Parts, dtype: DType, exactness: str
+    ) -> None:
         self.token_bytes = kv_token_bytes(arch, parts.start, parts.stop, dtype)
         layers = parts.stop - parts.start
-        self._before = ["shoal-kv", 1, root, parts.start, parts.stop, dtype]
+        self._before = ["shoal-kv", 1, root, parts.start, parts.stop, dtype, exactness]
         self._after = [["full"] * layers, arch.kv_heads, arch.head_dim]
 
     def encode(self, length: int, data: Buffer) -> bytes:
@@ -37,9 +39,9 @@ class KvCopies:
         positions.
         """
         fields, data = _split(state)
-        length = fields[6] if len(fields) == 10 else None
-        if [*fields[:6], *fields[7:]] != [*self._before, *self._after] or type(length) is not int:
-            raise EngineError("bad-state", "the KV copy belongs to another shard")
+        length = fields[7] if len(fields) == 11 else None
+        if [*fields[:7], *fields[8:]] != [*self._before, *self._after] or type(length) is not int:
+            raise EngineError("bad-state", "the KV copy belongs to another shard or machine")
         if not 0 <= length <= most:
             raise EngineError(
                 "bad-state", f"the KV copy has {length} positions, {most} are reserved"

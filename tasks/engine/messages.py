@@ -192,12 +192,20 @@ def loaded_value(loaded: Loaded) -> list[object]:
         loaded.kv_token_bytes,
         loaded.seconds,
         sorted(loaded.features),
+        loaded.exactness,
     ]
 
 
 def parse_loaded(value: object) -> Loaded:
     """Decode the report on a loaded shard. Raises WireError if it is malformed."""
     match value:
-        case (int(weight_bytes), int(kv_token_bytes), float(seconds), tuple() as features):
-            return Loaded(weight_bytes, kv_token_bytes, seconds, frozenset(map(str, features)))
+        case (
+            int(weight_bytes),
+            int(kv_token_bytes),
+            float(seconds),
+            tuple() as features,
+            str(exactness),
+        ):
+            able = frozenset(map(str, features))
+            return Loaded(weight_bytes, kv_token_bytes, seconds, able, exactness)
     raise WireError("the worker answered `load` with something else")

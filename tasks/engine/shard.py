@@ -62,6 +62,12 @@ class Compute(Protocol):
     parts: Parts
     dtype: DType
 
+    @property
+    def exactness(self) -> str:
+        """The class of machines and kernels that compute the same bits from the same input, in at
+        most EXACTNESS_BYTES characters."""
+        ...
+
     def allocate(self, blocks: int) -> None:
         """Reserve the KV memory of the shard, before anything is computed."""
         ...
@@ -142,7 +148,7 @@ class LoadedShard:
         self.compute = compute
         self.weight_bytes = weight_bytes
         self.pool = BlockPool(blocks)
-        self.copies = KvCopies(shard.root, arch, parts, shard.dtype)
+        self.copies = KvCopies(shard.root, arch, parts, shard.dtype, compute.exactness)
         self.costs = compute.costs()
 
     @property

@@ -444,15 +444,15 @@ class Serving:
         )
         weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
-        await engine.load(shard, self._slot.number)
+        loaded = await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
         self._device.stage.serve(held_of(shard, plan.arch), self._slot.number)
         tokens = shard.kv_bytes // _kv_token_bytes(plan)
-        self._publish(plan, tokens)
+        self._publish(plan, tokens, loaded.exactness)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
 
-    def _publish(self, plan: ShardPlan, tokens: int) -> None:
+    def _publish(self, plan: ShardPlan, tokens: int, exactness: str) -> None:
         parts = plan.parts
         self._published = plan.root
         record = ShardRecord(
@@ -463,6 +463,7 @@ class Serving:
             head=parts.head,
             dtype=plan.dtype,
             kv_tokens_free=tokens,
+            exactness=exactness,
         )
         self._directory.publish(shards=(*self._other_shards(), record))
 

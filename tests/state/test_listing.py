@@ -33,7 +33,7 @@ ADDRESS = "/ip4/192.0.2.1/tcp/4001"
 
 
 def shard(run: int = 0, root: str = ROOT) -> ShardRecord:
-    return ShardRecord(root, True, 0, 6, True, "float32", 100, run)
+    return ShardRecord(root, True, 0, 6, True, "float32", 100, run=run)
 
 
 class Net:

@@ -92,7 +92,8 @@ class ShardView:
 
     `layers` has the form `A:B`, where B is exclusive. `embedding` and `head` say whether the node
     also computes the embedding and the output head. `kv_tokens_free` is the number of tokens for
-    which it has free KV memory.
+    which it has free KV memory. Shards of one `exactness` compute the same bits from the same
+    input.
     """
 
     model: str
@@ -102,6 +103,7 @@ class ShardView:
     head: bool
     dtype: str
     kv_tokens_free: int
+    exactness: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -695,3 +695,19 @@ def test_copies_of_state_take_no_memory_that_is_not_there(checkpoint: Any, drive
         fields = (b"n" * 16,) if request == "import" else (long, b"n" * 16)
         assert worker.request(request, *fields, payload=payload)[:2] == ("refused", "no-memory")
     assert worker.request("usage")[1]["kv_bytes_reserved"] == 4 * worker.shard.block_bytes
+
+
+def test_state_of_another_class_of_exactness_is_refused(
+    checkpoint: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = checkpoint("Llama").shard()
+    here = driver(shard)
+    name = here.open(b"s")
+    here.run(prompt(name))
+    state = bytes(here.request("export", name)[-1])
+    assert "float32" in here.shard.compute.exactness
+    for exactness, code in ((here.shard.compute.exactness, "ok"), ("AVX9 plain", "refused")):
+        monkeypatch.setattr(TorchCompute, "exactness", exactness)
+        there = driver(shard)
+        other = there.open(b"o")
+        assert there.request("import", other, payload=state)[0] == code

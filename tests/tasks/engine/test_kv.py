@@ -48,7 +48,7 @@ class Held:
         for block in Random(tokens).sample(range(12), -(-tokens // BLOCK)):
             self.table._append(block)
         self.table.length = fill
-        self.copies = KvCopies(root, ARCH, parts, dtype)
+        self.copies = KvCopies(root, ARCH, parts, dtype, "class")
 
     def export(self) -> bytes:
         return self.copies.encode(self.table.length, self.memory.export(self.table))

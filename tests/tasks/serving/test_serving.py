@@ -23,7 +23,7 @@ from shoal.tasks.defaults import (
 )
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
-from shoal.tasks.engine.interface import LoadShard, Parts
+from shoal.tasks.engine.interface import Loaded, LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.sources import Find, ModelSources
 from shoal.tasks.inference.stage import Stage
@@ -47,14 +47,14 @@ class FakeServingEngine(FakeEngine):
         self.held: trio.Event | None = None  # `load` waits for it
         self.restart: list[Callable[[], None]] = []
 
-    async def load(self, shard: LoadShard, number: int = 0) -> object:  # type: ignore[override]
+    async def load(self, shard: LoadShard, number: int = 0) -> Loaded:  # type: ignore[override]
         await trio.lowlevel.checkpoint()
         if self.held is not None:
             await self.held.wait()
         if self.errors:
             raise self.errors.pop(0)
         self.loads.append(shard)
-        return None
+        return Loaded(1, 1, 0.0, frozenset(), "class")
 
     def on_restart(self, callback: Callable[[], None]) -> None:
         self.restart.append(callback)
@@ -144,6 +144,7 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
             world.manifest.root, 1, 2, True, "float32",
         )  # fmt: skip
         assert shard.kv_tokens_free == 16 * 600
+        assert shard.exactness == "class"
         assert world.library.named == {"small": world.manifest.root}
         assert [model.name for model in world.directory.own().models] == ["small"], (
             "its name outlives the node it came from"
