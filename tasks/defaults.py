@@ -18,6 +18,7 @@ SESSIONS_PER_GATEWAY = 16  # open sessions of one gateway at one stage
 KV_SHARE = 0.5  # share of a shard's KV that one other node's gateway may reserve
 ANSWER_SOON = 64  # positions of an answer that are reserved before it begins
 SLOTS = 4  # shards that a node serves at once; at most AIMS of state/defaults.py
+SLOT_PAUSE = 5.0  # seconds between two looks at whether a further model needs this node
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed
 SLOT_IDLE = 600.0  # seconds without a session after which a shard that others serve too is freed
 PROBES = (16, 4.0)  # `stage.probe` of one peer: largest burst, and rate per second

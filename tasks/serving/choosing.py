@@ -12,7 +12,14 @@ from ...dht.errors import ModelError
 from ...dht.names import NameMeaning
 from ...state.directory import Directory
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_LOOK, DEMAND_TIME, MODEL_PATIENCE, RESOLVE_PAUSE, SERVE_RETRY
+from ..defaults import (
+    DEMAND_LOOK,
+    DEMAND_TIME,
+    MODEL_PATIENCE,
+    RESOLVE_PAUSE,
+    SERVE_RETRY,
+    SLOT_PAUSE,
+)
 from ..inference.sources import Find
 from ..placement.demand import Backing, ServingChoice, choose_model, choose_other, waiting_sentence
 
@@ -89,7 +96,7 @@ class Choosing:
                 return choice
             with trio.move_on_after(DEMAND_LOOK[1]):
                 await self._directory.changed(version)
-            await trio.sleep(DEMAND_LOOK[0])
+            await trio.sleep(SLOT_PAUSE)  # less often than for the first model
 
     def does_not_fit(self, root: str) -> None:
         """Exclude a model of which not even one layer fits on this node from later choices."""
