@@ -59,6 +59,7 @@ PARTS = {
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/inference/embedding.py": {"first"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
 }
 OWN = {
@@ -100,7 +101,8 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change"},
+    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change", "self._until_spare"},
+    "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/control/blobs.py": {"emit"},
@@ -114,7 +116,7 @@ OWN = {
         "self.content.quota.run", "self.compute.scrub.run", "self.serving.run",
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
-        "keep_journal",
+        "keep_journal", "measure_machine",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self.api.run", "self._enter_swarm", "start",
         "self.content.embedded.bring",

@@ -84,9 +84,9 @@ def _devices(machine: "MachineView", width: int) -> Iterator[str]:
         name = device_name(device)
         if not device.unused:
             words = speed_words(device, machine) + not_chosen(device)
-            yield from _wrapped(f"  {name}: ", words, width, indent=4)
+            yield from _wrapped("  ", f"{name}: {words}", width, indent=4)
             continue
-        yield from _wrapped(f"  {name}: ", f"not used: {device.unused}", width, indent=4)
+        yield from _wrapped("  ", f"{name}: not used: {device.unused}", width, indent=4)
         if device.hint:
             yield from _wrapped("    → ", device.hint, width)
     if machine.load_rate:

@@ -21,7 +21,6 @@ from ...state.views.jobs import Job
 from ...state.views.view import read_fields
 from ...transport.decoding import typed
 from ...transport.errors import Undecodable
-from ...transport.identity import PeerId
 from ...transport.message import Message as Declared
 from ...transport.message import Root, Row, check_text, pack
 from ..defaults import MAX_STAGES, STOP_STRING_CHARACTERS, STOP_STRINGS
@@ -280,25 +279,24 @@ def served(members: Members) -> set[str]:
     Shards form chains as in `routing.py`. Each shard is examined once, even if members state
     different numbers of layers for a model.
     """
-    shards: dict[tuple[str, str], list[tuple[PeerId, ShardRecord]]] = {}
-    for peer, record in members.items():
+    shards: dict[tuple[str, str], list[ShardRecord]] = {}
+    for record in members.values():
         for shard in record.shards:
             if shard.kv_tokens_free >= 1 and shard.dtype in DTYPE_BYTES:
-                shards.setdefault((shard.root, shard.dtype), []).append((peer, shard))
+                shards.setdefault((shard.root, shard.dtype), []).append(shard)
     return {root for (root, _), some in shards.items() if _reach_a_head(some)}
 
 
-def _reach_a_head(shards: Sequence[tuple[PeerId, ShardRecord]]) -> bool:
+def _reach_a_head(shards: Sequence[ShardRecord]) -> bool:
     """Return whether some of these shards, of one model and dtype, form a chain that ends with a
     head."""
-    chains: dict[int, tuple[PeerId, ...]] = {0: ()}  # the shortest chain found, by its end layer
-    for peer, shard in sorted(shards, key=lambda each: (each[1].start, each[1].stop)):
-        chain = chains.get(shard.start)
-        if chain is None or peer in chain or (shard.start == 0 and not shard.embedding):
+    lengths = {0: 0}  # number of shards in the shortest chain found, by its end layer
+    for shard in sorted(shards, key=lambda each: (each.start, each.stop)):
+        before = lengths.get(shard.start)
+        if before is None or (shard.start == 0 and not shard.embedding):
             continue
         if shard.head:
             return True
-        longer, known = (*chain, peer), chains.get(shard.stop)
-        if len(longer) < MAX_STAGES and (known is None or len(longer) < len(known)):
-            chains[shard.stop] = longer
+        if before + 1 < MAX_STAGES:
+            lengths[shard.stop] = min(before + 1, lengths.get(shard.stop, MAX_STAGES))
     return False
