@@ -72,7 +72,7 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens, "gateway", False, b"", 0, None)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, b"", 0, None, "")[:2] == ("ok", 0)
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -205,14 +205,14 @@ def test_refusals() -> None:
     half = Stage(parts_of(0, 3))
     half.open()
     assert half.code(Span(NAME, 0, 0, 1, tokens=(1,), want="token")) == "no-head"
-    assert half.request("open", b"x" * 16, 10**5, "gateway", False, b"", 0, None)[:2] == (
+    assert half.request("open", b"x" * 16, 10**5, "gateway", False, b"", 0, None, "")[:2] == (
         "refused",
         "too-long",
     )
     names = (b"n%015d" % number for number in range(1000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
-        reply = stage.request("open", next(names), 300, "gateway", False, b"", 0, None)
+        reply = stage.request("open", next(names), 300, "gateway", False, b"", 0, None, "")
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -316,7 +316,7 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
         names = [name[:16].ljust(16, b".") for name in names]
         for name, prompt in zip(names, prompts, strict=True):
             payload = NAMES.of("ab" * 32, prompt)
-            reply = stage.request("open", name, 90, "gateway", False, b"", 0, None, payload=payload)
+            reply = stage.request("open", name, 90, "gateway", False, b"", 0, None, "", payload=payload)
             cached = len(prompt) // 16 * 16
             assert reply[:2] == ("ok", cached if rounds else 0)
             start = min(cached, (len(prompt) - 2) // 16 * 16) if rounds else 0
