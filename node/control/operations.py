@@ -170,6 +170,7 @@ class Operations:
             max_tokens=ask.max_tokens,
             sampling=sampling,
             stop=ask.stop,
+            adapter=ask.adapter,
         )
         stages: tuple[generation.ChainStage, ...] = ()
 

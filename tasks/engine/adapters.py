@@ -30,7 +30,8 @@ MODULES: Final[tuple[Module, ...]] = (
     "up_proj",
     "down_proj",
 )
-SOURCE_BYTES: Final[Mapping[str, int]] = {"F32": 4, "F16": 2, "BF16": 2}
+SourceDType = Literal["F32", "F16", "BF16"]
+SOURCE_BYTES: Final[Mapping[SourceDType, int]] = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 class AdapterTerms(Row, frozen=True):
@@ -45,7 +46,7 @@ class AdapterTerms(Row, frozen=True):
     rank: Annotated[int, Meta(ge=1, le=MAX_RANK)]
     alpha: Annotated[float, Meta(gt=-1e6, lt=1e6)]
     rslora: bool
-    dtype: Literal["F32", "F16", "BF16"]
+    dtype: SourceDType
     modules: Annotated[tuple[Module, ...], Meta(min_length=1, max_length=len(MODULES))]
     layers: Annotated[
         tuple[Annotated[int, Meta(ge=0, lt=MAX_LAYERS)], ...],

@@ -44,7 +44,8 @@ class TextCodec(Protocol):
 class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
-    `hidden` is the number of values in a hidden state.
+    `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
+    request uses, or "".
     """
 
     root: str
@@ -54,6 +55,12 @@ class Model:
     context: int
     vocabulary: int
     text: TextCodec
+    adapter: str = ""
+
+    @property
+    def identity(self) -> str:
+        """What the KV of a prefix depends on: the roots of the model and of the adapter."""
+        return self.root + self.adapter
 
 
 class Turn(Protocol):
@@ -76,7 +83,7 @@ class GenerateRequest:
     the request closes its chain, and in the next turn it continues after the last token. If
     `logprobs`, the events carry each token with its probability. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time.
+    time. `adapter` is the name or root of an adapter, or "".
     """
 
     model: str
@@ -90,6 +97,7 @@ class GenerateRequest:
     turn: Turn | None = None
     logprobs: bool = False
     user: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import trio
 
 from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
+from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -242,6 +243,9 @@ class FakeEngine:
         self.kv_tokens = kv_tokens
         self.cached = 0  # positions that it claims to have cached of any prefix
         self.kept: dict[tuple[str, bytes], list[list[int]]] = {}  # rows by owner and name
+        self.adapters: set[str] = set()  # roots of those that are loaded
+        self.adapted: list[LoadAdapter] = []  # all commands to load one
+        self.refuse_adapter = ""  # the code of the refusal
         self.terms: list[SessionTerms] = []  # of all sessions
         self.closed: list[bytes] = []  # names that sessions were closed with
         self.states: dict[SessionId, _State] = {}
@@ -257,6 +261,12 @@ class FakeEngine:
     async def load(self, shard: object, number: int = 0) -> object:
         raise NotImplementedError
 
+    async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
+        self.adapted.append(adapter)
+        if self.refuse_adapter:
+            raise EngineError(self.refuse_adapter, "as the test wants")
+        self.adapters.add(adapter.root)
+
     async def open(
         self,
         session: SessionId,
@@ -266,6 +276,8 @@ class FakeEngine:
     ) -> int:
         if self.crashed:
             raise EngineError("worker-crashed", "the worker is not there")
+        if terms.adapter and terms.adapter not in self.adapters:
+            raise EngineError("no-adapter", "the adapter is not loaded")
         if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
             raise EngineError("no-memory", "no memory for that many tokens")
         self.terms.append(terms)

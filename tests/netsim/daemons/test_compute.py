@@ -72,7 +72,10 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens, "gateway", False, b"", 0, None, "")[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, b"", 0, None, "")[:2] == (
+            "ok",
+            0,
+        )
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -316,7 +319,9 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
         names = [name[:16].ljust(16, b".") for name in names]
         for name, prompt in zip(names, prompts, strict=True):
             payload = NAMES.of("ab" * 32, prompt)
-            reply = stage.request("open", name, 90, "gateway", False, b"", 0, None, "", payload=payload)
+            reply = stage.request(
+                "open", name, 90, "gateway", False, b"", 0, None, "", payload=payload
+            )
             cached = len(prompt) // 16 * 16
             assert reply[:2] == ("ok", cached if rounds else 0)
             start = min(cached, (len(prompt) - 2) // 16 * 16) if rounds else 0

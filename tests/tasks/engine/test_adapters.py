@@ -16,6 +16,7 @@ from shoal.tasks.engine.messages import adapter_payload
 from shoal.transport.message import pack
 from tests.tasks.engine.low_rank import Adapter, adapt, make_adapter
 
+JUNK: list[Any] = [None, -1, 2**63, "x", b"", [1], {}, [[[[[[[[]]]]]]]]]
 PROMPT = [1, 5, 9, 33, 71, 2, 8, 64, 13, 7, 99, 40, 11, 3, 58, 21, 6, 17, 90, 45]
 
 
@@ -311,7 +312,7 @@ def test_the_description_is_typed(tiny: Any, driver: Any, tmp_path: Path) -> Non
     terms = msgspec.structs.astuple(load.terms)
     fields = [load.root, terms, load.skip, load.chunks, load.digests]
     for index in range(len(fields)):
-        for junk in (None, -1, 2**63, "x", b"", [1], {}, [[[[[[[[]]]]]]]]):
+        for junk in JUNK:
             changed = [*fields[:index], junk, *fields[index + 1 :]]
             reply = worker.request("adapt", 0, payload=pack(changed))
             assert reply[:2] == ("refused", "bad-adapter"), (index, junk, reply)
