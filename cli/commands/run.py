@@ -38,7 +38,7 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
               help="Random seed, to repeat a text (default: a new one).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
-@click.option("--adapter", metavar="NAME", default="",
+@click.option("--adapter", metavar="NAME",
               help="Use this LoRA adapter of the model: a name or a hash.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @data_option
@@ -46,7 +46,7 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 def run(
     name: str,
     prompt: str,
-    adapter: str,
+    adapter: str | None,
     data: Path,
     as_json: bool,
     **options: Unpack[TextOptions],

@@ -170,7 +170,7 @@ class Operations:
             max_tokens=ask.max_tokens,
             sampling=sampling,
             stop=ask.stop,
-            adapter=ask.adapter,
+            adapter=ask.adapter or "",
         )
         stages: tuple[generation.ChainStage, ...] = ()
 
