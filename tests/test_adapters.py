@@ -96,7 +96,7 @@ def test_many_at_once_give_the_same_texts(nodes: list[Daemon]) -> None:
     alone = {each: text(nodes[2], each) for each in set(wanted)}
     got: dict[int, str] = {}
     threads = [
-        threading.Thread(target=lambda i=i, each=each: got.update({i: text(nodes[2], each)}))  # type: ignore[misc]
+        threading.Thread(target=lambda i=i, each=each: got.update({i: text(nodes[2], each)}))
         for i, each in enumerate(wanted)
     ]
     for thread in threads:

@@ -11,7 +11,7 @@ import trio
 
 from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
-from shoal.tasks.engine.adapters import LoadAdapter
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
 from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -27,6 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
@@ -464,6 +465,7 @@ class Node:
             cast(Directory, swarm),
             FakeModels(swarm.layers),
             seek=swarm.seek,
+            find_adapter=swarm.find_adapter,
         )
         if parts is not None:
             self.serve(parts)
@@ -524,6 +526,7 @@ class FakeSwarm:
         self.layers = splits[-1]
         self.strangers: list[Node] = []
         self.sought = 0
+        self.delivered: list[tuple[str, Parts]] = []  # adapters, by root, for shards
         self.meets = False  # whether links are made that are lacking
         self.met: list[tuple[PeerId, PeerId]] = []
         self.version = 0
@@ -543,6 +546,21 @@ class FakeSwarm:
         return {node.peer: node.record() for node in self.nodes if node not in self.strangers}
 
     # Nodes that become members only once they are searched for.
+
+    async def find_adapter(self, text: str, model: Model) -> str:
+        await trio.lowlevel.checkpoint()
+        if text == "nobody":
+            raise SessionError("no-adapter", "there is none")
+        return text * 64
+
+    async def adapter(self, root: str, held: HeldShard) -> LoadAdapter:
+        """Deliver an adapter to a stage."""
+        await trio.lowlevel.checkpoint()
+        self.delivered.append((root, held.parts))
+        if root == "f" * 64:
+            raise SessionError("no-adapter", "nobody has it")
+        terms = AdapterTerms(ROOT, 1, 1.0, False, "F32", ("q_proj",), (0,))
+        return LoadAdapter(root, terms, 0, (), ())
 
     async def seek(self, root: str) -> bool:
         assert root == ROOT

@@ -56,7 +56,9 @@ def make_tensors(
 
 def save(folder: Path, tensors: Tensors, *, rank: int = 4, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True, parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
+    save_file(
+        {name: each.clone() for name, each in tensors.items()}, folder / "adapter_model.safetensors"
+    )
     config = {**CONFIG, "r": rank, "lora_alpha": 2 * rank, **changes}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families import Architecture, architecture
@@ -25,7 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
+from shoal.tasks.engine.messages import adapter_payload, load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import Compute, Piece
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
@@ -341,3 +343,22 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
             tokens = [event.token for event in said if isinstance(event, TokenEvent)]
             assert tokens == text(20, prompt)
             assert stage.request("close", name)[0] == "ok"
+
+
+def test_an_adapter_changes_the_tokens_the_same_on_every_split() -> None:
+    """The simulated engine has the adapters of the real one, and numbers in place of tensors."""
+    terms = AdapterTerms("ab" * 32, 1, 1.0, False, "F32", ("q_proj",), (1, 4))
+    load = LoadAdapter("ef" * 32, terms, 0, ("/chunks/one",), (sha256(CHUNK).digest(),))
+    plain = Chain((LAYERS,)).next(TOKENS)
+
+    def adapted(ends: Sequence[int]) -> int:
+        chain = Chain(ends)
+        for stage in chain.stages:
+            assert stage.request("adapt", 0, payload=adapter_payload(load))[0] == "ok"
+            assert stage.request("close", NAME)[0] == "ok"
+            fields = NAME, 200, "gateway", False, b"", 0, None, load.root
+            assert stage.request("open", *fields)[:2] == ("ok", 0)
+        return chain.next(TOKENS)
+
+    found = {adapted(ends) for ends in ((LAYERS,), (2, LAYERS), (1, 2, 5, LAYERS))}
+    assert len(found) == 1 and found != {plain}
