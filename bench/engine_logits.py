@@ -135,7 +135,7 @@ class Chain:
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
             core.handle(
-                ("open", 1, name, tokens, "gateway", False, b"", 0, None), memoryview(names)
+                ("open", 1, name, tokens, "gateway", False, b"", 0, None, ""), memoryview(names)
             )
             header = frames.pop()[0]
             assert header[0] == "ok", header
