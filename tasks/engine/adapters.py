@@ -75,7 +75,7 @@ class AdapterTerms(Row, frozen=True):
         return self.values(arch) * SOURCE_BYTES[self.dtype]
 
     def place(self, start: int, stop: int) -> tuple[int, int]:
-        """Return how many of its layers come before layer `start`, and how many lie in
+        """Return the number of its layers before layer `start`, and the number of those in
         start:stop."""
         before = sum(layer < start for layer in self.layers)
         return before, sum(start <= layer < stop for layer in self.layers)

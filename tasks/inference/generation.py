@@ -59,7 +59,7 @@ class Model:
 
     @property
     def identity(self) -> str:
-        """What the KV of a prefix depends on: the roots of the model and of the adapter."""
+        """The roots of the model and of the adapter, on which the KV of a prefix depends."""
         return self.root + self.adapter
 
 
