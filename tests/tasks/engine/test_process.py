@@ -318,7 +318,7 @@ class FakeWorker:
         self._news.set()
 
     def put(self, header: tuple[Any, ...], payload: Any = b"") -> None:
-        self._frames.append((("ok", header[1], (1, 1, 0.1, ())), memoryview(b"")))
+        self._frames.append((("ok", header[1], (1, 1, 0.1, (), "")), memoryview(b"")))
         self._news.set()
 
     def flush(self) -> bool:
