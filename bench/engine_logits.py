@@ -3,21 +3,25 @@
 Small random models of every family that `shoal` knows, with and without a sliding window, in
 float32 and bfloat16. The engine's core computes each prompt and its greedy answer in the ways in
 which daemons compute them: a whole shard or 2 to 4 in a chain, alone or beside 7 other sessions,
-its prompt in one part or in several, with or without a cached prefix.
+its prompt in one part or in several, with or without a cached prefix. Each model also answers with
+a LoRA adapter, beside sessions with another one and with none; the reference is then transformers
+with the adapter merged into the weights (W + scale B A).
 
 `value` is the largest difference of float32 logits from those of transformers, and of the mean of
 the pooled states from the mean of its last hidden states; goal 1e-4. `ok` also
-asks that the greedy text in float32 is that of transformers; that in bfloat16, given the same
-tokens, the engine's choice differs from transformers' only where both logits are within 2 units of
-the last place; and that each row of logits has the same bits in all of these ways.
+asks that the greedy text in float32 is that of transformers; that in bfloat16 without an adapter,
+given the same tokens, the engine's choice differs from transformers' only where both logits are
+within 2 units of the last place (merged weights are rounded in other places); and that each row of
+logits has the same bits in all of these ways.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,12 +29,13 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file
+from worlds.adapters import Adapter, random_adapter
 from worlds.engines import write_tensor
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, LoadShard, Parts, Span, TensorSource, Want
-from shoal.tasks.engine.messages import load_payload, span_frame
+from shoal.tasks.engine.messages import adapter_payload, load_payload, span_frame
 from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
@@ -58,6 +63,7 @@ FAMILIES: Final = {
 }
 NEW: Final = 24  # tokens of a greedy answer
 MATES: Final = 7
+ADAPTERS: Final = ((1, 4), (2, 11))  # (seed, rank)
 STEP_COSTS: Final = {"whole": StepCosts(0.0, 0.0, 0.0), "parts": StepCosts(0.0, 0.02, 0.0)}
 
 
@@ -69,6 +75,9 @@ class Checkpoint:
     config: dict[str, Any]
     tensors: list[TensorSource]
     dtype: DType
+    folder: Path
+    adapters: tuple[Adapter, ...] = ()
+    adapter: str = ""  # root of the one that the answers use
 
     def shard(self, parts: Parts) -> LoadShard:
         needed = families.tensor_shapes(families.architecture(self.config), parts)
@@ -106,7 +115,15 @@ def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
         for path in sorted(folder.glob("*.safetensors"))
         for role, tensor in load_file(path).items()
     ]
-    return Checkpoint(model, json.loads((folder / "config.json").read_text()), tensors, dtype)
+    config = json.loads((folder / "config.json").read_text())
+    adapters = tuple(random_adapter(config, ROOT, seed, rank) for seed, rank in ADAPTERS)
+    return Checkpoint(model, config, tensors, dtype, folder, adapters)
+
+
+def adapted(model: Checkpoint) -> Checkpoint:
+    """Return a model whose answers use its first adapter."""
+    first = model.adapters[0]
+    return replace(model, model=first.merged(model.model), adapter=first.root)
 
 
 class Chain:
@@ -122,6 +139,10 @@ class Chain:
             core = Core(self._keeper(index))
             core.handle(("load", 1, 0), memoryview(bytearray(load_payload(model.shard(parts)))))
             core._shards[0].costs = costs
+            for adapter in model.adapters:
+                load = adapter_payload(adapter.load(model.folder, parts))
+                core.handle(("adapt", 1, 0), memoryview(bytearray(load)))
+                assert self.frames[index].pop()[0][0] == "ok"
             self.cores.append(core)
 
     def _keeper(self, index: int) -> Any:
@@ -130,12 +151,13 @@ class Chain:
 
         return emit
 
-    def open(self, name: bytes, tokens: int, names: bytes = b"") -> int:
+    def open(self, name: bytes, tokens: int, names: bytes = b"", adapter: str = "") -> int:
         """Open a session in every core, and return the shortest cached prefix."""
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
             core.handle(
-                ("open", 1, name, tokens, "gateway", False, b"", 0, None), memoryview(names)
+                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter),
+                memoryview(names),
             )
             header = frames.pop()[0]
             assert header[0] == "ok", header
@@ -174,10 +196,10 @@ class Chain:
             for name, data in inputs.items()
         }
 
-    def mean(self, tokens: Sequence[int]) -> Any:
+    def mean(self, tokens: Sequence[int], adapter: str) -> Any:
         """Return the mean of the final states of a prompt, which is computed in two spans."""
         name, half = b"pooled".ljust(16, b"."), len(tokens) // 2
-        self.open(name, len(tokens))
+        self.open(name, len(tokens), adapter=adapter)
         first = self.logits({name: (0, tokens[:half])}, "pooled")[name][0]
         second = self.logits({name: (half, tokens[half:])}, "pooled")[name][0]
         self.close(name)
@@ -190,6 +212,7 @@ class Found:
 
     worst: float = 0.0
     worst_mean: float = 0.0
+    worst_adapted: float = 0.0  # of those with an adapter
     texts: int = 0
     wrong_texts: int = 0
     rows: int = 0
@@ -198,7 +221,9 @@ class Found:
     details: list[str] = field(default_factory=list)
 
 
-def answers(chain: Chain, tokens: Sequence[int], *, mates: int, cached: bool) -> Iterator[Any]:
+def answers(
+    chain: Chain, model: Checkpoint, tokens: Sequence[int], *, mates: int, cached: bool
+) -> Iterator[Any]:
     """Yield the logits of the prompt, and then of each greedy token, as a chain computes them."""
     rng = np.random.default_rng(len(tokens))
     width = int(str(TINY["vocab_size"]))
@@ -206,14 +231,16 @@ def answers(chain: Chain, tokens: Sequence[int], *, mates: int, cached: bool) ->
     others = {bytes([number + 1]) * 16: 0 for number in range(mates)}
     most = len(tokens) + NEW
     if cached:  # an earlier session with the same beginning
-        chain.open(b"earlier".ljust(16, b"."), most, names)
+        chain.open(b"earlier".ljust(16, b"."), most, names, model.adapter)
         chain.logits({b"earlier".ljust(16, b"."): (0, tokens)})
         chain.close(b"earlier".ljust(16, b"."), names)
     name = b"mine".ljust(16, b".")
-    start = min(chain.open(name, most, names), max(0, (len(tokens) - 2) // 16 * 16))
+    found = chain.open(name, most, names, model.adapter)
+    start = min(found, max(0, (len(tokens) - 2) // 16 * 16))
     assert bool(start) == (cached and len(tokens) >= 18)  # the last two are computed anyway
+    kinds = itertools.cycle(("", *(adapter.root for adapter in model.adapters)))
     for other in others:
-        chain.open(other, 256)
+        chain.open(other, 256, adapter=next(kinds))
     spans: dict[bytes, tuple[int, Sequence[int]]] = {name: (start, tokens[start:])}
     position = len(tokens)
     for _ in range(NEW + 1):
@@ -239,13 +266,13 @@ def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool)
     for shards in (1, 2) if quick else (1, 2, 3, 4):
         for costs in STEP_COSTS:
             chain = Chain(model, shards, STEP_COSTS[costs])
-            off = float(np.abs(chain.mean(tokens) - model.mean(tokens)).max())
+            off = float(np.abs(chain.mean(tokens, model.adapter) - model.mean(tokens)).max())
             found.worst_mean = max(found.worst_mean, off)
             for mates in (0, MATES):
                 for cached in (False, True):
                     way = f"{shards} shards, {costs}, {mates} mates, cached {cached}"
                     made = []
-                    for start, rows in answers(chain, tokens, mates=mates, cached=cached):
+                    for start, rows in answers(chain, model, tokens, mates=mates, cached=cached):
                         made.append(int(rows[-1].argmax()))
                         for offset, row in enumerate(rows):
                             known = reference.setdefault(start + offset, row)
@@ -259,10 +286,13 @@ def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool)
                         found.details.append(f"text: {way}")
     theirs = model.logits([*tokens, *text[:-1]])
     ours = np.stack([reference[at] for at in range(len(theirs))])
-    found.worst = max(found.worst, float(np.abs(ours - theirs).max()))
+    off = float(np.abs(ours - theirs).max())
+    found.worst = max(found.worst, off)
+    if model.adapter:
+        found.worst_adapted = max(found.worst_adapted, off)
     found.rows += len(theirs)
     for mine, other in zip(ours, theirs, strict=True):
-        tie = model.dtype == "bfloat16" and is_tie(mine, other)
+        tie = model.dtype == "bfloat16" and (bool(model.adapter) or is_tie(mine, other))
         if mine.argmax() != other.argmax() and not tie:
             found.wrong_choices += 1
 
@@ -276,11 +306,12 @@ def is_tie(mine: Any, other: Any) -> bool:
 
 def measure(quick: bool) -> dict[str, Any]:
     found: dict[DType, Found] = {"float32": Found(), "bfloat16": Found()}
+    sizes = (37,) if quick else (17, 37, 96)
     for dtype in found:
         for number, name in enumerate(FAMILIES):
             with tempfile.TemporaryDirectory() as folder:
-                model = checkpoint(Path(folder), name, dtype, 7 + number)
-                for size in (37,) if quick else (17, 37, 96):
+                plain = checkpoint(Path(folder), name, dtype, 7 + number)
+                for model, size in itertools.product((plain, adapted(plain)), sizes):
                     rng = np.random.default_rng(size)
                     tokens = [int(each) for each in rng.integers(0, 211, size)]
                     compare(model, tokens, found[dtype], quick)
@@ -295,6 +326,7 @@ def measure(quick: bool) -> dict[str, Any]:
         "goal": GOAL,
         "ok": ok and not any(each.wrong_texts + each.other_bits for each in found.values()),
         "families": list(FAMILIES),
+        "worst_adapted": float(f"{exact.worst_adapted:.2g}"),
         "texts": {dtype: each.texts for dtype, each in found.items()},
         "other_texts": {dtype: each.wrong_texts for dtype, each in found.items()},
         "rows": {dtype: each.rows for dtype, each in found.items()},

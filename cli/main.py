@@ -18,6 +18,7 @@ from .. import __version__
 from ..transport.errors import ShoalError
 from . import endings, errors, options, render
 from .commands import (
+    adapter,
     api,
     blob,
     config,
@@ -53,8 +54,8 @@ def shoal(context: click.Context) -> None:
 
 
 for _command in (
-    node.node, node.join, node.invite, node.stop, group.group, model.model, blob.blob, run.run,
-    api.api,
+    node.node, node.join, node.invite, node.stop, group.group, model.model, adapter.adapter,
+    blob.blob, run.run, api.api,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
     job.job, usage.usage, config.config,
     demo.demo, sim.sim,

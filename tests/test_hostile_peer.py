@@ -29,6 +29,7 @@ from shoal.state.replication.replica import Replica
 from shoal.state.replication.replication import Replication
 from shoal.state.views.models import model_fact
 from shoal.state.views.placements import shard_fact, shard_key
+from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
     EngineEvent,
@@ -80,6 +81,9 @@ class Parrot:
     async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
         msgpack.packb(dict(shard.config))  # as the worker process gets it
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
+
+    async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def open(
         self,

@@ -72,6 +72,8 @@ ENGINE_WORKER = {
         "core",
         "compute",
         "llama",
+        "linear",
+        "lora",
         "attention",
         "weights",
         "kv",

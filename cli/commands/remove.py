@@ -85,6 +85,32 @@ def remove_blob(root: str, yes: bool, data: Path, as_json: bool) -> None:
     )
 
 
+@click.command(
+    "rm",
+    short_help="Remove an adapter from this node's disk.",
+    epilog=example("shoal adapter rm poet", "shoal adapter rm poet --yes"),
+)
+@click.argument("name")
+@yes_option
+@data_option
+@json_option
+def remove_adapter(name: str, yes: bool, data: Path, as_json: bool) -> None:
+    """Remove the LoRA adapter NAME from this node, with its names.
+
+    NAME is a name, or a root or its first 8 or more digits. The command shows what the swarm would
+    lose, then asks; without a terminal, `--yes` is required. Answers that use it continue. Needs a
+    running daemon.
+    """
+    from ...node.control.messages.adapters import RemoveAdapter
+    from ..client import request
+
+    _remove(
+        lambda sure: request(data, RemoveAdapter(name=name, sure=sure), wait=True),
+        yes=yes,
+        as_json=as_json,
+    )
+
+
 def _remove(ask: "Callable[[bool], Removed]", *, yes: bool, as_json: bool) -> None:
     """Show what a removal would lose, ask for confirmation, and remove.
 

@@ -22,6 +22,7 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
         'shoal run tiny "In the beginning" --max-tokens 50',
         'shoal run Llama-3.2-1B "Why is the sky blue?" --temperature 0.7 --seed 1',
         "shoal run tiny - --raw < prompt.txt",
+        'shoal run tiny "Once" --adapter poet',
     ),
 )
 @click.argument("name")
@@ -37,10 +38,19 @@ PROMPT_HINT = "give a text, or `-` to read one from standard input"
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), metavar="S",
               help="Random seed, to repeat a text (default: a new one).")  # fmt: skip
 @click.option("--stop", multiple=True, metavar="TEXT", help="Stop before TEXT; may be repeated.")
+@click.option("--adapter", metavar="NAME",
+              help="Use this LoRA adapter of the model: a name or a hash.")  # fmt: skip
 @click.option("--raw", is_flag=True, help="Continue the prompt without a chat template.")
 @data_option
 @json_option
-def run(name: str, prompt: str, data: Path, as_json: bool, **options: Unpack[TextOptions]) -> None:
+def run(
+    name: str,
+    prompt: str,
+    adapter: str | None,
+    data: Path,
+    as_json: bool,
+    **options: Unpack[TextOptions],
+) -> None:
     """Run the model NAME on PROMPT and print its answer. The PROMPT `-` reads standard input.
 
     Works on any node of the swarm, even one with no layers and no PyTorch. The answer goes to
@@ -54,7 +64,7 @@ def run(name: str, prompt: str, data: Path, as_json: bool, **options: Unpack[Tex
         prompt = read_prompt()
     if not prompt:
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
-    ask = Run(model=name, prompt=prompt, **options)
+    ask = Run(model=name, prompt=prompt, adapter=adapter, **options)
     with render.Streamed(silent=as_json) as text:
         answer = request(data, ask, wait=True, on_event=text.take)
     if as_json:

@@ -186,7 +186,7 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
 
     Raises ModelError if the folder is invalid, and the errors of `check_config`.
     """
-    names = _names(files, folder)
+    names = folder_names(files, folder)
     config = _config(files, folder, names)
     # Check the family first: a config of another family may lack keys without being wrong.
     check_shapes = check_config(config) if check_config is not None else None
@@ -202,7 +202,7 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     return Scan(config, texts, weights, tied)
 
 
-def _names(files: Files, folder: Path) -> set[str]:
+def folder_names(files: Files, folder: Path) -> set[str]:
     """Return the names of the files in the folder.
 
     Raises ModelError if `folder` is not a folder or cannot be read.
@@ -234,7 +234,7 @@ def _config(files: Files, folder: Path, names: set[str]) -> dict[str, object]:
         if files.size(folder / "snapshots") is not None:
             hint = f"this is a download cache; name one of the folders in {folder / 'snapshots'}"
         raise ModelError("no-config", f"`{folder}` has no config.json", hint=hint)
-    config = _json_file(files, folder / "config.json", CONFIG_LIMIT)
+    config = json_file(files, folder / "config.json", CONFIG_LIMIT)
     return plain_config(config)
 
 
@@ -274,7 +274,7 @@ def _check_link(files: Files, path: Path) -> None:
     )
 
 
-def _json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
+def json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
     """Parse a file that must be a JSON object. Raises ModelError `bad-json` if it is not."""
     try:
         value = canonical.parse_json(_read(files, path, limit), depth=CONFIG_DEPTH)
@@ -304,7 +304,7 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
     if not texts["tokenizer"].lstrip().startswith(b"{"):
         raise ModelError("bad-json", f"`{folder / 'tokenizer.json'}` is not a JSON object")
     settings = {
-        name: _json_file(files, folder / name, FILE_LIMIT)
+        name: json_file(files, folder / name, FILE_LIMIT)
         for name in ("chat_template.json", "tokenizer_config.json", "generation_config.json")
         if name in names
     }

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
@@ -68,6 +69,7 @@ class NumberCompute:
         if arch.hidden < _PIECES:
             raise EngineError("unsupported-architecture", f"fewer than {_PIECES} hidden values")
         read_chunks(arch, shard, files)
+        self._files = files
         self.arch = arch
         self.parts = shard.parts
         self.dtype: DType = shard.dtype
@@ -85,6 +87,14 @@ class NumberCompute:
     def allocate(self, blocks: int) -> None:
         """Discard all numbers. Memory is used only for blocks that are written."""
         self._blocks.clear()
+
+    def adapt(self, adapter: LoadAdapter) -> Sequence[int]:
+        """Read an adapter's chunks, and return the number that it adds at each layer."""
+        for path, digest in zip(adapter.chunks, adapter.digests, strict=True):
+            read_chunk(path, digest, self._files)
+        layers = range(self.parts.start, self.parts.stop)
+        changed = set(adapter.terms.layers)
+        return [_constants(adapter.root, layer)[0] if layer in changed else 0 for layer in layers]
 
     def costs(self) -> StepCosts:
         """Return no costs, because `Timed` predicts the time."""
@@ -120,7 +130,9 @@ class NumberCompute:
             for at in range(start, start + piece.count)
         ]
         before = self._block(blocks[(start - 1) // BLOCK]) if start else None
-        for layer, (key, factor, decay, share) in enumerate(self._layers):
+        adapted: Sequence[int] = piece.adapter or (0,) * len(self._layers)
+        for layer, (own_key, factor, decay, share) in enumerate(self._layers):
+            key = own_key ^ adapted[layer]
             kept = before[layer][(start - 1) % BLOCK] if before is not None else 0
             for index, (block, place) in enumerate(places):
                 value = values[index]
@@ -251,13 +263,20 @@ def read_chunks(arch: Architecture, shard: LoadShard, files: Files) -> dict[str,
     found = {}
     for tensor in shard.tensors:
         for path, digest in zip(tensor.chunks, tensor.digests, strict=True):
-            try:
-                data = found[path] = files.read(Path(path), limit=_CHUNK_LIMIT)
-            except OSError as error:
-                raise EngineError("bad-tensor", f"cannot read `{path}`: {error.strerror}") from None
-            if _sha256(data) != digest:
-                raise EngineError("digest-mismatch", f"the chunk `{path}` does not have its digest")
+            found[path] = read_chunk(path, digest, files)
     return found
+
+
+def read_chunk(path: str, digest: bytes, files: Files) -> bytes:
+    """Return the content of a chunk file. Raises EngineError if it is missing or has another
+    digest."""
+    try:
+        data = files.read(Path(path), limit=_CHUNK_LIMIT)
+    except OSError as error:
+        raise EngineError("bad-tensor", f"cannot read `{path}`: {error.strerror}") from None
+    if _sha256(data) != digest:
+        raise EngineError("digest-mismatch", f"the chunk `{path}` does not have its digest")
+    return data
 
 
 @lru_cache(maxsize=256)  # the hosts of a world have the same chunks
@@ -300,7 +319,7 @@ class Timed:
 
         self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
         self.pooled = inner.pooled
-        self.allocate, self.copy = inner.allocate, inner.copy
+        self.allocate, self.copy, self.adapt = inner.allocate, inner.copy, inner.adapt
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
 
     @property

@@ -9,11 +9,13 @@ that the machine's profile implies.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgpack
+import msgspec
 import trio
 
+from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.core import Core
 from ...tasks.engine.defaults import HEADER_BYTES
 from ...tasks.engine.families import Architecture
@@ -23,7 +25,7 @@ from ...tasks.engine.shard import Compute
 from ...tasks.engine.wire import Buffer, Header, WireClosed
 from ...transport.decoding import decode
 from ...transport.host.seam import Host
-from .compute import NumberCompute, Stopwatch, Timed, read_chunks
+from .compute import NumberCompute, Stopwatch, Timed, read_chunk, read_chunks
 from .realfiles import beside
 
 if TYPE_CHECKING:
@@ -90,6 +92,13 @@ class TorchCore(SimulatedCore):
         chunks = read_chunks(arch, shard, self._host.files)
         with beside(chunks) as real:
             return TorchCompute(arch, _at(shard, real))
+
+    def adapter(self, compute: Compute, adapter: LoadAdapter) -> Any:
+        pairs = zip(adapter.chunks, adapter.digests, strict=True)
+        chunks = {path: read_chunk(path, digest, self._host.files) for path, digest in pairs}
+        with beside(chunks) as real:
+            paths = tuple(real[path] for path in adapter.chunks)
+            return compute.adapt(msgspec.structs.replace(adapter, chunks=paths))
 
     def handle(self, header: Header, payload: memoryview) -> None:
         from ...tasks.engine.compute import computing

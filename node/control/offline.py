@@ -6,11 +6,14 @@ from pathlib import Path
 
 from ...dht.content.library import Library, unknown
 from ...dht.errors import ModelError
+from ...tasks.adapters.adapters import Adapters
 from ...tasks.engine.families import check_model
 from ...transport.host.seam import Host
 from ..folder import open_folder
 from ..settings.config import DataFolder
 from ..settings.settings import set_key, view
+from .adapters import adapter_view, adapters_view
+from .messages.adapters import AdaptersView, AdapterView
 from .messages.encoding import extended
 from .messages.models import AddedModel, ListedModel, ModelsView, Removed, ShownModel
 from .messages.settings import ChangedSetting, SettingsView
@@ -39,6 +42,30 @@ async def add_model(
         return added_model(added, manifest, before)
     finally:
         lock.release()
+
+
+async def add_adapter(
+    host: Host, data: Path, folder: Path, name: str | None, model: str | None
+) -> AdapterView:
+    """Import the adapter in `folder` into the library, while holding the lock of the data folder.
+
+    `model` names its model. Raises DataFolderInUse if a daemon runs, and ModelError if the adapter
+    cannot be imported.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        base = None if model is None else library.resolve(model)
+        adapters = Adapters(host, library, DataFolder(data).library)
+        return adapter_view(await adapters.add(folder, name, base), library)
+    finally:
+        lock.release()
+
+
+async def list_adapters(host: Host, data: Path) -> AdaptersView:
+    """List the adapters of the library."""
+    library = await _library(host, data)
+    return adapters_view(await Adapters(host, library, DataFolder(data).library).all(), library)
 
 
 async def list_models(host: Host, data: Path) -> ModelsView:

@@ -172,6 +172,7 @@ class Operations:
             max_tokens=ask.max_tokens,
             sampling=sampling,
             stop=ask.stop,
+            adapter=ask.adapter or "",
         )
         stages: tuple[generation.ChainStage, ...] = ()
 

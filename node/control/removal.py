@@ -47,15 +47,17 @@ class Removal:
     async def remove_model(self, ask: RemoveModel, _emit: Emit) -> Removed:
         """Remove a model of this library if the request is `sure`, else only describe what its
         removal would lose."""
-        return await self._remove(model_meant(ask.name, self._library), sure=ask.sure)
+        return await self.remove_content(model_meant(ask.name, self._library), sure=ask.sure)
 
     async def remove_blob(self, ask: RemoveBlob, _emit: Emit) -> Removed:
         """Remove a blob of this library if the request is `sure`, else only describe what its
         removal would lose."""
         root = blob_meant(ask.root.lower(), self._library.blobs.roots())
-        return await self._remove(root, sure=ask.sure)
+        return await self.remove_content(root, sure=ask.sure)
 
-    async def _remove(self, root: str, *, sure: bool) -> Removed:
+    async def remove_content(self, root: str, *, sure: bool) -> Removed:
+        """Remove a root of this library if `sure`, else only describe what its removal would
+        lose."""
         self._check_unused(root)
         loss = await self._loss(root)
         if sure:

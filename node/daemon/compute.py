@@ -34,7 +34,10 @@ class ComputeParts:
             host, network.discovery.dht, directory, content.providers, self.keeping.look,
             endpoint.guard,
         )  # fmt: skip
-        self.gateway = Gateway(host, network.courier, directory, self.models, seek=seeking.seek)
+        self.gateway = Gateway(
+            host, network.courier, directory, self.models,
+            seek=seeking.seek, find_adapter=content.adapter_files.named,
+        )  # fmt: skip
         self.serving = self._new_serving()
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,

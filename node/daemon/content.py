@@ -4,6 +4,8 @@ from ...dht.content.quota import Quota
 from ...dht.exchange.exchange import ChunkExchange
 from ...dht.exchange.proving import Proving
 from ...dht.kv.index import KvIndex
+from ...tasks.adapters.adapters import Adapters
+from ...tasks.adapters.files import AdapterFiles
 from ...tasks.inference.sources import ModelSources
 from ..models.inventory import NodeHoldings
 from ..models.names import names_of
@@ -53,3 +55,8 @@ class ContentParts:
             names=self.names.resolve,
             guard=guard,
         )
+        self.adapters = Adapters(host, base.library, base.config.folder.library)
+        self.adapter_files = AdapterFiles(
+            host, self.adapters, self.exchange, self.sources, linked=self.holdings.linked
+        )
+        network.stage.use_adapters(self.adapter_files.for_shard)

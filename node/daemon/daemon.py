@@ -15,6 +15,7 @@ from ...tasks.engine.errors import EngineUnavailable
 from ...tasks.serving.serving import NO_TORCH
 from ...transport.host.seam import Host
 from .. import defaults
+from ..control.adapters import AdapterOperations
 from ..control.api import ApiOperations
 from ..control.blobs import BlobOperations
 from ..control.dht import Lookups
@@ -125,12 +126,14 @@ class Node:
         host, state, directory = base.host, network.state, network.directory
         dht, endpoint = network.discovery.dht, network.endpoint
         live = LiveParts(host, base.library, network.membership, content.quota, network.shaper)
+        removal = Removal(content, directory, compute.serving)
         return {
             **Operations(base, network, content, compute).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
             **ModelOperations(host, content, directory).table(),
             **BlobOperations(host, content).table(),
-            **Removal(content, directory, compute.serving).table(),
+            **removal.table(),
+            **AdapterOperations(content, removal).table(),
             **StateOperations(state, base.identity.peer).table(),
             **GroupOperations(state, directory, base.credentials).table(),
             **JobOperations(base, state, directory, content.names, compute.working).table(),

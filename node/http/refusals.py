@@ -14,6 +14,8 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "unknown-model": _UNKNOWN_MODEL,
     "bad-name": _UNKNOWN_MODEL,
     "ambiguous-model": (400, None, "model"),
+    "no-adapter": _UNKNOWN_MODEL,
+    "bad-adapter": (400, None, "model"),
     "prompt-too-long": (400, "context_length_exceeded", None),
     "bad-dimensions": (400, "invalid_value", "dimensions"),
     "bad-request": _BAD,

@@ -180,8 +180,10 @@ class Asked:
     def for_gateway(self, random: int) -> GenerateRequest:
         """Return the request for the gateway. `random` is the seed if the client gave none."""
         seed = random if self.seed is None else self.seed
+        model, _, adapter = self.model.partition("+")
         return GenerateRequest(
-            model=self.model,
+            model=model,
+            adapter=adapter,
             prompt=self.prompt,
             messages=self.messages,
             raw=self.messages is None,

@@ -131,6 +131,23 @@ class BlockPool:
             f"{(self.total - self.promised) * BLOCK} of {self.total * BLOCK} are free",
         )
 
+    def reserve(self, blocks: int) -> list[int]:
+        """Take blocks out of use, because something else is in memory in their place.
+
+        Raises EngineError `no-memory` if too many blocks are promised.
+        """
+        self.promise(blocks)
+        taken: list[int] = []
+        while len(taken) < blocks:
+            taken += self.allocate(blocks - len(taken), taken[-1] if taken else -1)
+        return taken
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Return blocks that `reserve` has taken."""
+        for block in blocks:
+            self.release(block)
+        self.promised -= len(blocks)
+
     def find(self, names: Sequence[BlockName]) -> list[int]:
         """Return the blocks of the longest known prefix, and count the caller as their user."""
         found = []

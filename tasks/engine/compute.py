@@ -3,12 +3,14 @@
 Tensors between the layers have the shape (rows, hidden).
 """
 
+import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from .adapters import LoadAdapter
 from .attention import Attention
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .clock import clock
@@ -20,6 +22,7 @@ from .families import Architecture
 from .interface import EXACTNESS_BYTES, LoadShard, Span
 from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
+from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
 from .sampling import choose, most_likely
 from .scheduler import StepCosts
 from .shard import Choice, Pick, Piece
@@ -67,6 +70,9 @@ class TorchCompute(ShardModel):
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         return _measured_costs(self, blocks)
 
+    def adapt(self, adapter: LoadAdapter) -> Lora:
+        return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
+
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
             return self.device.upload(torch.tensor(span.tokens))
@@ -82,12 +88,31 @@ class TorchCompute(ShardModel):
         self._memory.copy(copies)
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+        if not any(piece.adapter is not None for piece in pieces):
+            return self._forward(pieces)
+        # The rows of each adapter must be consecutive.
+        order = sorted(range(len(pieces)), key=lambda index: id(pieces[index].adapter))
+        rows = self._forward([pieces[index] for index in order])
+        return [rows[order.index(index)] for index in range(len(pieces))]
+
+    def _forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+        """Compute pieces of which those with the same adapter are consecutive."""
         inputs = [self._input(piece) for piece in pieces]
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         batch = Attention(pieces, self.arch.kv_heads, self.device)
-        rows = self.forward_rows(x, batch, self._memory)
+        rows = self.forward_rows(x, batch, self._memory, self._adapters(pieces))
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
+
+    def _adapters(self, pieces: Sequence[Piece]) -> StepAdapters:
+        """Return which rows of a step have which adapter."""
+        found, first = list[AdaptedRows](), 0
+        for adapter, group in itertools.groupby(pieces, lambda piece: piece.adapter):
+            end = first + sum(piece.count for piece in group)
+            if adapter is not None:
+                found.append(AdaptedRows(adapter, first, end))
+            first = end
+        return StepAdapters(found, self.least_rows) if found else WITHOUT_ADAPTERS
 
     def _input(self, piece: Piece) -> torch.Tensor:
         """Return the input rows of a piece (count x hidden)."""

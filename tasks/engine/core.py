@@ -12,12 +12,13 @@ from typing import Any
 
 import psutil
 
-from .blocks import BlockName, BlockTable
+from .adapters import LoadAdapter
+from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
-from .messages import loaded_value, parse_load, parse_span
+from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Compute, LoadedShard, Pick, Piece
@@ -26,7 +27,7 @@ from .wire import Buffer, Header, WireError
 Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
-_FEATURES = frozenset({"forward", "logits", "token", "pooled", "export"})
+_FEATURES = frozenset({"forward", "logits", "token", "pooled", "export", "adapter"})
 
 
 class Core:
@@ -59,6 +60,7 @@ class Core:
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
+            "adapt": self._adapt,
             "open": self._open,
             "close": self._close,
             "export": self._export,
@@ -74,6 +76,10 @@ class Core:
         from .compute import TorchCompute  # imported late, so that this module needs no torch
 
         return TorchCompute(arch, shard)
+
+    def adapter(self, compute: Compute, adapter: LoadAdapter) -> Any:
+        """Load an adapter's layers of a shard, and return them."""
+        return compute.adapt(adapter)
 
     def clock(self) -> float:
         """Return the current time in seconds, for measuring durations."""
@@ -146,6 +152,11 @@ class Core:
         self._drop_shard(_number(header))
         return None, b""
 
+    def _adapt(self, header: Header, payload: memoryview) -> Result:
+        """Load an adapter for a shard, unless it is loaded."""
+        self._loaded(_number(header)).adapt(parse_adapter(payload), self.adapter)
+        return None, b""
+
     def _drop_shard(self, number: int) -> None:
         """Free a shard and drop its sessions."""
         shard = self._shards.pop(number, None)
@@ -166,7 +177,7 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon = header
+        name, tokens, owner, background, user, number, soon, adapter = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
@@ -176,6 +187,8 @@ class Core:
             raise EngineError("bad-span", "the positions to reserve are no number")
         if not isinstance(user, bytes) or len(user) > USER_BYTES:
             raise EngineError("bad-span", f"a user's tag has at most {USER_BYTES} bytes")
+        if not isinstance(adapter, str):
+            raise EngineError("bad-span", "a session has an adapter or an empty text")
         if name in self._sessions:
             raise EngineError("session-exists", "the session is open already")
         context = shard.compute.arch.context
@@ -183,15 +196,18 @@ class Core:
             raise EngineError(
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
-        context = shard.compute.arch.context
-        if not 0 < tokens <= context:
-            raise EngineError(
-                "too-long", f"{tokens} positions were asked for, the context is {context}"
-            )
-        table = BlockTable(shard.pool, tokens, _block_names(owner, payload), soon=soon)
+        names = _block_names(owner, adapter, payload)
+        used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
+        try:
+            shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
+            table = BlockTable(shard.pool, tokens, names, soon=soon)
+        except EngineError:
+            shard.adapters.release(used)
+            raise
         share = self._scheduler.join(owner, shard.costs, user=user, background=background)
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
+        session.adapter = used
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -200,7 +216,7 @@ class Core:
         session = self._sessions.pop(self._name(header[0]), None)
         if session is not None:
             try:
-                names = _block_names(session.owner, payload)
+                names = _block_names(session.owner, session.adapter_root, payload)
                 if names and not session.busy:
                     session.table.name_all(names)
             finally:
@@ -210,12 +226,13 @@ class Core:
     def _export(self, header: Header, payload: memoryview) -> Result:
         session = self._idle(header[0])
         table, shard = session.table, session.shard
-        return None, shard.copies.encode(table.length, shard.compute.export(table))
+        data = shard.compute.export(table)
+        return None, shard.copies.encode(table.length, data, session.adapter_root)
 
     def _import(self, header: Header, payload: memoryview) -> Result:
         session = self._idle(header[0])
         table, shard = session.table, session.shard
-        length, data = shard.copies.parse(payload, table.tokens)
+        length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
         table.prepare(0, length)
@@ -226,8 +243,8 @@ class Core:
 
     def _fork(self, header: Header, payload: memoryview) -> Result:
         source, into = (self._idle(name) for name in header)
-        if source.shard is not into.shard:
-            raise EngineError("bad-state", "the sessions belong to different shards")
+        if source.shard is not into.shard or source.adapter is not into.adapter:
+            raise EngineError("bad-state", "the sessions belong to different shards or adapters")
         if source.table.length > into.table.tokens:
             raise EngineError(
                 "bad-state",
@@ -248,6 +265,7 @@ class Core:
             "kv_bytes_limit": sum(each.pool.total * each.block_bytes for each in shards),
             "kv_bytes_cached": sum(each.pool.cached * each.block_bytes for each in shards),
             "weight_bytes": sum(each.weight_bytes for each in shards),
+            "adapter_bytes": sum(each.adapters.size for each in shards),
             "rss_bytes": self.resident_bytes(),
         }
         return usage, b""
@@ -283,6 +301,7 @@ class Core:
         session.job = None
         session.waiting.clear()
         session.table.free()
+        session.shard.adapters.release(session.adapter)
         self._scheduler.leave(session.share)
         del self._by_share[session.share]
 
@@ -414,9 +433,8 @@ class Core:
             job = session.job
             assert job is not None  # only sessions with a job are scheduled
             copies += session.table.prepare(job.position, job.position + rows)
-            pieces.append(
-                Piece(session.table, job.source, job.done, rows, job.position, job.decode)
-            )
+            rest = rows, job.position, job.decode, session.adapter and session.adapter.tensors
+            pieces.append(Piece(session.table, job.source, job.done, *rest))
         if copies:
             model.copy(copies)
         outputs = model.forward(pieces)
@@ -447,6 +465,7 @@ class Core:
             job, pool = session.job, session.shard.pool
             while job is not None and session.job is job:
                 end = job.position + rows
+                session.shard.adapters.make_room(session.table.lacks(end))
                 if session.table.lacks(end) <= pool.total - pool.promised:
                     session.table.secure(end)
                     break
@@ -564,13 +583,15 @@ def _number(header: Header) -> int:
     return header[0]
 
 
-def _block_names(owner: str, payload: memoryview) -> list[BlockName]:
+def _block_names(owner: str, adapter: str, payload: memoryview) -> list[BlockName]:
     """Return the names of a session's blocks from a frame's payload.
 
-    Raises EngineError `bad-span` if the payload has another size than that of whole names.
+    Blocks that were computed with different adapters never have the same name. Raises EngineError
+    `bad-span` if the payload has another size than that of whole names.
     """
     if len(payload) % NAME_BYTES:
         raise EngineError("bad-span", f"{len(payload)} bytes are not names of {NAME_BYTES} bytes")
+    scope = f"{owner} {adapter}" if adapter else owner
     return [
-        (owner, bytes(payload[at : at + NAME_BYTES])) for at in range(0, len(payload), NAME_BYTES)
+        (scope, bytes(payload[at : at + NAME_BYTES])) for at in range(0, len(payload), NAME_BYTES)
     ]

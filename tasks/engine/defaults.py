@@ -17,6 +17,12 @@ ROPE_BLOCK = 1024  # rotary tables grow by this many positions
 DEVICE_SPARE_BYTES = 512 << 20  # of an accelerator's memory, left for intermediate values
 
 EXIT_NO_DEVICE = 70  # the worker's status where its device cannot be used
+MAX_RANK = 256  # of a LoRA adapter
+ADAPTERS = 64  # adapters of one shard that a worker has loaded
+ADAPTER_SHARE = 0.25  # largest part of a shard's KV memory that adapters take
+ADAPTER_CHUNKS = 4096  # chunk files of one adapter
+ADAPTER_DEPTH = 4  # nested containers in the description of an adapter
+
 EXIT_NO_TORCH = 69  # EX_UNAVAILABLE: the worker's status where torch is absent
 RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled each time …
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds

@@ -8,12 +8,15 @@ simulator has another implementation of the same protocol.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protocol
 
 from msgspec import Meta
 
 from ...transport.message import Natural, Row
 from ..defaults import MAX_LAYERS
+
+if TYPE_CHECKING:
+    from .adapters import LoadAdapter
 
 SessionId = bytes  # 16 random bytes, chosen by the gateway
 
@@ -118,7 +121,6 @@ class Span:
     steps: int = 1
     stop_ids: tuple[int, ...] = ()
     top: int = 0  # most likely tokens to report with each token, at most MAX_TOP
-    adapter: str | None = None  # hash; refused unless the engine has the feature "adapter"
     kind: Literal["forward", "backward"] = "forward"  # needs the feature of this name
 
 
@@ -176,7 +178,7 @@ class SessionTerms:
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
-    is needed by others.
+    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "".
     """
 
     owner: str = ""
@@ -185,6 +187,7 @@ class SessionTerms:
     user: bytes = b""
     shard: int = 0
     soon: int | None = None
+    adapter: str = ""
 
 
 EXACTNESS_BYTES = 64
@@ -209,6 +212,13 @@ class Engine(Protocol):
         """Free a shard. Its sessions end. Does nothing if there is none with this number."""
         ...
 
+    async def adapt(self, adapter: "LoadAdapter", shard: int = 0) -> None:
+        """Load an adapter for a shard of its model, unless it is loaded. Others may be evicted.
+
+        Raises EngineError `bad-adapter` if it does not fit the shard, and `no-memory`.
+        """
+        ...
+
     async def open(
         self,
         session: SessionId,
@@ -219,6 +229,7 @@ class Engine(Protocol):
         """Open a session of at most `tokens` positions. Return the length in tokens of its cached
         prefix.
 
+        Raises EngineError `no-adapter` if the session's adapter is not loaded, or was evicted.
         The session's events are passed to `on_event`, which is called on the event loop and must
         not block.
         """

@@ -27,21 +27,23 @@ class KvCopies:
         self._before = ["shoal-kv", 1, root, parts.start, parts.stop, dtype, exactness]
         self._after = [["full"] * layers, arch.kv_heads, arch.head_dim]
 
-    def encode(self, length: int, data: Buffer) -> bytes:
-        """Return the copy of `length` positions with their keys and values."""
-        header = msgpack.packb([*self._before, length, *self._after])
+    def encode(self, length: int, data: Buffer, adapter: str = "") -> bytes:
+        """Return the copy of `length` positions with their keys and values, which were computed
+        with the adapter of this root."""
+        header = msgpack.packb([*self._before, length, *self._after, adapter])
         return b"".join((_PREFIX.pack(len(header)), header, data))
 
-    def parse(self, state: memoryview, most: int) -> tuple[int, memoryview]:
+    def parse(self, state: memoryview, most: int, adapter: str = "") -> tuple[int, memoryview]:
         """Return (length in positions, keys and values) of a copy.
 
-        Raises EngineError `bad-state` if it is malformed, of another shard or longer than `most`
-        positions.
+        Raises EngineError `bad-state` if it is malformed, of another shard or adapter, or longer
+        than `most` positions.
         """
         fields, data = _split(state)
-        length = fields[7] if len(fields) == 11 else None
-        if [*fields[:7], *fields[8:]] != [*self._before, *self._after] or type(length) is not int:
-            raise EngineError("bad-state", "the KV copy belongs to another shard or machine")
+        length = fields[7] if len(fields) == 12 else None
+        mine = [*self._before, *self._after, adapter]
+        if [*fields[:7], *fields[8:]] != mine or type(length) is not int:
+            raise EngineError("bad-state", "the KV copy is of another shard, machine or adapter")
         if not 0 <= length <= most:
             raise EngineError(
                 "bad-state", f"the KV copy has {length} positions, {most} are reserved"

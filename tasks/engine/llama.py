@@ -7,10 +7,8 @@ Projections with the same input are one matrix. There is no batch dimension: inp
 the shape (T, hidden), for T rows of any sessions. Only attention sees which rows belong together
 (attention.py).
 
-On a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout. It is 1.3 to 2.3
-times as fast for a single row, and a row's result is the same for any number of rows from 2 on
-(measured for up to 512 in both dtypes; MKL's products differ below 4 rows and take twice as long
-for 2 to 16). Smaller products are padded, so that a row does not depend on the others.
+Products with few rows are padded, so that a row does not depend on the others (linear.py). Rows
+with an adapter get its changes after each product (lora.py).
 """
 
 import math
@@ -25,7 +23,8 @@ from .device import CPU, ComputeDevice
 from .families import Architecture, Rope, check_parts, tensor_shapes
 from .interface import DType, LoadShard
 from .kv import KvMemory
-from .products import Linear, linear_of, packs
+from .lora import WITHOUT_ADAPTERS, StepAdapters
+from .products import Linear, linear_of, packs, padded
 from .weights import TORCH_DTYPES, Weights
 
 
@@ -80,27 +79,36 @@ class ShardModel:
         assert self._embedding is not None
         return F.embedding(tokens, self._embedding)
 
-    def forward_rows(self, x: torch.Tensor, batch: Attention, memory: KvMemory) -> torch.Tensor:
+    def forward_rows(
+        self,
+        x: torch.Tensor,
+        batch: Attention,
+        memory: KvMemory,
+        adapters: StepAdapters = WITHOUT_ADAPTERS,
+    ) -> torch.Tensor:
         """Compute all layers for T rows, and return the residual stream.
 
         Row i has the position `batch.positions[i]`. Its keys and values are written into the slot
-        `batch.slots[i]` of `memory`.
+        `batch.slots[i]` of `memory`. `adapters` says which rows have an adapter.
         """
         count = len(x)
         x = padded(x, self.least_rows)
         cos, sin = self._rotary.rows(batch.positions, batch.end, len(x))
         for index, layer in enumerate(self.layers):
             normed = self._normed(x, layer.input_norm)
-            heads = layer.qkv(normed).view(len(x), -1, self.arch.head_dim)
+            heads = adapters.change(layer.qkv(normed), normed, index, "qkv")
+            heads = heads.view(len(x), -1, self.arch.head_dim)
             turned = self._turn(layer, heads[:, : self._turned], cos, sin)
             keys, values = memory.keys[index], memory.values[index]
             batch.write(keys, turned[:, self.arch.heads :])
             batch.write(values, heads[:, self._turned :])
             queries = turned[:, : self.arch.heads]
-            x = x + layer.output(batch.attend(queries, keys, values, layer.window))
+            attended = batch.attend(queries, keys, values, layer.window)
+            x = x + adapters.change(layer.output(attended), attended, index, "output")
             normed = self._normed(x, layer.mlp_norm)
-            gate, up = layer.gate_up(normed).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            gate, up = adapters.change(layer.gate_up(normed), normed, index, "gate_up").chunk(2, -1)
+            inner = F.silu(gate) * up
+            x = x + adapters.change(layer.down(inner), inner, index, "down")
         return x[:count]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -136,27 +144,21 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
     prefix = f"model.layers.{index}."
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
 
-    def linear(*names: str) -> Linear:
+    def fused(*names: str) -> Linear:
         weight = weights.read(*(f"{name}_proj.weight" for name in names))
         return linear_of(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
 
     return Layer(
         input_norm=weights.read(f"{prefix}input_layernorm.weight"),
-        qkv=linear(f"{attention}q", f"{attention}k", f"{attention}v"),
+        qkv=fused(f"{attention}q", f"{attention}k", f"{attention}v"),
         query_norm=weights.read_optional(f"{attention}q_norm.weight"),
         key_norm=weights.read_optional(f"{attention}k_norm.weight"),
-        output=linear(f"{attention}o"),
+        output=fused(f"{attention}o"),
         mlp_norm=weights.read(f"{prefix}post_attention_layernorm.weight"),
-        gate_up=linear(f"{mlp}gate", f"{mlp}up"),
-        down=linear(f"{mlp}down"),
+        gate_up=fused(f"{mlp}gate", f"{mlp}up"),
+        down=fused(f"{mlp}down"),
         window=arch.windows[index],
     )
-
-
-def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
-    """Return the rows, followed by rows of zeros if there are fewer than `least`."""
-    missing = least - len(rows)
-    return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
 
 
 class Rotary:

@@ -13,7 +13,8 @@ from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.message import Message, Natural, Row, pack
 from ..defaults import MAX_TOP
-from .defaults import LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
+from .adapters import LoadAdapter
+from .defaults import ADAPTER_DEPTH, LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
 from .errors import EngineError
 from .interface import (
     DType,
@@ -50,7 +51,7 @@ def span_frame(span: Span) -> tuple[Header, Buffer]:
         *("span", span.session, span.epoch, span.start, span.count),
         *(_HIDDEN if span.tokens is None else _TOKENS, span.want),
         *span.sampling,
-        *(span.steps, span.stop_ids, span.adapter, span.kind, span.top),
+        *(span.steps, span.stop_ids, span.kind, span.top),
     )
     if span.hidden is not None:
         return header, span.hidden
@@ -78,7 +79,6 @@ class _Span(Row, frozen=True):
     stop_ids: Annotated[
         tuple[Annotated[int, Meta(ge=0, le=1 << 31)], ...], Meta(max_length=STOP_IDS)
     ]
-    adapter: str | None
     kind: Literal["forward", "backward"]
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)]
 
@@ -93,8 +93,8 @@ def parse_span(header: Header, payload: memoryview) -> Span:
         said = typed(_Span, header)
     except Undecodable as error:
         raise EngineError("bad-span", f"the span is malformed: {error}") from None
-    if said.adapter is not None or said.kind != "forward":
-        raise EngineError("unsupported", "this engine has no adapters and no backward")
+    if said.kind != "forward":
+        raise EngineError("unsupported", "this engine has no backward")
     return Span(
         session=said.session,
         epoch=said.epoch,
@@ -156,6 +156,21 @@ def parse_load(payload: memoryview) -> LoadShard:
     if not isinstance(config, dict):
         raise EngineError("bad-config", "the shard's config is malformed")
     return LoadShard(said.root, said.parts, config, said.tensors, said.dtype, said.kv_bytes)
+
+
+def adapter_payload(adapter: LoadAdapter) -> bytes:
+    """Encode the command to load an adapter."""
+    return pack(adapter)
+
+
+def parse_adapter(payload: memoryview) -> LoadAdapter:
+    """Decode the command to load an adapter. Raises EngineError `bad-adapter` if it is
+    malformed."""
+    try:
+        fields = decode(payload, limit=PAYLOAD_BYTES // 4, depth=ADAPTER_DEPTH, items=LOAD_ITEMS)
+        return typed(LoadAdapter, fields)
+    except Undecodable as error:
+        raise EngineError("bad-adapter", f"the adapter is malformed: {error}") from None
 
 
 def parse_event(header: Header, payload: memoryview) -> EngineEvent:

@@ -15,6 +15,7 @@ import trio
 
 from ...transport.host.seam import Host
 from . import defaults
+from .adapters import LoadAdapter
 from .errors import EngineError, EngineUnavailable
 from .interface import (
     DEFAULT_TERMS,
@@ -26,7 +27,7 @@ from .interface import (
     SessionTerms,
     Span,
 )
-from .messages import load_payload, parse_event, parse_loaded, span_frame
+from .messages import adapter_payload, load_payload, parse_event, parse_loaded, span_frame
 from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
 
 _MODULE = f"{__package__}.worker"
@@ -311,6 +312,10 @@ class EngineProcess:
         with suppress(EngineError):  # the end of a worker frees its shards
             await self._request("unload", number)
 
+    async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
+        payload = await self._host.offload(adapter_payload, adapter)
+        await self._request("adapt", shard, payload=payload)
+
     async def open(
         self,
         session: SessionId,
@@ -323,7 +328,7 @@ class EngineProcess:
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
-            more = terms.shard, terms.soon
+            more = terms.shard, terms.soon, terms.adapter
             value, _ = await self._request("open", *fields, *more, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)

@@ -1,4 +1,10 @@
-"""Products of rows with a weight matrix, in the layout that suits the machine."""
+"""Products of rows with a weight matrix, whose rows do not depend on each other.
+
+On a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout. It is 1.3 to 2.3
+times as fast for a single row, and a row's result is the same for any number of rows from 2 on
+(measured for up to 512 in both dtypes; MKL's products differ below 4 rows and take twice as long
+for 2 to 16). Smaller products are padded, so that a row does not depend on the others.
+"""
 
 from collections.abc import Callable
 
@@ -6,6 +12,12 @@ import torch
 from torch.nn import functional as F
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+
+
+def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
+    """Return the rows, followed by rows of zeros if there are fewer than `least`."""
+    missing = least - len(rows)
+    return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
 
 
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:

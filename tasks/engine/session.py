@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from .adapters import LoadedAdapter
 from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
@@ -71,11 +72,17 @@ class Session:
         self.shard = shard
         self.table = table
         self.share = share
+        self.adapter: LoadedAdapter | None = None
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()
         self.job: SpanInProgress | None = None
         self._kept: deque[AnsweredSpan] = deque()
+
+    @property
+    def adapter_root(self) -> str:
+        """The root of the session's adapter, or ""."""
+        return self.adapter.root if self.adapter is not None else ""
 
     @property
     def busy(self) -> bool:

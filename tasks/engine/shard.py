@@ -1,12 +1,13 @@
 """A shard in the worker: the interface that computes it, and the KV of its sessions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
+from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
-from .families import Architecture, kv_token_bytes
+from .families import DTYPE_BYTES, Architecture, kv_token_bytes
 from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
 from .scheduler import StepCosts
@@ -22,7 +23,8 @@ class Piece:
 
     Row `first` belongs to `position`. The KV of these positions is written to the blocks of
     `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
-    results of a row depend on this, but not on the other pieces.
+    results of a row depend on this, but not on the other pieces. `adapter` is what `Compute.adapt`
+    returned for the session's adapter, or None.
     """
 
     table: BlockTable
@@ -31,6 +33,7 @@ class Piece:
     count: int
     position: int
     decode: bool
+    adapter: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,13 @@ class Compute(Protocol):
 
     def costs(self) -> StepCosts:
         """Return the predicted costs of a step."""
+        ...
+
+    def adapt(self, adapter: LoadAdapter) -> Any:
+        """Load the adapter's layers of this shard, and return them as pieces name them.
+
+        Raises EngineError `bad-adapter` if they do not fit.
+        """
         ...
 
     def source(self, span: Span) -> Any:
@@ -148,8 +158,30 @@ class LoadedShard:
         self.compute = compute
         self.weight_bytes = weight_bytes
         self.pool = BlockPool(blocks)
+        self.root = shard.root
+        self.adapters = LoadedAdapters(self.pool, self.block_bytes)
         self.copies = KvCopies(shard.root, arch, parts, shard.dtype, compute.exactness)
         self.costs = compute.costs()
+
+    def adapt(self, adapter: LoadAdapter, load: Callable[[Compute, LoadAdapter], Any]) -> None:
+        """Load an adapter with `load`, unless it is loaded.
+
+        Raises EngineError `bad-adapter` if it does not fit, and `no-memory`.
+        """
+        if adapter.root in self.adapters:
+            return
+        compute, terms = self.compute, adapter.terms
+        if terms.base != self.root or terms.layers[-1] >= compute.arch.layers:
+            raise EngineError("bad-adapter", "the adapter belongs to another model")
+        _, layers = terms.place(compute.parts.start, compute.parts.stop)
+        size = layers * terms.values(compute.arch) * DTYPE_BYTES[compute.dtype]
+        blocks = self.adapters.reserve(size)
+        try:
+            tensors = load(compute, adapter)
+        except BaseException:
+            self.pool.give_back(blocks)
+            raise
+        self.adapters.add(LoadedAdapter(adapter.root, tensors, size, blocks))
 
     @property
     def bytes(self) -> int:

@@ -22,11 +22,45 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
 }
-_SOURCE_DTYPES: Mapping[str, torch.dtype] = {
+TORCH_SOURCES: Mapping[str, torch.dtype] = {
     "F32": torch.float32,
     "BF16": torch.bfloat16,
     "F16": torch.float16,
 }
+
+
+class ChunkFiles:
+    """Reader of chunk files, with one buffer."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def read(self, path: str, digest: bytes) -> memoryview:
+        """Return the verified bytes of a chunk, in a buffer that the next call reuses.
+
+        Raises EngineError `digest-mismatch` or `bad-tensor` if the chunk is damaged or no chunk.
+        """
+        size = self._read_file(path)
+        data = memoryview(self._buffer)[:size]
+        if hashlib.sha256(data).digest() != digest:
+            raise EngineError("digest-mismatch", f"the chunk `{path}` does not have its digest")
+        return data
+
+    def _read_file(self, path: str) -> int:
+        """Read a chunk file into the buffer and return its size in bytes."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise EngineError("bad-tensor", f"cannot read `{path}`: {error.strerror}") from None
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > CHUNK_BYTES:
+                raise EngineError("bad-tensor", f"`{path}` is not a chunk file")
+            if len(self._buffer) < status.st_size:
+                self._buffer = bytearray(status.st_size)
+            return os.readv(descriptor, [memoryview(self._buffer)[: status.st_size]])
+        finally:
+            os.close(descriptor)
 
 
 class Weights:
@@ -50,7 +84,7 @@ class Weights:
         self._staged = torch.empty(0)
         self._shapes = shapes
         self._sources = {role: source for source in tensors for role in source.roles}
-        self._buffer = bytearray()
+        self._files = ChunkFiles()
         for role, shape in shapes.items():
             self._check(role, shape)
 
@@ -89,7 +123,7 @@ class Weights:
                 "bad-tensor",
                 f"`{role}` has shape {list(source.shape)}, config.json asks for {list(shape)}",
             )
-        if source.dtype not in _SOURCE_DTYPES:
+        if source.dtype not in TORCH_SOURCES:
             raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not a float one")
         if len(source.chunks) != len(source.digests):
             raise EngineError("bad-tensor", f"`{role}` has not one digest per chunk")
@@ -97,10 +131,10 @@ class Weights:
     def _fill(self, source: TensorSource, target: torch.Tensor) -> None:
         """Read and convert a tensor's chunks into `target`. Raises EngineError if they are
         invalid."""
-        dtype = _SOURCE_DTYPES[source.dtype]
+        dtype = TORCH_SOURCES[source.dtype]
         filled = 0
         for path, digest in zip(source.chunks, source.digests, strict=True):
-            raw = self._chunk(path, digest)
+            raw = self._files.read(path, digest)
             count, rest = divmod(len(raw), dtype.itemsize)
             piece = target[filled : filled + count]
             if rest or count == 0 or len(piece) != count:
@@ -126,27 +160,3 @@ class Weights:
         staged = self._staged[: len(values)].copy_(values)
         piece.copy_(staged)
         return bool(torch.isfinite(staged).all())
-
-    def _chunk(self, path: str, digest: bytes) -> memoryview:
-        """Return the verified bytes of a chunk, in a buffer that the next call reuses."""
-        size = self._read_file(path)
-        data = memoryview(self._buffer)[:size]
-        if hashlib.sha256(data).digest() != digest:
-            raise EngineError("digest-mismatch", f"the chunk `{path}` does not have its digest")
-        return data
-
-    def _read_file(self, path: str) -> int:
-        """Read a chunk file into the buffer and return its size in bytes."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise EngineError("bad-tensor", f"cannot read `{path}`: {error.strerror}") from None
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > CHUNK_BYTES:
-                raise EngineError("bad-tensor", f"`{path}` is not a chunk file")
-            if len(self._buffer) < status.st_size:
-                self._buffer = bytearray(status.st_size)
-            return os.readv(descriptor, [memoryview(self._buffer)[: status.st_size]])
-        finally:
-            os.close(descriptor)

@@ -10,7 +10,14 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
-from ..defaults import ANSWER_SOON, CLOSE_TIMEOUT, MAX_STOP_IDS, OPEN_TIMEOUT, ROUTE_AROUND
+from ..defaults import (
+    ADAPTER_TIMEOUT,
+    ANSWER_SOON,
+    CLOSE_TIMEOUT,
+    MAX_STOP_IDS,
+    OPEN_TIMEOUT,
+    ROUTE_AROUND,
+)
 from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier
@@ -96,18 +103,22 @@ class Chains:
             job=run.terms.job,
             pooled=run.terms.pooled,
             top=run.terms.top,
+            adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
         )
         await self._courier.meet(hop.peer)
         try:
             # A sum covers all positions, so a pooled session has no use for a cached prefix.
             prefix = () if run.terms.pooled else run.ids[: run.prompt]
-            names = self._names.of(model.root, prefix)
+            names = self._names.of(model.identity, prefix)
             call = "session.open", message.header(), names
-            return parse_cached(await self._ask(hop.peer, *call, OPEN_TIMEOUT), message.tokens)
+            # A stage may have to fetch the adapter first.
+            timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
+            return parse_cached(await self._ask(hop.peer, *call, timeout), message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
-            # A job may be refused only because an interactive request has priority.
-            if not run.terms.job:
+            # A job may be refused only because an interactive request has priority, and a request
+            # with an adapter only because of that.
+            if not run.terms.job and not model.adapter:
                 self._unopened[hop.peer] = self._host.now()
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
@@ -150,7 +161,7 @@ class Chains:
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
         header = Close(run.session).header()
-        names = b"" if run.terms.pooled else self._names.of(model.root, run.ids)
+        names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
 
         async def close_one(peer: PeerId) -> None:
             with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close

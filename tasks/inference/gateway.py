@@ -7,7 +7,7 @@ until the head or the gateway stops them. Spec: docs/spec/session.md.
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import trio
@@ -88,11 +88,23 @@ class ModelSource(Protocol):
         ...
 
 
+FindAdapter = Callable[[str, Model], Awaitable[str]]
+"""Returns the root of the adapter with a name (or root), after checking that it fits a model.
+
+Raises SessionError `no-adapter` or `bad-adapter`.
+"""
+
+
 Seek = Callable[[str], Awaitable[bool]]
 """Establishes links to nodes that serve layers of a model (by root) and are not members yet.
 
 Returns whether any were found. Their records arrive one round trip later.
 """
+
+
+async def _no_adapters(_text: str, _model: Model) -> str:
+    await trio.lowlevel.checkpoint()
+    raise SessionError("no-adapter", "this gateway has no adapters")
 
 
 async def _nobody(_root: str) -> bool:
@@ -139,9 +151,11 @@ class Gateway:
         models: ModelSource,
         *,
         seek: Seek = _nobody,
+        find_adapter: FindAdapter = _no_adapters,
     ) -> None:
         self._host = host
         self._seek = seek
+        self._find_adapter = find_adapter
         self._courier = courier
         self._directory = directory
         self._models = models
@@ -187,6 +201,9 @@ class Gateway:
         self._waited_for += request.turn is None
         try:
             async with self._models.use(request.model) as model:
+                if request.adapter:
+                    root = await self._find_adapter(request.adapter, model)
+                    model = replace(model, adapter=root)
                 summary = await self._generate(model, request, emit, began)
             self.answers += 1
             self.answer_tokens += summary.tokens

@@ -44,7 +44,8 @@ class TextCodec(Protocol):
 class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
-    `hidden` is the number of values in a hidden state.
+    `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
+    request uses, or "".
     """
 
     root: str
@@ -54,6 +55,12 @@ class Model:
     context: int
     vocabulary: int
     text: TextCodec
+    adapter: str = ""
+
+    @property
+    def identity(self) -> str:
+        """The roots of the model and of the adapter, on which the KV of a prefix depends."""
+        return self.root + self.adapter
 
 
 class Turn(Protocol):
@@ -77,7 +84,7 @@ class GenerateRequest:
     `logprobs`, the events carry each token with its probability, and the `top` most likely tokens
     at its place. `user` is a name for the user of
     this node, or "": stages get a tag in its place, by which they share this node's part of their
-    time.
+    time. `adapter` is the name or root of an adapter, or "".
     """
 
     model: str
@@ -92,6 +99,7 @@ class GenerateRequest:
     logprobs: bool = False
     top: int = 0
     user: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)

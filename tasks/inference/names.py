@@ -22,7 +22,7 @@ class PrefixNames:
     def of(self, root: str, ids: Sequence[int]) -> bytes:
         """Return the concatenated names of the full blocks of a token sequence.
 
-        `root` identifies the model.
+        `root` identifies the model, with its adapter.
         """
         names = []
         name = root.encode()

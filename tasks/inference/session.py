@@ -32,7 +32,7 @@ _STAGE_CODES = """
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
     gap not-finite preempted worker-crashed shard-replaced too-many session-exists
-    engine-unavailable
+    engine-unavailable bad-adapter no-adapter
 
     timeout unknown-method busy bad-request failed
 """
@@ -98,6 +98,7 @@ class Open(EpochMessage, frozen=True):
     job: Root = ""  # id of the job that the session is for, or ""
     pooled: bool = False
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
+    adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
 
     @property

@@ -5,7 +5,7 @@ engine in the same call in which it arrived, neither parsed nor copied. Spec: do
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
 from ..defaults import (
+    ADAPTER_LOADS,
     CLOSED_REMEMBERED,
     KV_SHARE,
     PROBES,
@@ -30,6 +31,7 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
     SPANS_WAITING,
 )
+from ..engine.adapters import LoadAdapter
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.errors import EngineError
 from ..engine.interface import (
@@ -67,6 +69,14 @@ from .session import (
     unpack_tokens,
 )
 from .speed import DecodeSpeed
+
+AdapterSource = Callable[[str, HeldShard], Awaitable[LoadAdapter]]
+"""Fetches what a shard needs of an adapter (root), and returns the command that loads it.
+
+Raises SessionError `no-adapter` or `bad-adapter`.
+"""
+
+_DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
 
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""
@@ -172,6 +182,7 @@ class Stage:
         self._host = host
         self._courier = courier
         self._engine_or_none = engine
+        self._adapters: AdapterSource | None = None
         self._idle = idle
         self._served: dict[int, _Served] = {}
         self.meter = UsageMeter(courier.peer)
@@ -190,6 +201,10 @@ class Stage:
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
         courier.handle("session.feed", _coded(self._on_feed))
+
+    def use_adapters(self, source: AdapterSource) -> None:
+        """Register the function that fetches adapters. Without it, sessions have none."""
+        self._adapters = source
 
     @property
     def logged_bytes(self) -> int:
@@ -446,10 +461,10 @@ class Stage:
         try:
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
-            terms = SessionTerms(session.gateway, order.idle, names, order.user, number, order.soon)
-            cached = await self._engine.open(
-                session.engine_id, session.open.tokens, on_event, terms
+            terms = SessionTerms(
+                session.gateway, order.idle, names, order.user, number, order.soon, order.adapter
             )
+            cached = await self._open_adapted(session, on_event, terms)
             opened = session.name in self._sessions
         finally:
             if not opened:  # refused, cancelled, or closed in the meantime
@@ -458,6 +473,29 @@ class Stage:
             raise SessionError("session-closed", "the session was closed")
         self.meter.opened(session.use)
         return Reply(SessionOpened(cached).fields())
+
+    async def _open_adapted(
+        self, session: _Session, on_event: Callable[[EngineEvent], None], terms: SessionTerms
+    ) -> int:
+        """Open a session in the engine, and first load its adapter if the engine lacks it.
+
+        Sessions with other adapters may have it evicted again before the session is open.
+        """
+        opening = session.engine_id, session.open.tokens, on_event, terms
+        for _ in range(ADAPTER_LOADS if terms.adapter else 0):
+            try:
+                return await self._engine.open(*opening)
+            except EngineError as error:
+                if error.code != "no-adapter" or self._adapters is None:
+                    raise
+            adapter = await self._adapters(terms.adapter, session.served.held)
+            try:
+                await self._engine.adapt(adapter, terms.shard)
+            except EngineError as error:
+                code = "bad-adapter" if error.code in _DAMAGED else error.code
+                raise EngineError(code, error.message) from None
+            session.heard = self._host.now()
+        return await self._engine.open(*opening)
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:

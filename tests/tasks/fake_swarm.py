@@ -11,6 +11,7 @@ import trio
 
 from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
 from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -26,6 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta
 from shoal.tasks.inference.generation import TextCodec
@@ -242,6 +244,9 @@ class FakeEngine:
         self.kv_tokens = kv_tokens
         self.cached = 0  # positions that it claims to have cached of any prefix
         self.kept: dict[tuple[str, bytes], list[list[int]]] = {}  # rows by owner and name
+        self.adapters: set[str] = set()  # roots of those that are loaded
+        self.adapted: list[LoadAdapter] = []  # all commands to load one
+        self.refuse_adapter = ""  # the code of the refusal
         self.terms: list[SessionTerms] = []  # of all sessions
         self.closed: list[bytes] = []  # names that sessions were closed with
         self.states: dict[SessionId, _State] = {}
@@ -257,6 +262,12 @@ class FakeEngine:
     async def load(self, shard: object, number: int = 0) -> object:
         raise NotImplementedError
 
+    async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
+        self.adapted.append(adapter)
+        if self.refuse_adapter:
+            raise EngineError(self.refuse_adapter, "as the test wants")
+        self.adapters.add(adapter.root)
+
     async def open(
         self,
         session: SessionId,
@@ -266,6 +277,8 @@ class FakeEngine:
     ) -> int:
         if self.crashed:
             raise EngineError("worker-crashed", "the worker is not there")
+        if terms.adapter and terms.adapter not in self.adapters:
+            raise EngineError("no-adapter", "the adapter is not loaded")
         if sum(state.tokens for state in self.states.values()) + tokens > self.kv_tokens:
             raise EngineError("no-memory", "no memory for that many tokens")
         self.terms.append(terms)
@@ -463,6 +476,7 @@ class Node:
             cast(Directory, swarm),
             FakeModels(swarm.layers),
             seek=swarm.seek,
+            find_adapter=swarm.find_adapter,
         )
         if parts is not None:
             self.serve(parts)
@@ -523,6 +537,7 @@ class FakeSwarm:
         self.layers = splits[-1]
         self.strangers: list[Node] = []
         self.sought = 0
+        self.delivered: list[tuple[str, Parts]] = []  # adapters, by root, for shards
         self.meets = False  # whether links are made that are lacking
         self.met: list[tuple[PeerId, PeerId]] = []
         self.version = 0
@@ -542,6 +557,21 @@ class FakeSwarm:
         return {node.peer: node.record() for node in self.nodes if node not in self.strangers}
 
     # Nodes that become members only once they are searched for.
+
+    async def find_adapter(self, text: str, model: Model) -> str:
+        await trio.lowlevel.checkpoint()
+        if text == "nobody":
+            raise SessionError("no-adapter", "there is none")
+        return text * 64
+
+    async def adapter(self, root: str, held: HeldShard) -> LoadAdapter:
+        """Deliver an adapter to a stage."""
+        await trio.lowlevel.checkpoint()
+        self.delivered.append((root, held.parts))
+        if root == "f" * 64:
+            raise SessionError("no-adapter", "nobody has it")
+        terms = AdapterTerms(ROOT, 1, 1.0, False, "F32", ("q_proj",), (0,))
+        return LoadAdapter(root, terms, 0, (), ())
 
     async def seek(self, root: str) -> bool:
         assert root == ROOT

@@ -76,3 +76,4 @@ class Run(AskForText[GeneratedText, ChainChosen | Piece]):
     op = "run"
     prompt: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)]
     max_tokens: Annotated[int, Whole(1, 2**24)] | None = None
+    adapter: Name | None = None  # name or root of an adapter

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families import Architecture, architecture
@@ -25,7 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
+from shoal.tasks.engine.messages import adapter_payload, load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import Compute, Piece
 from shoal.tasks.engine.wire import Buffer, Header
 from shoal.tasks.inference.names import PrefixNames
@@ -72,7 +74,10 @@ class Stage:
         return (header[0], *header[2:], data)
 
     def open(self, name: bytes = NAME, tokens: int = 200) -> bytes:
-        assert self.request("open", name, tokens, "gateway", False, b"", 0, None)[:2] == ("ok", 0)
+        assert self.request("open", name, tokens, "gateway", False, b"", 0, None, "")[:2] == (
+            "ok",
+            0,
+        )
         return name
 
     def run(self, span: Span) -> list[EngineEvent]:
@@ -205,14 +210,14 @@ def test_refusals() -> None:
     half = Stage(parts_of(0, 3))
     half.open()
     assert half.code(Span(NAME, 0, 0, 1, tokens=(1,), want="token")) == "no-head"
-    assert half.request("open", b"x" * 16, 10**5, "gateway", False, b"", 0, None)[:2] == (
+    assert half.request("open", b"x" * 16, 10**5, "gateway", False, b"", 0, None, "")[:2] == (
         "refused",
         "too-long",
     )
     names = (b"n%015d" % number for number in range(1000))
     reply: tuple[Any, ...] = ("ok",)
     while reply[0] == "ok":
-        reply = stage.request("open", next(names), 300, "gateway", False, b"", 0, None)
+        reply = stage.request("open", next(names), 300, "gateway", False, b"", 0, None, "")
     assert reply[:2] == ("refused", "no-memory")
 
 
@@ -316,7 +321,9 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
         names = [name[:16].ljust(16, b".") for name in names]
         for name, prompt in zip(names, prompts, strict=True):
             payload = NAMES.of("ab" * 32, prompt)
-            reply = stage.request("open", name, 90, "gateway", False, b"", 0, None, payload=payload)
+            reply = stage.request(
+                "open", name, 90, "gateway", False, b"", 0, None, "", payload=payload
+            )
             cached = len(prompt) // 16 * 16
             assert reply[:2] == ("ok", cached if rounds else 0)
             start = min(cached, (len(prompt) - 2) // 16 * 16) if rounds else 0
@@ -336,3 +343,22 @@ def test_batch_mates_and_prefixes_do_not_change_the_text() -> None:
             tokens = [event.token for event in said if isinstance(event, TokenEvent)]
             assert tokens == text(20, prompt)
             assert stage.request("close", name)[0] == "ok"
+
+
+def test_an_adapter_changes_the_tokens_the_same_on_every_split() -> None:
+    """The simulated engine has the adapters of the real one, and numbers in place of tensors."""
+    terms = AdapterTerms("ab" * 32, 1, 1.0, False, "F32", ("q_proj",), (1, 4))
+    load = LoadAdapter("ef" * 32, terms, 0, ("/chunks/one",), (sha256(CHUNK).digest(),))
+    plain = Chain((LAYERS,)).next(TOKENS)
+
+    def adapted(ends: Sequence[int]) -> int:
+        chain = Chain(ends)
+        for stage in chain.stages:
+            assert stage.request("adapt", 0, payload=adapter_payload(load))[0] == "ok"
+            assert stage.request("close", NAME)[0] == "ok"
+            fields = NAME, 200, "gateway", False, b"", 0, None, load.root
+            assert stage.request("open", *fields)[:2] == ("ok", 0)
+        return chain.next(TOKENS)
+
+    found = {adapted(ends) for ends in ((LAYERS,), (2, LAYERS), (1, 2, 5, LAYERS))}
+    assert len(found) == 1 and found != {plain}

@@ -16,6 +16,7 @@ from shoal.node.daemon.daemon import Node, run_node
 from shoal.node.errors import DataFolderInUse, NodeError
 from shoal.node.invite import decode
 from shoal.node.settings.config import NodeConfig
+from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
@@ -54,6 +55,9 @@ class FakeEngine:
     async def load(self, shard: LoadShard, number: int = 0) -> Loaded:
         self.loaded.append(shard)
         return Loaded(1, 1, 0.0, frozenset({"forward"}))
+
+    async def adapt(self, adapter: LoadAdapter, shard: int = 0) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def open(
         self,

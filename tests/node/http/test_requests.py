@@ -171,3 +171,11 @@ def test_any_bytes_are_refused(data: bytes) -> None:
 def test_the_size_is_bounded() -> None:
     with pytest.raises(ApiRefusal, match="expected at most"):
         read_chat(b" " * (defaults.API_BODY + 1))
+
+
+def test_a_model_may_be_named_with_an_adapter() -> None:
+    for asked in (chat(model="tiny+poet"), completion(model="tiny+poet")):
+        assert asked.model == "tiny+poet"
+        request = asked.for_gateway(1)
+        assert (request.model, request.adapter) == ("tiny", "poet")
+    assert chat().for_gateway(1).adapter == ""

@@ -163,9 +163,9 @@ class Driver:
         """The shard that was loaded first."""
         return self.core._shards[0]
 
-    def open(self, name: bytes, tokens: int = 64, shard: int = 0) -> bytes:
+    def open(self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "") -> bytes:
         name = name.ljust(16, b".")
-        opened = self.request("open", name, tokens, "gateway", False, b"", shard, None)
+        opened = self.request("open", name, tokens, "gateway", False, b"", shard, None, adapter)
         assert opened[:2] == ("ok", 0)
         return name
 

@@ -109,7 +109,9 @@ def alone(shard: Any, driver: Any, talk: Talk) -> Result:
 
 def opened(worker: Any, name: bytes, tokens: int, prompt: Sequence[int], owner: str = "g") -> int:
     """Open a session with the names of a prompt, and return the length of the cached prefix."""
-    reply = worker.request("open", name, tokens, owner, False, b"", 0, None, payload=named(prompt))
+    reply = worker.request(
+        "open", name, tokens, owner, False, b"", 0, None, "", payload=named(prompt)
+    )
     assert reply[0] == "ok", reply
     cached: int = reply[1]
     return cached
@@ -409,7 +411,7 @@ def test_a_thousand_sessions_pass_through_memory_for_ten(checkpoint: Any, driver
     while ended < 1000:
         while wanted:
             name, size = b"%016d" % wanted, random.randint(3, 20)
-            reply = worker.request("open", name, 30, f"g{wanted % 3}", False, b"", 0, None)
+            reply = worker.request("open", name, 30, f"g{wanted % 3}", False, b"", 0, None, "")
             if reply[0] != "ok":
                 assert reply[1] == "no-memory" and len(open_now) == 10
                 break
@@ -506,7 +508,7 @@ def test_sessions_in_fragmented_memory_do_not_touch_each_other(
             prompt = talk.tokens[: talk.prompt] if random.random() < 0.5 else ()
             size = talk.prompt + talk.given + talk.steps
             reply = worker.request(
-                "open", name, size, "g", False, b"", 0, None, payload=named(prompt)
+                "open", name, size, "g", False, b"", 0, None, "", payload=named(prompt)
             )
             if reply[0] == "ok":
                 begun += 1

@@ -253,7 +253,6 @@ def test_close_frees_the_memory_and_silences_the_session(whole: Any) -> None:
         ({"want": "tokens"}, "bad-span"),
         ({"top": 21}, "bad-span"),
         ({"top": -1}, "bad-span"),
-        ({"adapter": "ab"}, "unsupported"),
         ({"kind": "backward"}, "unsupported"),
         ({"stop_ids": (-1,)}, "bad-span"),
         ({"stop_ids": ("a",)}, "bad-span"),
@@ -342,7 +341,9 @@ def test_open_is_bounded_by_the_budget_and_the_context(whole: Any) -> None:
     reply: tuple[Any, ...] = ("ok",)
 
     def open_one(name: bytes, tokens: int) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = whole.request("open", name, tokens, "gateway", False, b"", 0, None)
+        found: tuple[Any, ...] = whole.request(
+            "open", name, tokens, "gateway", False, b"", 0, None, ""
+        )
         return found
 
     while reply[0] == "ok":
@@ -364,13 +365,14 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "payload"),
     [
-        ((7, False, b"", 0, None), b""),
-        (("g", 1, b"", 0, None), b""),
-        (("g", None, b"", 0, None), b""),
-        (("g", False, "me", 0, None), b""),
-        (("g", False, bytes(17), 0, None), b""),
-        (("g", False, b"", 0, None), bytes(15)),
-        (("g", False, b"", 0, None), bytes(17)),
+        ((7, False, b"", 0, None, ""), b""),
+        (("g", 1, b"", 0, None, ""), b""),
+        (("g", None, b"", 0, None, ""), b""),
+        (("g", False, "me", 0, None, ""), b""),
+        (("g", False, bytes(17), 0, None, ""), b""),
+        (("g", False, b"", 0, None, 7), b""),
+        (("g", False, b"", 0, None, ""), bytes(15)),
+        (("g", False, b"", 0, None, ""), bytes(17)),
     ],
 )
 def test_terms_that_are_malformed_are_refused(whole: Any, fields: Any, payload: bytes) -> None:
@@ -404,7 +406,7 @@ def test_close_caches_no_more_than_the_session_has(whole: Any) -> None:
 def test_background_sessions_are_computed_last(whole: Any) -> None:
     whole.shard.costs = StepCosts(1.0, 3.0, 0.0)
     name = b"background".ljust(16, b".")
-    assert whole.request("open", name, 64, "gateway", True, b"", 0, None)[:2] == ("ok", 0)
+    assert whole.request("open", name, 64, "gateway", True, b"", 0, None, "")[:2] == ("ok", 0)
     whole.submit(prompt(name, steps=8))
     whole.step()
     others = [whole.open(b"%d" % number) for number in range(6)]
@@ -542,7 +544,7 @@ def test_a_shard_is_dropped_or_replaced_without_the_others(checkpoint: Any, driv
         assert worker.run(prompt(stays))
         worker.request("close", stays)
     assert worker.request("unload", 1)[0] == worker.request("unload", 1)[0] == "ok"
-    reply = worker.request("open", b"n" * 16, 8, "gateway", False, b"", 1, None)
+    reply = worker.request("open", b"n" * 16, 8, "gateway", False, b"", 1, None, "")
     assert reply[:2] == ("refused", "no-shard")
 
 
@@ -578,7 +580,7 @@ def test_users_of_a_gateway_share_its_part_of_each_step(whole: Any) -> None:
     names = [b"%016d" % number for number in range(10)]
     for number, name in enumerate(names):
         user = b"many" if number < 8 else b"few"
-        assert whole.request("open", name, 64, "gateway", False, user, 0, None)[:2] == ("ok", 0)
+        assert whole.request("open", name, 64, "gateway", False, user, 0, None, "")[:2] == ("ok", 0)
         whole.submit(Span(name, 0, 0, 1, tokens=(3,), want="token", steps=60))
     for _ in range(30):
         whole.step()
@@ -608,7 +610,9 @@ def test_the_most_likely_tokens_come_with_each_token(whole: Any, checkpoint: Any
 def begin(worker: Any, name: bytes, tokens: int, owner: str = "g", **terms: Any) -> tuple[Any, ...]:
     """Open a session that reserves two blocks, and ask it for a text of `tokens` positions."""
     background = terms.get("background", False)
-    reply = worker.request("open", name, tokens, owner, background, b"", 0, terms.get("soon", 32))
+    reply = worker.request(
+        "open", name, tokens, owner, background, b"", 0, terms.get("soon", 32), ""
+    )
     if reply[0] == "ok":
         worker.submit(prompt(name, steps=tokens - len(TOKENS) + 1))
     found: tuple[Any, ...] = reply
@@ -690,7 +694,7 @@ def test_copies_of_state_take_no_memory_that_is_not_there(checkpoint: Any, drive
     long = worker.open(b"long", 48)
     worker.run(Span(long, 0, 0, 40, tokens=TOKENS * 5))
     state = bytes(worker.request("export", long)[-1])
-    assert worker.request("open", b"n" * 16, 48, "g", False, b"", 0, 16)[0] == "ok"
+    assert worker.request("open", b"n" * 16, 48, "g", False, b"", 0, 16, "")[0] == "ok"
     for request, payload in (("import", state), ("fork", b"")):
         fields = (b"n" * 16,) if request == "import" else (long, b"n" * 16)
         assert worker.request(request, *fields, payload=payload)[:2] == ("refused", "no-memory")

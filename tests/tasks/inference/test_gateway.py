@@ -1050,6 +1050,30 @@ async def test_the_most_likely_tokens_come_with_each_token(
 
 
 @pytest.mark.trio
+async def test_every_stage_gets_the_adapter_and_other_names(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    for node in swarm.stages:
+        node.engine.adapters |= {"a" * 64, "b" * 64}
+    prompt = "a long beginning that all of these prompts have"
+
+    async def body(_: FakeSwarm) -> None:
+        for adapter in ("", "a", "b", "a"):
+            await _generate(swarm, prompt, adapter=adapter)
+        for node in swarm.stages:
+            terms = node.engine.terms
+            assert [each.adapter for each in terms] == ["", "a" * 64, "b" * 64, "a" * 64]
+            assert len({each.names for each in terms[:3]}) == 3
+            assert terms[3].names == terms[1].names
+        assert _starts(swarm) == [0, 0, 0, 32]
+        with pytest.raises(SessionError) as caught:
+            await _generate(swarm, prompt, adapter="nobody")
+        assert caught.value.code == "no-adapter"
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 @pytest.mark.parametrize("top", [((1, -1.0), (2, -2.0)), ((VOCABULARY, -1.0),)])
 async def test_a_head_that_sends_other_likely_tokens_ends_the_session(
     autojump_clock: object, top: Any
@@ -1070,5 +1094,23 @@ async def test_a_head_that_sends_other_likely_tokens_ends_the_session(
             assert link is not None
             link.deliver("session.token", replace(_token(swarm.session), top=top).header())
         assert [error.code for error in errors] == ["bad-stage"]
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_refused_adapter_does_not_make_stages_avoided(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    swarm.stages[1].engine.refuse_adapter = "bad-adapter"
+
+    async def body(_: FakeSwarm) -> None:
+        for node in swarm.stages:
+            node.stage.use_adapters(swarm.adapter)
+        with pytest.raises(SessionError) as caught:
+            await _generate(swarm, "hello", adapter="a")
+        assert caught.value.code == "bad-adapter" and "stage 2 of 3" in caught.value.message
+        assert not swarm.client.gateway.avoided()
+        assert list((await _generate(swarm, "hello")).token_ids) == swarm.expected(_ids("hello"), 8)
+        swarm.assert_free()
 
     await _run(swarm, body)

@@ -57,6 +57,7 @@ MESSAGES = [
     Failed(SESSION, 1, "stage-lost", "it went", PEER),
     Quiet(SESSION, 1, PEER, True),
     replace(OPEN, job="cd" * 32),
+    replace(OPEN, adapter="cd" * 32),
     replace(OPEN, pooled=True, user=b"u" * 16),
     replace(OPEN, pooled=True, steps=0, stop_ids=None, sampling=None),
     PooledSpan(SESSION, 1, 256),
@@ -155,7 +156,7 @@ def test_a_bad_value_is_refused_by_name(index: int, key: str, value: object) -> 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_every_key_is_needed(message: Any) -> None:
-    optional = {"gateway", "lost", "job", "pooled", "user", "top"}
+    optional = {"gateway", "lost", "job", "pooled", "adapter", "user", "top"}
     if getattr(message, "pooled", False):
         optional |= {"steps", "stop_ids", "sampling"}
     for key in message.header():

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
+from shoal.tasks.defaults import ADAPTER_LOADS
 from shoal.tasks.engine.interface import (
     FailedEvent,
     Parts,
@@ -873,3 +874,80 @@ async def test_each_shard_has_room_of_its_own(autojump_clock: object) -> None:
         await _close_all(swarm)
 
     await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    stage = swarm.stages[1]
+
+    async def body(_: FakeSwarm) -> None:
+        stage.stage.use_adapters(swarm.adapter)
+        header = _open(swarm, 1, adapter="a" * 64).header()
+        await _call(swarm.client, stage, "session.open", header)
+        again = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
+        await _call(swarm.client, stage, "session.open", again)
+        assert swarm.delivered == [("a" * 64, stage.parts)]  # only once
+        assert [each.adapter for each in stage.engine.terms] == ["a" * 64] * 2
+        for name in (SESSION, b"t" * 16):
+            await _call(swarm.client, stage, "session.close", Close(name).header())
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("bad-adapter", "bad-adapter"),
+        ("no-memory", "no-memory"),
+        ("digest-mismatch", "bad-adapter"),
+        ("bad-tensor", "bad-adapter"),
+        ("worker-crashed", "worker-crashed"),
+    ],
+)
+async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
+    autojump_clock: object, code: str, told: str
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    stage = swarm.stages[1]
+    stage.engine.refuse_adapter = code
+
+    async def body(_: FakeSwarm) -> None:
+        stage.stage.use_adapters(swarm.adapter)
+        await _open_all(swarm)
+        header = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == told
+        _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
+        await _settle()
+        assert [post for post in swarm.wire.posts if post[2] == "session.token"]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_adapter_that_cannot_be_had_is_refused(autojump_clock: object) -> None:
+    """Without a source, if no node has it, and if others evict it again and again."""
+    swarm = FakeSwarm((2, 4, 6))
+    stage = swarm.stages[1]
+
+    async def body(_: FakeSwarm) -> None:
+        for root in ("a" * 64, "f" * 64):
+            header = _open(swarm, 1, adapter=root).header()
+            assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
+            stage.stage.use_adapters(swarm.adapter)
+        stage.engine.adapters = _Forgetful()
+        header = _open(swarm, 1, adapter="a" * 64).header()
+        assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
+        assert len(swarm.delivered) == 1 + ADAPTER_LOADS
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+class _Forgetful(set[str]):
+    def __contains__(self, _root: object) -> bool:
+        return False

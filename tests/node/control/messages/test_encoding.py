@@ -9,6 +9,7 @@ import trio
 
 from shoal.netsim.world import World
 from shoal.node.control.messages import (
+    adapters,
     api,
     dht,
     generation,
@@ -31,7 +32,7 @@ from shoal.node.control.messages.encoding import (
 from shoal.node.errors import ControlError
 from shoal.node.invite import decode as decode_code
 
-MODULES = (api, dht, generation, group, jobs, models, node, settings, state)
+MODULES = (adapters, api, dht, generation, group, jobs, models, node, settings, state)
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
     "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
