@@ -56,7 +56,7 @@ class ContentParts:
             guard=guard,
         )
         self.adapters = Adapters(host, base.library, base.config.folder.library)
-        self.adapter_files = AdapterFiles(
-            host, self.adapters, self.exchange, self.sources, linked=self.holdings.linked
-        )
-        network.stage.use_adapters(self.adapter_files.for_shard)
+        linked = self.holdings.linked
+        files = AdapterFiles(host, self.adapters, self.exchange, self.sources, linked=linked)
+        self.adapter_files = files
+        network.stage.use_adapters(files.for_shard)

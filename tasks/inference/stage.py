@@ -4,10 +4,9 @@ The handlers of spans and fed tokens are plain functions. A frame's payload ther
 engine in the same call in which it arrived, neither parsed nor copied. Spec: docs/spec/session.md.
 """
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import trio
 from trio import TaskStatus
@@ -21,18 +20,14 @@ from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
 from ..defaults import (
     ADAPTER_LOADS,
-    CLOSED_REMEMBERED,
-    KV_SHARE,
     PROBES,
     SENT_BYTES,
     SESSION_IDLE,
-    SESSION_WAITED,
-    SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
     SPANS_WAITING,
 )
 from ..engine.adapters import LoadAdapter
-from ..engine.blocks import BLOCK, GROWTH, blocks_for
+from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import (
     NAME_BYTES,
@@ -65,10 +60,9 @@ from .session import (
     SessionOpened,
     SpanMessage,
     SpanProgress,
-    StageLoad,
     unpack_tokens,
 )
-from .speed import DecodeSpeed
+from .stagesessions import ServedShard, StageSession, StageSessions
 
 AdapterSource = Callable[[str, HeldShard], Awaitable[LoadAdapter]]
 """Fetches what a shard needs of an adapter (root), and returns the command that loads it.
@@ -77,69 +71,6 @@ Raises SessionError `no-adapter` or `bad-adapter`.
 """
 
 _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
-
-Name = tuple[PeerId, SessionId, int]
-"""(gateway, the session id that the gateway chose, index of the stage in the chain)."""
-
-
-@dataclass(slots=True, eq=False)
-class _Served:
-    """A shard that the engine has loaded under `number`, and its decode speed."""
-
-    number: int
-    held: HeldShard
-    used: float  # when a session was last open
-    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
-
-
-@dataclass(slots=True, eq=False)
-class _Session:
-    """State of an open session at this stage."""
-
-    open: Open
-    served: _Served
-    gateway: PeerId
-    use: Use  # the counter to which the session's usage is added
-    engine_id: SessionId
-    log: SentLog
-    heard: float  # when the last message arrived
-    made: int = 0  # tokens sampled at this stage
-    asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
-    reached: int = 0  # positions that have been computed or are waiting
-    waiting: int = 0  # spans that the engine has not answered yet
-    # By the span's end: (seconds that earlier stages computed, whether a token is requested).
-    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
-
-    @property
-    def name(self) -> Name:
-        return self.gateway, self.open.session, self.open.index
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of KV that the engine has promised to the session, approximately."""
-        order = self.open
-        growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
-        return blocks_for(min(order.tokens, growing))
-
-    @property
-    def single(self) -> bool:
-        """Whether this stage is the only one of the chain."""
-        return len(self.open.stages) == 1
-
-    @property
-    def before(self) -> tuple[PeerId, ...]:
-        """The stages before this one, which compute its inputs."""
-        return self.open.stages[: self.open.index]
-
-    @property
-    def previous(self) -> PeerId:
-        """The previous stage, or the gateway before the first stage."""
-        return self.open.stages[self.open.index - 1] if self.open.index else self.gateway
-
-    @property
-    def next(self) -> PeerId:
-        """The next stage. After the head, this is the first stage."""
-        return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
 
 
 @dataclass(slots=True)
@@ -184,10 +115,8 @@ class Stage:
         self._engine_or_none = engine
         self._adapters: AdapterSource | None = None
         self._idle = idle
-        self._served: dict[int, _Served] = {}
         self.meter = UsageMeter(courier.peer)
-        self._sessions: dict[Name, _Session] = {}
-        self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
+        self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
@@ -219,25 +148,32 @@ class Stage:
     @property
     def sessions(self) -> int:
         """Number of open sessions."""
-        return len(self._sessions)
+        return len(self._all.open)
 
     @property
     def waited_for(self) -> int:
-        """Number of interactive sessions that compute here or did so in the last SESSION_WAITED
-        seconds.
+        """Number of interactive sessions that compute here or did so lately."""
+        return self._all.waited_for(self._host.now())
 
-        Idle sessions do not count, because they cost nothing and would block all jobs here.
+    def idle_time(self, number: int) -> float:
+        """Return for how many seconds no session of a shard has been open, 0 if one is."""
+        return self._all.idle_time(number, self._host.now())
+
+    def speed(self, root: str, parts: Parts) -> float:
+        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+        return self._all.speed(root, parts)
+
+    def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
+        """Return how many positions of KV one more session of a gateway may reserve now in a shard.
+
+        None stands for this node's own gateway. The result is 0 if the shard is not held.
         """
-        lately = self._host.now() - SESSION_WAITED
-        return sum(
-            not session.open.idle and (session.waiting > 0 or session.heard >= lately)
-            for session in self._sessions.values()
-        )
+        return self._all.room(root, parts, gateway)
 
     def log(self, gateway: PeerId, session: SessionId, index: int) -> SentLog | None:
         """Return the log of inputs that a session has sent to the next stage, or None if it is not
         open."""
-        found = self._sessions.get((gateway, session, index))
+        found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
     def serve(self, held: HeldShard, number: int = 0) -> None:
@@ -246,33 +182,19 @@ class Stage:
         Sessions of an earlier shard with this number fail.
         """
         self.withdraw(number)
-        self._served[number] = _Served(number, held, self._host.now())
+        self._all.shards[number] = ServedShard(number, held, self._host.now())
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
         does not have it."""
-        served = self._served.pop(number, None)
-        for session in [each for each in self._sessions.values() if each.served is served]:
+        served = self._all.shards.pop(number, None)
+        for session in self._all.of_shard(served):
             self._fail(session, "shard-gone", "the stage's engine stopped or took another shard")
-
-    def idle_time(self, number: int) -> float:
-        """Return for how many seconds no session of a shard has been open, 0 if one is."""
-        served = self._served.get(number)
-        if served is None or any(each.served is served for each in self._sessions.values()):
-            return 0.0
-        return self._host.now() - served.used
-
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
-        for served in self._served.values():
-            if (served.held.root, served.held.parts) == (root, parts):
-                return served.speed.tokens_per_s
-        return 0.0
 
     def _computes_for(self, peer: PeerId) -> bool:
         """Return whether the peer is the gateway of a session here. It may sleep and continue
         later."""
-        return any(session.gateway == peer for session in self._sessions.values())
+        return any(session.gateway == peer for session in self._all.open.values())
 
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is the gateway of a session here or a neighbour in its chain.
@@ -281,13 +203,13 @@ class Stage:
         """
         return any(
             peer in (session.gateway, session.previous, session.next)
-            for session in self._sessions.values()
+            for session in self._all.open.values()
         )
 
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
-        for session in list(self._sessions.values()):
+        for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
             elif link.peer in (session.previous, session.next):
@@ -299,7 +221,7 @@ class Stage:
 
         Only the gateway can choose another chain.
         """
-        for session in self._sessions.values():
+        for session in self._all.open.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
                 message = Quiet(order.session, order.epoch, peer, quiet)
@@ -322,7 +244,7 @@ class Stage:
 
     def _sweep(self) -> None:
         """Fail the sessions without a message for the idle time."""
-        for session in list(self._sessions.values()):
+        for session in list(self._all.open.values()):
             if session.heard < self._host.now() - self._idle:
                 self._fail(session, "idle", f"no message for {self._idle:g} s")
 
@@ -337,14 +259,10 @@ class Stage:
         if not self._probes.take(call.peer, self._host.now()):
             return Refusal("busy", "this stage is asked too often")
         try:
-            served = self._find_shard(Probe.parse(call.header))
+            served = self._all.find_shard(Probe.parse(call.header))
         except SessionError as error:
             return Refusal(error.code, error.message)
-        sessions = self._sessions.values()
-        waiting = [session.waiting for session in sessions if session.served is served]
-        running = sum(count > 0 for count in waiting)
-        room = self._room_for(served, call.peer)
-        return Reply(StageLoad(room, len(waiting), running, sum(waiting)).fields())
+        return Reply(self._all.load(served, call.peer).fields())
 
     # Opening and closing.
 
@@ -352,7 +270,7 @@ class Stage:
         try:
             message = Open.parse(call.header)
             _check_names(call.payload, message.tokens)
-            self._check(message)
+            self._all.check(message)
             for step in (-1, 1):
                 other = message.stages[(message.index + step) % len(message.stages)]
                 await self._courier.meet(other)
@@ -361,14 +279,14 @@ class Stage:
         except (SessionError, EngineError) as error:
             return Refusal(error.code, error.message)
 
-    def _admit(self, gateway: PeerId, message: Open) -> _Session:
+    def _admit(self, gateway: PeerId, message: Open) -> StageSession:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
-        served = self._check(message)
-        self._check_room(gateway, message, served)
-        session = _Session(
+        freeing = self._to_free.statistics().current_buffer_used
+        self._all.check_room(gateway, message, self._host.now(), freeing)
+        session = StageSession(
             open=message,
-            served=served,
+            served=self._all.check(message),
             gateway=gateway,
             use=Use(gateway, message.root, message.job),
             engine_id=self._host.entropy(16),  # two gateways may use the same session id
@@ -378,74 +296,10 @@ class Stage:
         for peer in (session.gateway, session.previous, session.next):
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
-        self._sessions[session.name] = session
+        self._all.open[session.name] = session
         return session
 
-    def _find_shard(self, asked: Open | Probe) -> _Served:
-        """Return the shard that a message asks for. Raises SessionError if it is not held."""
-        wanted = asked.root, asked.parts, asked.dtype
-        for served in self._served.values():
-            if (served.held.root, served.held.parts, served.held.dtype) == wanted:
-                return served
-        raise SessionError("no-shard", "this stage does not hold that shard")
-
-    def _check(self, message: Open) -> _Served:
-        """Return the shard that a message asks for. Raises SessionError if it is not held or does
-        not fit into the chain."""
-        served = self._find_shard(message)
-        if message.stages[message.index] != self._courier.peer:
-            raise SessionError("bad-message", "`index` is not this stage's place")
-        last = message.index == len(message.stages) - 1
-        if message.parts.embedding != (message.index == 0) or message.parts.head != last:
-            raise SessionError("bad-message", "the shard does not match its position in the chain")
-        if message.tokens > served.held.context:
-            context = served.held.context
-            raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
-        return served
-
-    def _check_room(self, gateway: PeerId, message: Open, served: _Served) -> None:
-        """Raise SessionError if the session may not be opened now, or if there is no free KV for
-        it."""
-        name = gateway, message.session, message.index
-        if message.idle and self.waited_for:
-            raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
-        if name in self._sessions:
-            raise SessionError("session-open", "the session is open already")
-        if name[:2] in self._closed:
-            raise SessionError("session-closed", "the session was closed")
-        own = sum(item.gateway == gateway for item in self._sessions.values())
-        mine = gateway == self._courier.peer  # the owner's gateway has no limit of its own
-        held = len(self._sessions) + self._to_free.statistics().current_buffer_used
-        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
-            raise SessionError("too-many-sessions", "this stage has reached its session limit")
-        room = self._room_for(served, gateway)
-        if message.soon > room:
-            raise SessionError(
-                "no-memory",
-                f"room for {room} tokens of prompt and answer now, {message.soon} are asked for",
-            )
-
-    def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
-        """Return how many positions of KV one more session of a gateway may reserve now in a shard.
-
-        None stands for this node's own gateway. The result is 0 if the shard is not held.
-        """
-        for served in self._served.values():
-            if (served.held.root, served.held.parts) == (root, parts):
-                return self._room_for(served, gateway or self._courier.peer)
-        return 0
-
-    def _room_for(self, served: _Served, gateway: PeerId) -> int:
-        """Return how many positions of KV one more session of this gateway may reserve now."""
-        blocks = served.held.kv_tokens // BLOCK
-        sessions = [item for item in self._sessions.values() if item.served is served]
-        room = blocks - sum(item.blocks for item in sessions)
-        own = [item.blocks for item in sessions if item.gateway == gateway]
-        if own and gateway != self._courier.peer:  # its first session may take all that is free
-            room = min(room, int(blocks * KV_SHARE) - sum(own))
-        return max(room, 0) * BLOCK
-
-    async def _open(self, session: _Session, names: bytes) -> Reply:
+    async def _open(self, session: StageSession, names: bytes) -> Reply:
         """Open the session in the engine and return the reply, with the number of cached positions.
 
         `names` are those of the prompt's full blocks, by which the engine looks for cached ones.
@@ -465,7 +319,7 @@ class Stage:
                 session.gateway, order.idle, names, order.user, number, order.soon, order.adapter
             )
             cached = await self._open_adapted(session, on_event, terms)
-            opened = session.name in self._sessions
+            opened = session.name in self._all.open
         finally:
             if not opened:  # refused, cancelled, or closed in the meantime
                 self._drop(session)
@@ -475,7 +329,7 @@ class Stage:
         return Reply(SessionOpened(cached).fields())
 
     async def _open_adapted(
-        self, session: _Session, on_event: Callable[[EngineEvent], None], terms: SessionTerms
+        self, session: StageSession, on_event: Callable[[EngineEvent], None], terms: SessionTerms
     ) -> int:
         """Open a session in the engine, and first load its adapter if the engine lacks it.
 
@@ -502,11 +356,8 @@ class Stage:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        self._closed[closed] = None
-        if len(self._closed) > CLOSED_REMEMBERED:
-            self._closed.popitem(last=False)
         freed = []
-        for session in [each for each in self._sessions.values() if each.name[:2] == closed]:
+        for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
@@ -515,22 +366,19 @@ class Stage:
             await event.wait()
         return Reply()
 
-    def _drop(self, session: _Session, names: bytes = b"") -> trio.Event:
+    def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
 
         The returned event is set when the KV is freed.
         """
-        if self._sessions.get(session.name) is session:
-            del self._sessions[session.name]
-            session.served.used = self._host.now()
-            session.log.drop()
+        if self._all.remove(session, self._host.now()):
             self._engine.cancel(session.engine_id)
         done = trio.Event()
         self._freeing.send_nowait(_Freeing(session.engine_id, names, done))
         return done
 
     def _fail(
-        self, session: _Session, code: str, message: str, *, lost: PeerId | None = None
+        self, session: StageSession, code: str, message: str, *, lost: PeerId | None = None
     ) -> None:
         """Drop a session and report its failure to its gateway. `lost` is the neighbour that was
         lost."""
@@ -547,7 +395,7 @@ class Stage:
 
     def _on_span(self, call: Call) -> Reply | Refusal:
         message = SpanMessage.parse(call.header)
-        session = self._find(call.peer, message, message.index)
+        session = self._all.find(call.peer, message, message.index)
         if call.peer != session.previous:
             raise SessionError("not-yours", "spans come from the stage before")
         if message.start + message.count > session.open.tokens:
@@ -564,7 +412,7 @@ class Stage:
 
     def _on_feed(self, call: Call) -> Reply | Refusal:
         message = FeedToken.parse(call.header)
-        session = self._find(call.peer, message, 0)
+        session = self._all.find(call.peer, message, 0)
         if session.single or call.peer != session.open.stages[-1]:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
         if message.position >= session.open.tokens:
@@ -573,21 +421,9 @@ class Stage:
         self._submit(session, span, tokens=_known((message.token,), session.served.held))
         return Reply()
 
-    def _find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> _Session:
-        """Return the open session of a message for stage `index`.
-
-        Raises SessionError if it is not open or is in another epoch.
-        """
-        session = self._sessions.get((message.gateway or sender, message.session, index))
-        if session is None:
-            raise SessionError("unknown-session", "no such session is open here")
-        if message.epoch != session.open.epoch:
-            raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
-        return session
-
     def _submit(
         self,
-        session: _Session,
+        session: StageSession,
         message: SpanMessage,
         *,
         tokens: tuple[int, ...] | None = None,
@@ -627,9 +463,9 @@ class Stage:
 
     # Outgoing events.
 
-    def _on_event(self, session: _Session, event: EngineEvent) -> None:
+    def _on_event(self, session: StageSession, event: EngineEvent) -> None:
         """Process an event of the engine. Fails the session if it cannot be sent on."""
-        if self._sessions.get(session.name) is not session:
+        if self._all.open.get(session.name) is not session:
             return  # the session was closed in the meantime
         try:
             match event:
@@ -646,7 +482,7 @@ class Stage:
         except CallRefused as error:  # the message is too large for the lane
             self._fail(session, error.code, error.message)
 
-    def _pass_on(self, session: _Session, event: HiddenEvent) -> None:
+    def _pass_on(self, session: StageSession, event: HiddenEvent) -> None:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
@@ -674,7 +510,7 @@ class Stage:
         )
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
-    def _pass_token(self, session: _Session, event: TokenEvent) -> None:
+    def _pass_token(self, session: StageSession, event: TokenEvent) -> None:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
@@ -703,7 +539,7 @@ class Stage:
         self._courier.post(session.gateway, "session.token", token.header())
 
     @staticmethod
-    def _is_final(session: _Session, event: TokenEvent) -> bool:
+    def _is_final(session: StageSession, event: TokenEvent) -> bool:
         """Return whether this is the session's last token."""
         order = session.open
         return (

@@ -118,14 +118,7 @@ class Serving:
         self._host = host
         self._files = ShardFiles(host, sources)
         self._standing = ModelStanding(host, sources.directory, slot.memory)
-        self._choosing = Choosing(
-            host,
-            sources.directory,
-            settings.model,
-            backing=backing,
-            find=sources.find,
-            say=lambda text: self._say("choosing", text),
-        )
+        self._choosing = self._new_choosing(host, sources, settings.model, backing)
         self._device = device
         self._sources = sources
         self._directory = sources.directory
@@ -148,6 +141,18 @@ class Serving:
             self._state = ServingStatus("no-engine", device.lacks)
         else:
             device.engine.on_restart(self._on_restart)
+
+    def _new_choosing(
+        self, host: Host, sources: ModelSources, model: str | None, backing: Callable[[], Backing]
+    ) -> Choosing:
+        return Choosing(
+            host,
+            sources.directory,
+            model,
+            backing=backing,
+            find=sources.find,
+            say=lambda text: self._say("choosing", text),
+        )
 
     @property
     def _state(self) -> ServingStatus:

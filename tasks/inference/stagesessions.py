@@ -1,0 +1,229 @@
+"""The shards of a node's engine, and the sessions at its stages. No I/O."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from ...transport.identity import PeerId
+from ..defaults import (
+    CLOSED_REMEMBERED,
+    KV_SHARE,
+    SESSION_WAITED,
+    SESSIONS_PER_GATEWAY,
+    SESSIONS_PER_STAGE,
+)
+from ..engine.blocks import BLOCK, GROWTH, blocks_for
+from ..engine.interface import Parts, SessionId
+from ..errors import SessionError
+from ..placement.shard import HeldShard
+from ..usage.metering import Use
+from .sentlog import SentLog
+from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
+from .speed import DecodeSpeed
+
+Name = tuple[PeerId, SessionId, int]
+"""(gateway, the session id that the gateway chose, index of the stage in the chain)."""
+
+
+@dataclass(slots=True, eq=False)
+class ServedShard:
+    """A shard that the engine has loaded under `number`, and its decode speed."""
+
+    number: int
+    held: HeldShard
+    used: float  # when a session was last open
+    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+
+
+@dataclass(slots=True, eq=False)
+class StageSession:
+    """State of an open session at this stage."""
+
+    open: Open
+    served: ServedShard
+    gateway: PeerId
+    use: Use  # the counter to which the session's usage is added
+    engine_id: SessionId
+    log: SentLog
+    heard: float  # when the last message arrived
+    made: int = 0  # tokens sampled at this stage
+    asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
+    reached: int = 0  # positions that have been computed or are waiting
+    waiting: int = 0  # spans that the engine has not answered yet
+    # By the span's end: (seconds that earlier stages computed, whether a token is requested).
+    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> Name:
+        return self.gateway, self.open.session, self.open.index
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of KV that the engine has promised to the session, approximately."""
+        order = self.open
+        growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
+        return blocks_for(min(order.tokens, growing))
+
+    @property
+    def single(self) -> bool:
+        """Whether this stage is the only one of the chain."""
+        return len(self.open.stages) == 1
+
+    @property
+    def before(self) -> tuple[PeerId, ...]:
+        """The stages before this one, which compute its inputs."""
+        return self.open.stages[: self.open.index]
+
+    @property
+    def previous(self) -> PeerId:
+        """The previous stage, or the gateway before the first stage."""
+        return self.open.stages[self.open.index - 1] if self.open.index else self.gateway
+
+    @property
+    def next(self) -> PeerId:
+        """The next stage. After the head, this is the first stage."""
+        return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
+
+
+class StageSessions:
+    """All sessions at the stages of one node (`own`), and the shards that they use."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._own = own
+        self.shards: dict[int, ServedShard] = {}
+        """The shards by their numbers in the engine."""
+        self.open: dict[Name, StageSession] = {}
+        """The open sessions."""
+        self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
+
+    def of_shard(self, served: ServedShard | None) -> list[StageSession]:
+        """Return the sessions of a shard."""
+        return [session for session in self.open.values() if session.served is served]
+
+    def close(self, gateway: PeerId, session: SessionId) -> list[StageSession]:
+        """Return the sessions to close, at most one for each stage. They cannot be opened again."""
+        closed = gateway, session
+        self._closed[closed] = None
+        if len(self._closed) > CLOSED_REMEMBERED:
+            self._closed.popitem(last=False)
+        return [each for each in self.open.values() if each.name[:2] == closed]
+
+    def remove(self, session: StageSession, now: float) -> bool:
+        """Remove a session. Return whether it was open."""
+        if self.open.get(session.name) is not session:
+            return False
+        del self.open[session.name]
+        session.served.used = now
+        session.log.drop()
+        return True
+
+    def waited_for(self, now: float) -> int:
+        """Return the number of interactive sessions that compute or did so in the last
+        SESSION_WAITED seconds.
+
+        Idle sessions do not count, because they cost nothing and would block all jobs here.
+        """
+        lately = now - SESSION_WAITED
+        return sum(
+            not session.open.idle and (session.waiting > 0 or session.heard >= lately)
+            for session in self.open.values()
+        )
+
+    def idle_time(self, number: int, now: float) -> float:
+        """Return for how many seconds no session of a shard has been open, 0 if one is."""
+        served = self.shards.get(number)
+        if served is None or self.of_shard(served):
+            return 0.0
+        return now - served.used
+
+    def speed(self, root: str, parts: Parts) -> float:
+        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+        for served in self.shards.values():
+            if (served.held.root, served.held.parts) == (root, parts):
+                return served.speed.tokens_per_s
+        return 0.0
+
+    def find_shard(self, asked: Open | Probe) -> ServedShard:
+        """Return the shard that a message asks for. Raises SessionError if it is not held."""
+        wanted = asked.root, asked.parts, asked.dtype
+        for served in self.shards.values():
+            if (served.held.root, served.held.parts, served.held.dtype) == wanted:
+                return served
+        raise SessionError("no-shard", "this stage does not hold that shard")
+
+    def check(self, message: Open) -> ServedShard:
+        """Return the shard that a message asks for. Raises SessionError if it is not held or does
+        not fit into the chain."""
+        served = self.find_shard(message)
+        if message.stages[message.index] != self._own:
+            raise SessionError("bad-message", "`index` is not this stage's place")
+        last = message.index == len(message.stages) - 1
+        if message.parts.embedding != (message.index == 0) or message.parts.head != last:
+            raise SessionError("bad-message", "the shard does not match its position in the chain")
+        if message.tokens > served.held.context:
+            context = served.held.context
+            raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
+        return served
+
+    def check_room(self, gateway: PeerId, message: Open, now: float, freeing: int) -> None:
+        """Raise SessionError if the session may not be opened now, or if there is no free KV for
+        it.
+
+        `freeing` is the number of closed sessions that the engine still has.
+        """
+        served = self.check(message)
+        name = gateway, message.session, message.index
+        if message.idle and self.waited_for(now):
+            raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
+        if name in self.open:
+            raise SessionError("session-open", "the session is open already")
+        if name[:2] in self._closed:
+            raise SessionError("session-closed", "the session was closed")
+        own = sum(item.gateway == gateway for item in self.open.values())
+        mine = gateway == self._own  # the owner's gateway has no limit of its own
+        held = len(self.open) + freeing
+        if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
+            raise SessionError("too-many-sessions", "this stage has reached its session limit")
+        room = self.room_for(served, gateway)
+        if message.soon > room:
+            raise SessionError(
+                "no-memory",
+                f"room for {room} tokens of prompt and answer now, {message.soon} are asked for",
+            )
+
+    def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
+        """Return how many positions of KV one more session of a gateway may reserve now in a shard.
+
+        None stands for this node's own gateway. The result is 0 if the shard is not held.
+        """
+        for served in self.shards.values():
+            if (served.held.root, served.held.parts) == (root, parts):
+                return self.room_for(served, gateway or self._own)
+        return 0
+
+    def room_for(self, served: ServedShard, gateway: PeerId) -> int:
+        """Return how many positions of KV one more session of this gateway may reserve now."""
+        blocks = served.held.kv_tokens // BLOCK
+        sessions = self.of_shard(served)
+        room = blocks - sum(item.blocks for item in sessions)
+        own = [item.blocks for item in sessions if item.gateway == gateway]
+        if own and gateway != self._own:  # its first session may take all that is free
+            room = min(room, int(blocks * KV_SHARE) - sum(own))
+        return max(room, 0) * BLOCK
+
+    def load(self, served: ServedShard, asker: PeerId) -> StageLoad:
+        """Return how busy a shard is, for a gateway that asks."""
+        waiting = [session.waiting for session in self.of_shard(served)]
+        running = sum(count > 0 for count in waiting)
+        return StageLoad(self.room_for(served, asker), len(waiting), running, sum(waiting))
+
+    def find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> StageSession:
+        """Return the open session of a message for stage `index`.
+
+        Raises SessionError if it is not open or is in another epoch.
+        """
+        session = self.open.get((message.gateway or sender, message.session, index))
+        if session is None:
+            raise SessionError("unknown-session", "no such session is open here")
+        if message.epoch != session.open.epoch:
+            raise SessionError("stale-epoch", f"the session is in epoch {session.open.epoch}")
+        return session
