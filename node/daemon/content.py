@@ -55,8 +55,7 @@ class ContentParts:
             names=self.names.resolve,
             guard=guard,
         )
-        self.adapters = Adapters(host, base.library, base.config.folder.library)
-        linked = self.holdings.linked
-        files = AdapterFiles(host, self.adapters, self.exchange, self.sources, linked=linked)
+        adapters = self.adapters = Adapters(host, base.library, base.config.folder.library)
+        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=self.holdings.linked)
         self.adapter_files = files
         network.stage.use_adapters(files.for_shard)
