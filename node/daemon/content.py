@@ -29,7 +29,7 @@ class ContentParts:
         self.exchange = ChunkExchange(
             host, endpoint, base.library, swarm=self.providers.swarm, guard=guard
         )
-        self.holdings = NodeHoldings(
+        holdings = self.holdings = NodeHoldings(
             base.library, self.exchange, directory, endpoint, self.providers, base.health, base.say
         )
         proof = Proving(
@@ -56,6 +56,6 @@ class ContentParts:
             guard=guard,
         )
         adapters = self.adapters = Adapters(host, base.library, base.config.folder.library)
-        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=self.holdings.linked)
+        files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=holdings.linked)
         self.adapter_files = files
         network.stage.use_adapters(files.for_shard)
