@@ -59,4 +59,4 @@ class ContentParts:
         self.adapter_files = AdapterFiles(
             host, self.adapters, self.exchange, self.sources, linked=self.holdings.linked
         )
-        network.stage.use_adapters(self.adapter_files.for_shard)
+        network.stage.use_adapters(self.adapter_files)

@@ -53,9 +53,8 @@ class Adapters:
         scan = await self._host.offload(scan_folder, self._host.files, folder)
         terms = await self._terms(scan, base)
         path = self._folder / ".adapter.tmp"
-        pieces = file_pieces(self._host.files, scan, terms)
         try:
-            await self._host.offload(self._host.files.write_pieces, path, pieces)
+            await self._host.offload(self._write, path, scan, terms)
             root = await self._library.add_blob(path)
         finally:
             with suppress(OSError):
@@ -144,6 +143,13 @@ class Adapters:
         """Remove the names of an adapter."""
         names = {name: held for name, held in (await self.names()).items() if held != root}
         await self._save(names)
+
+    def _write(self, path: Path, scan: AdapterScan, terms: AdapterTerms) -> None:
+        """Write an adapter file. Blocking. Raises ModelError if that fails."""
+        try:
+            self._host.files.write_pieces(path, file_pieces(self._host.files, scan, terms))
+        except OSError as error:
+            raise ModelError("unwritable", f"cannot write `{path}`: {error.strerror}") from None
 
     def _read(self, path: Path) -> bytes:
         """Return the content of adapters.json, or b"" if there is none. Blocking."""
