@@ -82,11 +82,12 @@ class Adapters:
             return fitting[0]
         if len(failures) == 1 and not fitting:
             raise failures[0]
-        found = f"fits {len(fitting)} models here" if fitting else "fits no model here"
+        found = f"fits {len(fitting)} of the {len(self._library.roots())} models here"
         raise ModelError(
             "no-base",
             f"the adapter {found}",
-            hint="name its model: `shoal adapter add FOLDER --model NAME`",
+            hint="name its model: `shoal adapter add FOLDER --model NAME`; without a daemon, that "
+            "must be one of this node: `shoal model list`",
         )
 
     async def names(self) -> dict[str, str]:
@@ -109,8 +110,9 @@ class Adapters:
         adapter."""
         tree = await self._library.blobs.tree(root)
         head = None
-        if tree.leaves and not self._library.store.missing(tree.leaves[:1]):
-            data = await self._host.offload(self._library.store.get, tree.leaves[0])
+        first = tree.leaves[:1]
+        if first and not await self._host.offload(self._library.store.missing, first):
+            data = await self._host.offload(self._library.store.get, first[0])
             head = read_head(data, tree.size)
         return KnownAdapter(name, root, tree.size, head)
 

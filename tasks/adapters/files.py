@@ -128,6 +128,8 @@ def _coded(error: ModelError) -> SessionError:
     """Return the error of a request for an adapter that cannot be used."""
     if error.code in ("bad-adapter", "bad-blob"):
         return SessionError("bad-adapter", error.message, hint=error.hint)
+    if error.code == "no-adapter":
+        return SessionError(error.code, error.message, hint=error.hint)
     if error.code == "too-large":
         return SessionError("bad-adapter", f"the adapter is too large: {error.message}")
     hint = error.hint or "`shoal adapter list` shows the adapters here"
