@@ -9,6 +9,7 @@ from ...dht.content.manifest import is_digest
 from ...dht.errors import ModelError
 from ...tasks.adapters.adapters import KnownAdapter, spans_of
 from ...tasks.adapters.defaults import ADAPTER_BYTES
+from ...transport.host.seam import Host
 from .. import defaults
 from ..daemon.content import ContentParts
 from .messages import adapters as messages
@@ -20,7 +21,8 @@ from .server import Emit, Operation, operation, progress_to
 class AdapterOperations:
     """Control socket operations on the adapters of one node."""
 
-    def __init__(self, content: ContentParts, removal: Removal) -> None:
+    def __init__(self, host: Host, content: ContentParts, removal: Removal) -> None:
+        self._host = host
         self._content = content
         self._adapters = content.adapters
         self._removal = removal
@@ -49,7 +51,10 @@ class AdapterOperations:
         base = None if ask.model is None else (await content.names.resolve(ask.model)).root
         if base is not None:
             await content.sources.manifest(base)  # fetched if it is not here
-        added = await self._adapters.add(Path(ask.path), ask.name, base)
+        folder, size = Path(ask.path), self._host.files.size
+        weights = await self._host.offload(size, folder / "adapter_model.safetensors")
+        await content.quota.evict_for(2 * (weights or 0), asked=True)  # with the temporary file
+        added = await self._adapters.add(folder, ask.name, base)
         await content.exchange.announce(added.root)
         return _view(added, content.library)
 

@@ -58,4 +58,4 @@ class ContentParts:
         adapters = self.adapters = Adapters(host, base.library, base.config.folder.library)
         files = AdapterFiles(host, adapters, self.exchange, self.sources, linked=holdings.linked)
         self.adapter_files = files
-        network.stage.use_adapters(files.for_shard)
+        network.stage.use_adapters(files)

@@ -133,7 +133,7 @@ class Node:
             **ModelOperations(host, content, directory).table(),
             **BlobOperations(host, content).table(),
             **removal.table(),
-            **AdapterOperations(content, removal).table(),
+            **AdapterOperations(host, content, removal).table(),
             **StateOperations(state, base.identity.peer).table(),
             **GroupOperations(state, directory, base.credentials).table(),
             **JobOperations(base, state, directory, content.names, compute.working).table(),

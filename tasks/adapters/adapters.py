@@ -53,9 +53,8 @@ class Adapters:
         scan = await self._host.offload(scan_folder, self._host.files, folder)
         terms = await self._terms(scan, base)
         path = self._folder / ".adapter.tmp"
-        pieces = file_pieces(self._host.files, scan, terms)
         try:
-            await self._host.offload(self._host.files.write_pieces, path, pieces)
+            await self._host.offload(self._write, path, scan, terms)
             root = await self._library.add_blob(path)
         finally:
             with suppress(OSError):
@@ -83,11 +82,12 @@ class Adapters:
             return fitting[0]
         if len(failures) == 1 and not fitting:
             raise failures[0]
-        found = f"fits {len(fitting)} models here" if fitting else "fits no model here"
+        found = f"fits {len(fitting)} of the {len(self._library.roots())} models here"
         raise ModelError(
             "no-base",
             f"the adapter {found}",
-            hint="name its model: `shoal adapter add FOLDER --model NAME`",
+            hint="name its model: `shoal adapter add FOLDER --model NAME`; without a daemon, that "
+            "must be one of this node: `shoal model list`",
         )
 
     async def names(self) -> dict[str, str]:
@@ -110,8 +110,9 @@ class Adapters:
         adapter."""
         tree = await self._library.blobs.tree(root)
         head = None
-        if tree.leaves and not self._library.store.missing(tree.leaves[:1]):
-            data = await self._host.offload(self._library.store.get, tree.leaves[0])
+        first = tree.leaves[:1]
+        if first and not await self._host.offload(self._library.store.missing, first):
+            data = await self._host.offload(self._library.store.get, first[0])
             head = read_head(data, tree.size)
         return KnownAdapter(name, root, tree.size, head)
 
@@ -144,6 +145,13 @@ class Adapters:
         """Remove the names of an adapter."""
         names = {name: held for name, held in (await self.names()).items() if held != root}
         await self._save(names)
+
+    def _write(self, path: Path, scan: AdapterScan, terms: AdapterTerms) -> None:
+        """Write an adapter file. Blocking. Raises ModelError if that fails."""
+        try:
+            self._host.files.write_pieces(path, file_pieces(self._host.files, scan, terms))
+        except OSError as error:
+            raise ModelError("unwritable", f"cannot write `{path}`: {error.strerror}") from None
 
     def _read(self, path: Path) -> bytes:
         """Return the content of adapters.json, or b"" if there is none. Blocking."""

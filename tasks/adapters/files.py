@@ -44,7 +44,7 @@ class AdapterFiles:
         self._sources = sources
         self._library = sources.library
         self._linked = linked
-        self._gate = trio.CapacityLimiter(FETCHES)
+        self._gates: dict[PeerId, trio.CapacityLimiter] = {}  # of gateways that wait
 
     async def named(self, text: str, model: Model) -> str:
         """Return the root of the adapter that a request names, after checking that it is one of
@@ -54,23 +54,33 @@ class AdapterFiles:
         """
         try:
             _, root = await self._adapters.resolve(text)
-            async with self._gate:
-                _, head = await self._head(root)
+            _, head = await self._head(root)
             head.check_fits(model.root, await self._arch(model.root))
         except ModelError as error:
             raise _coded(error) from None
         return root
 
-    async def for_shard(self, root: str, held: HeldShard) -> LoadAdapter:
+    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
         """Return the command that loads the layers of a shard, after fetching what is missing.
 
-        Raises SessionError: `no-adapter` if it cannot be fetched, `bad-adapter` if it does not fit.
+        A gateway that asks for many adapters waits, and delays no other. Raises SessionError:
+        `no-adapter` if it cannot be fetched, `bad-adapter` if it does not fit.
         """
+        gate = self._gates.setdefault(gateway, trio.CapacityLimiter(FETCHES))
         try:
-            async with self._gate:
+            async with gate:
                 return await self._for_shard(root, held)
         except ModelError as error:
             raise _coded(error) from None
+        finally:
+            waiting = gate.statistics()
+            if not (waiting.borrowed_tokens or waiting.tasks_waiting):
+                self._gates.pop(gateway, None)
+
+    async def drop_damaged(self, adapter: LoadAdapter) -> None:
+        """Delete the damaged chunks of an adapter from the disk, so that they are fetched again."""
+        digests = [digest.hex() for digest in adapter.digests]
+        await self._host.offload(self._library.store.drop_damaged, digests)
 
     async def _for_shard(self, root: str, held: HeldShard) -> LoadAdapter:
         tree, head = await self._head(root)
@@ -118,6 +128,8 @@ def _coded(error: ModelError) -> SessionError:
     """Return the error of a request for an adapter that cannot be used."""
     if error.code in ("bad-adapter", "bad-blob"):
         return SessionError("bad-adapter", error.message, hint=error.hint)
+    if error.code == "no-adapter":
+        return SessionError(error.code, error.message, hint=error.hint)
     if error.code == "too-large":
         return SessionError("bad-adapter", f"the adapter is too large: {error.message}")
     hint = error.hint or "`shoal adapter list` shows the adapters here"

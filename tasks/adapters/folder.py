@@ -215,7 +215,8 @@ def _bad(why: str) -> NoReturn:
     raise ModelError(
         "bad-adapter",
         f"the folder is no adapter for this model: {why}",
-        hint="name the model that it was trained for: `shoal adapter add FOLDER --model NAME`",
+        hint="use the files as `peft` saved them together, and name the model that it was trained "
+        "for: `shoal adapter add FOLDER --model NAME`",
     )
 
 

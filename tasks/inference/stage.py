@@ -4,9 +4,10 @@ The handlers of spans and fed tokens are plain functions. A frame's payload ther
 engine in the same call in which it arrived, neither parsed nor copied. Spec: docs/spec/session.md.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 from trio import TaskStatus
@@ -64,11 +65,22 @@ from .session import (
 )
 from .stagesessions import ServedShard, StageSession, StageSessions
 
-AdapterSource = Callable[[str, HeldShard], Awaitable[LoadAdapter]]
-"""Fetches what a shard needs of an adapter (root), and returns the command that loads it.
 
-Raises SessionError `no-adapter` or `bad-adapter`.
-"""
+class AdapterSource(Protocol):
+    """Source of adapters for a stage."""
+
+    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+        """Fetch what a shard needs of an adapter for a session of a gateway, and return the command
+        that loads it.
+
+        Raises SessionError `no-adapter` or `bad-adapter`.
+        """
+        ...
+
+    async def drop_damaged(self, adapter: LoadAdapter) -> None:
+        """Delete the damaged chunks of an adapter from the disk, so that they are fetched again."""
+        ...
+
 
 _DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
 
@@ -132,7 +144,7 @@ class Stage:
         courier.handle("session.feed", _coded(self._on_feed))
 
     def use_adapters(self, source: AdapterSource) -> None:
-        """Register the function that fetches adapters. Without it, sessions have none."""
+        """Register the source of adapters. Without it, sessions have none."""
         self._adapters = source
 
     @property
@@ -342,12 +354,15 @@ class Stage:
             except EngineError as error:
                 if error.code != "no-adapter" or self._adapters is None:
                     raise
-            adapter = await self._adapters(terms.adapter, session.served.held)
+            adapter = await self._adapters.for_shard(
+                terms.adapter, session.served.held, session.gateway
+            )
             try:
                 await self._engine.adapt(adapter, terms.shard)
             except EngineError as error:
-                code = "bad-adapter" if error.code in _DAMAGED else error.code
-                raise EngineError(code, error.message) from None
+                if error.code not in _DAMAGED:
+                    raise
+                await self._adapters.drop_damaged(adapter)
             session.heard = self._host.now()
         return await self._engine.open(*opening)
 

@@ -524,6 +524,26 @@ class Node:
         )
 
 
+class FakeAdapters:
+    """Source of adapters for the stages."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[str, Parts]] = []  # by root, for shards
+        self.dropped = 0
+
+    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+        await trio.lowlevel.checkpoint()
+        self.delivered.append((root, held.parts))
+        if root == "f" * 64:
+            raise SessionError("no-adapter", "nobody has it")
+        terms = AdapterTerms(ROOT, 1, 1.0, False, "F32", ("q_proj",), (0,))
+        return LoadAdapter(root, terms, 0, (), ())
+
+    async def drop_damaged(self, adapter: LoadAdapter) -> None:
+        await trio.lowlevel.checkpoint()
+        self.dropped += 1
+
+
 class FakeSwarm:
     """Nodes that split `layers` layers as given by the ends of their ranges; also a directory.
 
@@ -537,7 +557,7 @@ class FakeSwarm:
         self.layers = splits[-1]
         self.strangers: list[Node] = []
         self.sought = 0
-        self.delivered: list[tuple[str, Parts]] = []  # adapters, by root, for shards
+        self.adapters = FakeAdapters()
         self.meets = False  # whether links are made that are lacking
         self.met: list[tuple[PeerId, PeerId]] = []
         self.version = 0
@@ -563,15 +583,6 @@ class FakeSwarm:
         if text == "nobody":
             raise SessionError("no-adapter", "there is none")
         return text * 64
-
-    async def adapter(self, root: str, held: HeldShard) -> LoadAdapter:
-        """Deliver an adapter to a stage."""
-        await trio.lowlevel.checkpoint()
-        self.delivered.append((root, held.parts))
-        if root == "f" * 64:
-            raise SessionError("no-adapter", "nobody has it")
-        terms = AdapterTerms(ROOT, 1, 1.0, False, "F32", ("q_proj",), (0,))
-        return LoadAdapter(root, terms, 0, (), ())
 
     async def seek(self, root: str) -> bool:
         assert root == ROOT

@@ -128,7 +128,7 @@ async def test_the_model_is_found_or_must_be_named(world: World) -> None:
     assert (await world.adapters.add(folder, None, None)).head.terms.base == one  # type: ignore[union-attr]
     await world.adapters.forget((await world.adapters.resolve("poet"))[1])
     await put_model(world.library, rms_norm_eps=1e-5)
-    with pytest.raises(ModelError, match="fits 2 models") as caught:
+    with pytest.raises(ModelError, match="fits 2 of the 3 models") as caught:
         await world.adapters.add(folder, None, None)
     assert caught.value.code == "no-base"
 

@@ -1105,7 +1105,7 @@ async def test_a_refused_adapter_does_not_make_stages_avoided(autojump_clock: ob
 
     async def body(_: FakeSwarm) -> None:
         for node in swarm.stages:
-            node.stage.use_adapters(swarm.adapter)
+            node.stage.use_adapters(swarm.adapters)
         with pytest.raises(SessionError) as caught:
             await _generate(swarm, "hello", adapter="a")
         assert caught.value.code == "bad-adapter" and "stage 2 of 3" in caught.value.message

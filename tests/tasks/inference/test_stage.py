@@ -882,12 +882,12 @@ async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: obj
     stage = swarm.stages[1]
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapter)
+        stage.stage.use_adapters(swarm.adapters)
         header = _open(swarm, 1, adapter="a" * 64).header()
         await _call(swarm.client, stage, "session.open", header)
         again = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
         await _call(swarm.client, stage, "session.open", again)
-        assert swarm.delivered == [("a" * 64, stage.parts)]  # only once
+        assert swarm.adapters.delivered == [("a" * 64, stage.parts)]  # only once
         assert [each.adapter for each in stage.engine.terms] == ["a" * 64] * 2
         for name in (SESSION, b"t" * 16):
             await _call(swarm.client, stage, "session.close", Close(name).header())
@@ -902,8 +902,8 @@ async def test_an_adapter_is_loaded_when_the_engine_lacks_it(autojump_clock: obj
     [
         ("bad-adapter", "bad-adapter"),
         ("no-memory", "no-memory"),
-        ("digest-mismatch", "bad-adapter"),
-        ("bad-tensor", "bad-adapter"),
+        ("digest-mismatch", "no-adapter"),
+        ("bad-tensor", "no-adapter"),
         ("worker-crashed", "worker-crashed"),
     ],
 )
@@ -915,10 +915,12 @@ async def test_an_adapter_that_the_engine_refuses_ends_only_its_session(
     stage.engine.refuse_adapter = code
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(swarm.adapter)
+        stage.stage.use_adapters(swarm.adapters)
         await _open_all(swarm)
         header = _open(swarm, 1, adapter="a" * 64, session=b"t" * 16).header()
         assert await _refused(swarm.client, stage, "session.open", header) == told
+        damaged = code in ("digest-mismatch", "bad-tensor")
+        assert swarm.adapters.dropped == damaged * ADAPTER_LOADS  # and fetched again each time
         _post(swarm.client, swarm.stages[0], "session.span", _span().header(), pack_tokens([7] * 3))
         await _settle()
         assert [post for post in swarm.wire.posts if post[2] == "session.token"]
@@ -937,11 +939,11 @@ async def test_an_adapter_that_cannot_be_had_is_refused(autojump_clock: object) 
         for root in ("a" * 64, "f" * 64):
             header = _open(swarm, 1, adapter=root).header()
             assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
-            stage.stage.use_adapters(swarm.adapter)
+            stage.stage.use_adapters(swarm.adapters)
         stage.engine.adapters = _Forgetful()
         header = _open(swarm, 1, adapter="a" * 64).header()
         assert await _refused(swarm.client, stage, "session.open", header) == "no-adapter"
-        assert len(swarm.delivered) == 1 + ADAPTER_LOADS
+        assert len(swarm.adapters.delivered) == 1 + ADAPTER_LOADS
         await _settle()
         swarm.assert_free()
 

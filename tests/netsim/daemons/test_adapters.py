@@ -1,0 +1,108 @@
+"""Adapters in simulated swarms: stages fetch their part alone, within limits, and can lose it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.dht.content import quota
+from shoal.dht.content.library import Library
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.world import World
+from shoal.node.defaults import EMBEDDED_ROOT
+from shoal.node.errors import ControlError
+from shoal.tasks.adapters.file import encode_head
+from shoal.tasks.engine.adapters import MODULES, AdapterTerms
+from shoal.tasks.errors import TaskError
+
+LAYER = 4 * (256 + 256 + 2 * (256 + 128) + 256 + 256 + 3 * (256 + 640))  # bytes of rank 1
+RANK = 40  # five chunks of 1 MiB
+LAYERS = 6
+
+
+def adapter(mark: int, base: str = EMBEDDED_ROOT) -> bytes:
+    terms = AdapterTerms(base, RANK, 1.0, False, "F32", MODULES, tuple(range(LAYERS)))
+    words = b"".join((mark << 16 | at).to_bytes(4, "little") for at in range(LAYER * RANK // 4))
+    return encode_head(terms) + words * LAYERS
+
+
+async def swarm(world: World) -> tuple[DaemonHandle, list[DaemonHandle]]:
+    """Start a gateway without an engine, and three stages."""
+    stages: list[DaemonHandle] = []
+    for index in range(3):
+        layers = 2 * index, 2 * index + 2
+        host = world.host(f"stage{index}")
+        stages.append(await host.start(bootstrap=stages[:1], model="tiny", layers=layers))
+    gateway = await world.host("gateway").start(bootstrap=stages, engine=False)
+    for node in stages:
+        await node.serving()
+    for node in (*stages, gateway):
+        await node.until(lambda status: status["peers"] == 3)
+    await trio.sleep(2)
+    return gateway, stages
+
+
+async def put(node: DaemonHandle, data: bytes) -> str:
+    path = node.node.config.data / "adapter"
+    node.node.host.files.write(Path(path), data)
+    return str((await node.ask("blob_add", path=str(path)))["root"])
+
+
+async def text(node: DaemonHandle, root: str | None) -> str:
+    more: dict[str, Any] = {} if root is None else {"adapter": root}
+    reply = await node.ask("run", model="tiny", prompt="Once", raw=True, max_tokens=12, **more)
+    return str(reply["text"])
+
+
+async def held(node: DaemonHandle, root: str) -> int:
+    """Return how many chunks of a blob a node has, -1 if it does not know it."""
+    library: Library = node.node.library
+    if root not in library.blobs.roots():
+        return -1
+    leaves = (await library.blobs.tree(root)).leaves
+    return len(leaves) - len(library.store.missing(leaves))
+
+
+async def test_each_stage_fetches_its_own_part(world: World) -> None:
+    gateway, stages = await swarm(world)
+    one, two = await put(gateway, adapter(1)), await put(gateway, adapter(2))
+    plain = await text(gateway, None)
+    texts = {await text(gateway, root) for root in (one, two)}
+    assert len({plain, *texts}) == 3
+    chunks = await held(gateway, one)
+    for node in stages:
+        assert 0 < await held(node, one) < chunks
+    assert await text(stages[1], one) in texts
+    assert await text(gateway, None) == plain
+    stages[1].engine.crash()  # the new worker has no adapter
+    assert await text(gateway, one) in texts
+
+
+async def test_what_is_fetched_for_others_has_a_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, stages = await swarm(world)
+    roots = [await put(gateway, adapter(mark)) for mark in range(1, 6)]
+    size = len(adapter(1))
+    monkeypatch.setattr(quota, "FILES_MOST", 2 * size)
+    for root in roots:
+        await text(gateway, root)
+    for node in stages:
+        library = node.node.library
+        known = [root for root in roots if root in library.blobs.roots()]
+        assert roots[-1] in known and roots[0] not in known
+        used = sum([await held(node, root) for root in known])
+        assert used * 2**20 <= 2 * size + 2**20
+    assert await held(gateway, roots[0]) > 0  # its owner added it
+    assert await text(gateway, roots[0]) != await text(gateway, None)
+
+
+async def test_an_adapter_that_nobody_has_fails_in_time(world: World) -> None:
+    gateway, _ = await swarm(world)
+    began = gateway.node.host.now()
+    with pytest.raises((ControlError, TaskError)) as caught:
+        await text(gateway, "ab" * 32)
+    assert getattr(caught.value, "code", None) == "no-adapter"
+    assert gateway.node.host.now() - began < 30
+    assert await text(gateway, None)
