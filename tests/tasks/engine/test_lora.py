@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shoal.tasks.engine.linear import linear, packs
 from shoal.tasks.engine.lora import AdaptedRows, Lora, LowRank, StepAdapters
+from shoal.tasks.engine.products import linear_of, packs
 
 WIDE = 2048  # oneDNN computes a single row of this width in another order
 
@@ -18,7 +18,7 @@ class OneChange:
         random = torch.Generator().manual_seed(rank)
         down = torch.randn(rank, WIDE, generator=random).to(dtype)
         up = torch.randn(WIDE, rank, generator=random).to(dtype)
-        self.change = LowRank(linear(down, None), linear(up, None), 16, 16 + WIDE)
+        self.change = LowRank(linear_of(down, None), linear_of(up, None), 16, 16 + WIDE)
 
     def changes(self, layer: int, matrix: str) -> list[LowRank]:
         return [self.change] if (layer, matrix) == (0, "down") else []
