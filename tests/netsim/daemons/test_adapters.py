@@ -56,7 +56,7 @@ async def text(node: DaemonHandle, root: str | None) -> str:
 
 
 async def held(node: DaemonHandle, root: str) -> int:
-    """Return how many chunks of a blob a node has, -1 if it does not know it."""
+    """Return the number of chunks that a node has of a blob, or -1 if the blob is unknown to it."""
     library: Library = node.node.library
     if root not in library.blobs.roots():
         return -1
