@@ -115,8 +115,9 @@ class AdapterFiles:
         self._library.usage.note_used(root)
         if not missing:
             return
-        sizes = tree.sizes()
-        await self._sources.reserve(root, sum(sizes[leaf] for leaf in missing))
+        usage, sizes = self._library.usage, tree.sizes()
+        if root in usage.fetched and root not in usage.asked:  # its owner did not ask for it
+            await self._sources.reserve(root, sum(sizes[leaf] for leaf in missing))
         fetch = partial(self._exchange.fetch, patience=FETCH_PATIENCE, asked=True)
         await fetch(root, missing, self._linked)
 

@@ -55,13 +55,17 @@ async def text(node: DaemonHandle, root: str | None) -> str:
     return str(reply["text"])
 
 
+async def leaves(node: DaemonHandle, root: str) -> tuple[str, ...]:
+    return (await node.node.library.blobs.tree(root)).leaves
+
+
 async def held(node: DaemonHandle, root: str) -> int:
-    """Return how many chunks of a blob a node has, -1 if it does not know it."""
+    """Return the number of chunks that a node has of a blob, or -1 if the blob is unknown to it."""
     library: Library = node.node.library
     if root not in library.blobs.roots():
         return -1
-    leaves = (await library.blobs.tree(root)).leaves
-    return len(leaves) - len(library.store.missing(leaves))
+    chunks = await leaves(node, root)
+    return len(chunks) - len(library.store.missing(chunks))
 
 
 async def test_each_stage_fetches_its_own_part(world: World) -> None:
@@ -86,11 +90,16 @@ async def test_what_is_fetched_for_others_has_a_limit(
     roots = [await put(gateway, adapter(mark)) for mark in range(1, 6)]
     size = len(adapter(1))
     monkeypatch.setattr(quota, "FILES_MOST", 2 * size)
+    await stages[0].ask("adapter_pull", root=roots[0], name="mine")
+    chunks = (await held(stages[0], roots[0])) - 1
+    stages[0].node.library.store.remove((await leaves(stages[0], roots[0]))[0])  # damaged
     for root in roots:
         await text(gateway, root)
+    assert await held(stages[0], roots[0]) > chunks  # its owner asked for it
     for node in stages:
         library = node.node.library
-        known = [root for root in roots if root in library.blobs.roots()]
+        own = roots[:1] if node is stages[0] else []
+        known = [root for root in roots if root in library.blobs.roots() and root not in own]
         assert roots[-1] in known and roots[0] not in known
         used = sum([await held(node, root) for root in known])
         assert used * 2**20 <= 2 * size + 2**20
