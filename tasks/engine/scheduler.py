@@ -183,7 +183,7 @@ class Scheduler:
         least = costs.fixed + costs.row
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
-        if not any(decode for _, decode in kinds):
+        if not any(share.decode for share in self._ready):  # also those of other shards
             alone = max(PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):
             prefill = kinds.get((background, False), ())

@@ -484,3 +484,15 @@ def test_background_work_of_a_shard_waits_for_interactive_work_of_another() -> N
         assert [share for share, _ in scheduler.plan()] == [talk]
     scheduler.rest(talk)
     assert [share for share, _ in scheduler.plan()] == [job]
+
+
+def test_a_lone_prompt_of_a_shard_does_not_delay_the_texts_of_another() -> None:
+    costs = StepCosts(0.04, 0.001, 0.0)
+    load = Load(costs)
+    load.add("g", "text")
+    load.costs = StepCosts(0.04, 0.001, 0.0)
+    load.add("h", "prompt", prompt=4000)
+    for _ in range(20):
+        rows = load.step().get("prompt", 0)
+        assert 0.04 + rows * 0.001 <= PREFILL_FACTOR * 0.041 + 1e-9
+    assert load.served["text"] and load.served["prompt"]
