@@ -493,7 +493,7 @@ class Gateway:
         return in time or was lost too often during this request.
         """
         if error.cause:
-            talk.crashes.note(error, talk.answer.made)
+            await trio.sleep(talk.crashes.note(error, talk.answer.made, self._host.now()))
         elif error.by is None:
             talk.lost.add(PeerId(error.peer))
         if await self._move(talk, run, error):

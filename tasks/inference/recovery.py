@@ -12,8 +12,10 @@ from ..defaults import (
     CRASHES,
     CRASHES_IN_ALL,
     LOAD_PATIENCE,
+    MEMORY_LOOK,
     MEMORY_PATIENCE,
     RESUME_PATIENCE,
+    RETURN_LOOK,
     RETURN_PATIENCE,
 )
 from ..errors import NoRoute, SessionError, StageLost
@@ -69,9 +71,11 @@ class Crashes:
     def __init__(self) -> None:
         self.preempted = False  # whether the request was preempted
         self._made: list[int] = []  # for each loss: the number of tokens generated before it
+        # The preemptions without a token in between: their number, the tokens before, the first.
+        self._stuck, self._stuck_at, self._stuck_since = 0, -1, 0.0
 
-    def note(self, error: StageLost, made: int) -> None:
-        """Count a loss after `made` tokens.
+    def note(self, error: StageLost, made: int, now: float) -> float:
+        """Count a loss after `made` tokens. Return for how many seconds to wait.
 
         Raises SessionError with the stage's own code if there were too many. A request that gets
         further between the losses is probably not their cause, so it may continue more often. A
@@ -79,7 +83,7 @@ class Crashes:
         """
         if error.cause == PREEMPTED:
             self.preempted = True
-            return
+            return self._preempt(error, made, now)
         self._made.append(made)
         count = len(self._made)
         if self._made.count(made) >= CRASHES or count >= CRASHES_IN_ALL:
@@ -88,3 +92,17 @@ class Crashes:
                 f"{error.message} ({count} times during this request)",
                 hint="this request may be the cause: change it, or try another model or node",
             )
+        return 0.0
+
+    def _preempt(self, error: StageLost, made: int, now: float) -> float:
+        """Return for how many seconds to wait after a preemption: longer each time that the request
+        has not got further, since stages may lie.
+
+        Raises SessionError `preempted` if it has not got further for RESUME_PATIENCE seconds.
+        """
+        if made != self._stuck_at:
+            self._stuck, self._stuck_at, self._stuck_since = 0, made, now
+        elif now >= self._stuck_since + RESUME_PATIENCE:
+            raise not_back(SessionError(PREEMPTED, error.message), now - self._stuck_since)
+        self._stuck += 1
+        return min(RETURN_LOOK * ((1 << min(self._stuck - 1, 8)) - 1), MEMORY_LOOK)

@@ -333,6 +333,12 @@ class FakeEngine:
         for name, state in states.items():
             state.on_event(FailedEvent(name, 1, "worker-crashed", "killed by signal 9"))
 
+    def preempt_all(self) -> None:
+        """End all sessions, as if others needed their memory."""
+        states, self.states = self.states, {}
+        for name, state in states.items():
+            state.on_event(FailedEvent(name, 1, "preempted", "its memory was needed"))
+
     def _compute(self, state: _State, span: Span) -> None:
         if self.states.get(span.session) is not state or not state.running:
             return

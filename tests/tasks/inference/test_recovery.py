@@ -10,6 +10,7 @@ from shoal.tasks.defaults import (
     CRASHES,
     CRASHES_IN_ALL,
     LOAD_PATIENCE,
+    MEMORY_LOOK,
     MEMORY_PATIENCE,
     RESUME_PATIENCE,
     RETURN_LOOK,
@@ -309,6 +310,54 @@ async def test_a_poisonous_request_is_not_repeated_without_end(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_stages_that_preempt_without_end_are_given_up_and_asked_rarely(
+    autojump_clock: object, replicas: int
+) -> None:
+    """A stage may lie about it. It ends each session as soon as the prompt arrives."""
+    asking = Asking((6,))
+    node = Node(asking.swarm, 70, asking.stages[0].parts)
+
+    async def meanwhile() -> None:
+        nursery = asking.swarm.wire.nursery
+        assert nursery is not None
+        await nursery.start(node.stage.run)
+        asking.swarm.nodes += [node][: replicas - 1]
+        for each in (asking.stages[0], node):
+            each.engine.poison = 0
+            each.engine.crash = each.engine.preempt_all
+
+    await asking.run(meanwhile)
+    error = asking.error
+    assert isinstance(error, SessionError) and error.code == "preempted" and error.hint
+    assert RESUME_PATIENCE <= asking.took < RESUME_PATIENCE + 2 * MEMORY_LOOK
+    assert asking.swarm.opens([asking.stages[0], node]) < 2 * RESUME_PATIENCE / MEMORY_LOOK
+
+
+@pytest.mark.trio
+async def test_a_preempted_request_continues_at_once_and_may_be_preempted_often(
+    autojump_clock: object,
+) -> None:
+    asking = Asking((6,))
+    engine = asking.stages[0].engine
+    times = 0
+
+    def crash() -> None:
+        nonlocal times
+        times += 1
+        engine.poison = len(IDS) + times + 1
+        engine.preempt_all()
+
+    async def meanwhile() -> None:
+        await trio.lowlevel.checkpoint()
+        engine.poison, engine.crash = len(IDS) + 1, crash
+
+    await asking.run(meanwhile, max_tokens=40)
+    assert asking.is_right(40) and times > CRASHES_IN_ALL
+    assert asking.took < 40 * 5 * DELAY, "no pauses while the answer gets further"
+
+
+@pytest.mark.trio
 async def test_a_request_that_gets_further_may_see_more_crashes(autojump_clock: object) -> None:
     asking = Asking()
 
@@ -379,5 +428,5 @@ def test_crashes_are_counted_by_progress_and_in_all() -> None:
     with pytest.raises(SessionError, match=f"{CRASHES_IN_ALL} times") as raised:
         for made in range(100):
             count += 1
-            crashes.note(error, made)
+            crashes.note(error, made, 0.0)
     assert count == CRASHES_IN_ALL and raised.value.code == "worker-crashed"
