@@ -295,10 +295,12 @@ class Stage:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
         freeing = self._to_free.statistics().current_buffer_used
-        self._all.check_room(gateway, message, self._host.now(), freeing)
+        served = self._all.check(message)
+        self._all.check_open(gateway, message, self._host.now(), freeing)
+        yielding = self._all.yielding(gateway, message, served)
         session = StageSession(
             open=message,
-            served=self._all.check(message),
+            served=served,
             gateway=gateway,
             use=Use(gateway, message.root, message.job),
             engine_id=self._host.entropy(16),  # two gateways may use the same session id
@@ -308,7 +310,10 @@ class Stage:
         for peer in (session.gateway, session.previous, session.next):
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
+        why = "its gateway had more than its share of the memory"
+        session.awaits = tuple(self._fail(each, "preempted", why) for each in yielding)
         self._all.open[session.name] = session
+        self._all.opening.add(session)
         return session
 
     async def _open(self, session: StageSession, names: bytes) -> Reply:
@@ -325,6 +330,8 @@ class Stage:
 
         opened = False
         try:
+            for event in session.awaits:
+                await event.wait()
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
@@ -333,10 +340,11 @@ class Stage:
             cached = await self._open_adapted(session, on_event, terms)
             opened = session.name in self._all.open
         finally:
+            self._all.opening.discard(session)
             if not opened:  # refused, cancelled, or closed in the meantime
                 self._drop(session)
         if not opened:
-            raise SessionError("session-closed", "the session was closed")
+            raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
         return Reply(SessionOpened(cached).fields())
 
@@ -394,17 +402,17 @@ class Stage:
 
     def _fail(
         self, session: StageSession, code: str, message: str, *, lost: PeerId | None = None
-    ) -> None:
+    ) -> trio.Event:
         """Drop a session and report its failure to its gateway. `lost` is the neighbour that was
-        lost."""
-        self._drop(session)
+        lost. The returned event is set when its KV is freed."""
+        session.failed = code
+        freed = self._drop(session)
         failed = Failed(session.open.session, session.open.epoch, code, message, lost)
-        try:
+        with suppress(LinkClosed):  # the gateway is lost too
             self._courier.post(
                 session.gateway, "session.failed", failed.header(), priority=Priority.CONTROL
             )
-        except LinkClosed:
-            return  # the gateway is lost too
+        return freed
 
     # Incoming spans.
 

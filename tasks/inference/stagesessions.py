@@ -1,7 +1,10 @@
 """The shards of a node's engine, and the sessions at its stages. No I/O."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
+
+import trio
 
 from ...transport.identity import PeerId
 from ..defaults import (
@@ -45,6 +48,8 @@ class StageSession:
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message arrived
+    awaits: tuple[trio.Event, ...] = ()  # set when the engine has the memory for it
+    failed: str = ""  # code of the failure that has ended it
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
@@ -93,6 +98,8 @@ class StageSessions:
         """The shards by their numbers in the engine."""
         self.open: dict[Name, StageSession] = {}
         """The open sessions."""
+        self.opening: set[StageSession] = set()
+        """Sessions that the engine has not opened yet. Some may be closed already."""
         self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
 
     def of_shard(self, served: ServedShard | None) -> list[StageSession]:
@@ -164,13 +171,11 @@ class StageSessions:
             raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
         return served
 
-    def check_room(self, gateway: PeerId, message: Open, now: float, freeing: int) -> None:
-        """Raise SessionError if the session may not be opened now, or if there is no free KV for
-        it.
+    def check_open(self, gateway: PeerId, message: Open, now: float, freeing: int) -> None:
+        """Raise SessionError if a session may not be opened now.
 
         `freeing` is the number of closed sessions that the engine still has.
         """
-        served = self.check(message)
         name = gateway, message.session, message.index
         if message.idle and self.waited_for(now):
             raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
@@ -178,17 +183,48 @@ class StageSessions:
             raise SessionError("session-open", "the session is open already")
         if name[:2] in self._closed:
             raise SessionError("session-closed", "the session was closed")
-        own = sum(item.gateway == gateway for item in self.open.values())
+        every = self.opening.union(self.open.values())
+        own = sum(item.gateway == gateway for item in every)
         mine = gateway == self._own  # the owner's gateway has no limit of its own
-        held = len(self.open) + freeing
+        held = len(every) + freeing
         if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
+
+    def yielding(self, gateway: PeerId, message: Open, served: ServedShard) -> list[StageSession]:
+        """Return the sessions that must end for a new one. Raises SessionError if there is no free
+        KV for it."""
         room = self.room_for(served, gateway)
-        if message.soon > room:
+        if message.soon <= room:
+            return []
+        yielding = [] if message.idle else self._beyond_share(served, gateway)
+        if message.soon > self.room_for(served, gateway, without=yielding):
             raise SessionError(
                 "no-memory",
                 f"room for {room} tokens of prompt and answer now, {message.soon} are asked for",
             )
+        while message.soon <= self.room_for(served, gateway, without=yielding[:-1]):
+            yielding.pop()
+        return yielding
+
+    def _beyond_share(self, served: ServedShard, gateway: PeerId) -> list[StageSession]:
+        """Return the sessions by which other gateways have grown beyond their share of the KV, the
+        youngest first.
+
+        A gateway may use what is free. Otherwise, it could keep all others out by sessions that
+        reserve little and then grow.
+        """
+        share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
+        has = dict[PeerId, list[StageSession]]()
+        for each in self.of_shard(served):
+            if each.gateway not in (gateway, self._own):
+                has.setdefault(each.gateway, []).append(each)
+        beyond = []
+        for sessions in has.values():
+            blocks = sum(each.blocks for each in sessions)
+            while blocks > share and len(sessions) > 1:
+                beyond.append(sessions.pop())
+                blocks -= beyond[-1].blocks
+        return beyond
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
         """Return how many positions of KV one more session of a gateway may reserve now in a shard.
@@ -200,10 +236,13 @@ class StageSessions:
                 return self.room_for(served, gateway or self._own)
         return 0
 
-    def room_for(self, served: ServedShard, gateway: PeerId) -> int:
-        """Return how many positions of KV one more session of this gateway may reserve now."""
+    def room_for(
+        self, served: ServedShard, gateway: PeerId, *, without: Collection[StageSession] = ()
+    ) -> int:
+        """Return how many positions of KV one more session of this gateway may reserve now, or if
+        the sessions in `without` had ended."""
         blocks = served.held.kv_tokens // BLOCK
-        sessions = self.of_shard(served)
+        sessions = [item for item in self.of_shard(served) if item not in without]
         room = blocks - sum(item.blocks for item in sessions)
         own = [item.blocks for item in sessions if item.gateway == gateway]
         if own and gateway != self._own:  # its first session may take all that is free

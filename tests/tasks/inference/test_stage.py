@@ -10,6 +10,7 @@ import trio.testing
 from msgspec.structs import replace
 
 from shoal.tasks.defaults import ADAPTER_LOADS
+from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.interface import (
     FailedEvent,
     Parts,
@@ -23,7 +24,7 @@ from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
-from tests.tasks.fake_swarm import CONTEXT, HIDDEN, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
+from tests.tasks.fake_swarm import CONTEXT, HIDDEN, KV, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
 
 SESSION = b"s" * 16
 OTHER = "cd" * 32
@@ -953,3 +954,134 @@ async def test_an_adapter_that_cannot_be_had_is_refused(autojump_clock: object) 
 class _Forgetful(set[str]):
     def __contains__(self, _root: object) -> bool:
         return False
+
+
+@pytest.mark.trio
+async def test_a_gateway_that_grew_beyond_its_share_gives_it_back(autojump_clock: object) -> None:
+    """It reserves a single position per session, and then fills the memory."""
+    swarm = FakeSwarm((2,))
+    stage, other, third = swarm.stages[0], Node(swarm, 201, None), Node(swarm, 202, None)
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=4 * CONTEXT)
+    stage.engine.kv_tokens = KV  # this engine reserves everything at once
+
+    async def opening(sender: Node, number: int, soon: int, **changes: Any) -> str:
+        changes |= {"session": number.to_bytes(16), "tokens": CONTEXT, "soon": soon}
+        try:
+            await _call(sender, stage, "session.open", _open(swarm, **changes).header())
+        except CallRefused as error:
+            return error.code
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        for number in range(4):
+            assert await opening(swarm.client, number, 1) == "open"
+            span = _span(0, 1900, session=number.to_bytes(16), token=False)
+            _post(swarm.client, stage, "session.span", span.header(), pack_tokens([7] * 1900))
+        await _settle()
+        assert _room(stage, other.peer) < 200
+        assert await opening(swarm.client, 9, 500) == "no-memory", "it has its share"
+        assert await opening(other, 1, 500, job="cd" * 32) != "open", "a job takes nothing"
+        assert stage.stage.sessions == 4
+        assert await opening(other, 1, 500) == "open"
+        await _settle()
+        failed = [post for post in swarm.wire.posts if post[2] == "session.failed"]
+        assert [(post[1], post[3]["code"]) for post in failed] == [(swarm.client.peer, "preempted")]
+        assert failed[0][3]["session"] == (3).to_bytes(16), "the youngest"
+        assert await opening(third, 2, 1900) == "open"
+        assert await opening(other, 3, 1300) == "open"
+        assert stage.stage.sessions == 5
+        assert await opening(swarm.client, 9, 200) == "no-memory", "it is back at its share"
+        assert await opening(stage, 3, CONTEXT) == "no-memory"
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_an_open_waits_until_the_memory_that_it_takes_is_free(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    stage, other = swarm.stages[0], Node(swarm, 201, None)
+    stage.serve(Parts(True, 0, 2, True), kv_tokens=2 * CONTEXT)
+    opened: list[float] = []
+
+    async def opening() -> None:
+        await _call(other, stage, "session.open", _open(swarm).header())
+        opened.append(trio.current_time())
+
+    async def body(_: FakeSwarm) -> None:
+        for number in range(2):
+            header = _open(swarm, session=number.to_bytes(16), tokens=CONTEXT, soon=900).header()
+            await _call(swarm.client, stage, "session.open", header)
+            span = _span(0, 1999, session=number.to_bytes(16), token=False)
+            _post(swarm.client, stage, "session.span", span.header(), pack_tokens([7] * 1999))
+        await _settle()
+        stage.engine.closing = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(opening)
+            await _settle()
+            assert len(stage.engine.states) == 2 and not opened
+            stage.engine.closing.set()
+        assert opened and len(stage.engine.states) == 2
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: object) -> None:
+    """The stage fetches adapters meanwhile. Otherwise their number would have no limit."""
+    swarm = FakeSwarm((2,))
+    stage, slow = swarm.stages[0], trio.Event()
+    others = [Node(swarm, 201 + number, None) for number in range(5)]
+    codes: list[str] = []
+
+    class SlowAdapters(FakeAdapters):
+        async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
+            await slow.wait()
+            return await super().for_shard(root, held, gateway)
+
+    async def one(sender: Node, number: int) -> None:
+        header = _open(swarm, session=number.to_bytes(16), adapter="a" * 64).header()
+        codes.append(await _refused(sender, stage, "session.open", header))
+
+    async def body(_: FakeSwarm) -> None:
+        stage.stage.use_adapters(SlowAdapters())
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                sender = others[number % 5]
+                nursery.start_soon(one, sender, number)
+                await _settle()
+                close = Close(number.to_bytes(16)).header()
+                await _call(sender, stage, "session.close", close)
+            assert set(codes) == {"too-many-sessions"} and len(codes) == 300 - 64
+            slow.set()
+        assert codes.count("session-closed") == 64
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_session_that_is_preempted_before_its_open_is_answered_is_refused_as_that(
+    autojump_clock: object,
+) -> None:
+    """Its gateway then waits, instead of failing the request."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+    stage.engine.opening = trio.Event()
+    codes: list[str] = []
+
+    async def one() -> None:
+        codes.append(await _refused(swarm.client, stage, "session.open", _open(swarm).header()))
+
+    async def body(_: FakeSwarm) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            await _settle()
+            stage.engine.preempt_all()
+            assert stage.engine.opening is not None
+            stage.engine.opening.set()
+        assert codes == ["preempted"]
+        await _settle()
+        swarm.assert_free()
+
+    await _run(swarm, body)
