@@ -38,7 +38,9 @@ JSON_MARKS: Final = 131_072  # texts, commas and opening brackets of a value in 
 _ARRAYS: Final = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAPS: Final = frozenset((*range(0x80, 0x90), 0xDE, 0xDF))
 _CONTAINERS: Final = bytes((*_ARRAYS, *_MAPS))
-_JSON_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,\[{]', re.DOTALL)  # cannot backtrack
+_JSON_MARK: Final = re.compile(  # cannot backtrack, and takes 20 ms for 4 MiB of escapes
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[,\[{]', re.DOTALL
+)
 
 
 def decode(

@@ -24,7 +24,17 @@ from shoal.tasks.usage.metering import Use
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Reply
-from tests.tasks.fake_swarm import CONTEXT, HIDDEN, KV, ROOT, VOCABULARY, FakeSwarm, Node, peer_of
+from tests.tasks.fake_swarm import (
+    CONTEXT,
+    HIDDEN,
+    KV,
+    ROOT,
+    VOCABULARY,
+    FakeAdapters,
+    FakeSwarm,
+    Node,
+    peer_of,
+)
 
 SESSION = b"s" * 16
 OTHER = "cd" * 32
