@@ -71,7 +71,9 @@ class Choosing:
                 await self._directory.changed(version)
             await trio.sleep(DEMAND_LOOK[0])
 
-    async def other_model(self, root: str, taken: Collection[str]) -> ServingChoice | None:
+    async def other_model(
+        self, root: str, taken: Callable[[], Collection[str]]
+    ) -> ServingChoice | None:
         """Return another model that needs this node, or None if there is none.
 
         Models in `taken` are skipped. Returns None too if the owner named the model, or if the
@@ -79,19 +81,22 @@ class Choosing:
         """
         if self._model is not None:
             return None
+        return await self._other(root, taken)
+
+    async def _other(self, root: str, taken: Callable[[], Collection[str]]) -> ServingChoice | None:
         members, own = self._directory.members(), self._directory.own().peer
-        unfit = frozenset((*self._unfit, *taken))
-        return await self._host.offload(choose_other, members, own, root, self._backing(), unfit)
+        unfit = frozenset((*self._unfit, *taken()))
+        backing = self._backing()
+        choice = await self._host.offload(choose_other, members, own, root, backing, unfit)
+        if choice is not None and choice.root in taken():  # another slot was faster
+            return None
+        return choice
 
     async def model_beside(self, taken: Callable[[], Collection[str]]) -> ServingChoice:
         """Wait until a model needs this node, and return it. Models in `taken` are skipped."""
         while True:
             version = self._directory.version
-            members, own = self._directory.members(), self._directory.own().peer
-            without = frozenset((*self._unfit, *taken()))
-            choice = await self._host.offload(
-                choose_other, members, own, "", self._backing(), without
-            )
+            choice = await self._other("", taken)
             if choice is not None:
                 return choice
             with trio.move_on_after(DEMAND_LOOK[1]):

@@ -22,7 +22,7 @@ from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..inference.stage import Stage
 from ..placement.coverage import Span
-from ..placement.demand import Backing, is_spare
+from ..placement.demand import Backing, ServingChoice, is_spare
 from ..placement.holes import no_fit, parts_of
 from ..placement.shard import DTypeSetting, choose_dtype, held_of, shard_of
 from .choosing import Choosing
@@ -126,6 +126,7 @@ class Serving:
         self._slot = slot
         self._backing = backing
         self._why = ""
+        self._chosen: str | None = None  # root of a chosen model, until layers of it are
         self.loaded_bytes = 0
         """Memory in bytes of the loaded shard: its weights and the KV reserved for it."""
         self._plan: ShardPlan | None = None
@@ -182,7 +183,12 @@ class Serving:
     def roots(self) -> Collection[str]:
         """Roots of the model that the owner named, and of the one that is served or prepared."""
         plan, meant = self._plan, self._choosing.meant
-        roots = (plan.root if plan else None, meant.root if meant else None, self._standing.root)
+        roots = (
+            plan.root if plan else None,
+            meant.root if meant else None,
+            self._standing.root,
+            self._chosen,
+        )
         return {root for root in roots if root is not None}
 
     def status(self) -> ServingStatus:
@@ -283,7 +289,11 @@ class Serving:
         else:
             choice = await self._choosing.model()
         self._why = f"{self._name(choice.root)}: {choice.why}"
-        return await self._place(choice.root)
+        self._chosen = choice.root
+        try:
+            return await self._place(choice.root)
+        finally:
+            self._chosen = None
 
     def _fixed(self, arch: Architecture) -> Span | None:
         """Return the layers that the owner named, or None if there are none.
@@ -385,16 +395,24 @@ class Serving:
         The node moves if the other model needs it more than its present model, which other nodes
         can serve.
         """
-        taken = self._slot.taken()
-        choice = await self._choosing.other_model(plan.root, taken)
+        choice = await self._choosing.other_model(plan.root, self._slot.taken)
         if choice is None:
             return None
+        self._chosen = choice.root
+        try:
+            return await self._moved(plan, choice)
+        finally:
+            self._chosen = None
+
+    async def _moved(self, plan: ShardPlan, choice: ServingChoice) -> ShardPlan | None:
+        """Claim and return layers of the chosen model, or return None if none fits or others
+        turned out to be faster."""
         other = await self._read(choice.root)
         span = await self._standing.claim_other(other.root, other.sizes)
         if span is None:
             self._choosing.does_not_fit(other.root)
             return None
-        again = await self._choosing.other_model(plan.root, taken)
+        again = await self._choosing.other_model(plan.root, self._slot.taken)
         if again is None or again.root != other.root:
             self._hold(plan)
             return None

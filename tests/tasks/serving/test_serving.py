@@ -522,3 +522,44 @@ async def test_a_stopping_node_withdraws_its_layers_at_once(
         assert world.directory.own().aims == ()
 
     await world.run(body)
+
+
+@pytest.mark.trio
+async def test_two_slots_never_take_the_same_model(autojump_clock: object) -> None:
+    """Both wait for a model that needs this node, and see the next one at the same moment."""
+    world = World(layers=None)
+    manifests = [replace(world.manifest, config=CONFIG | {"n": n}) for n in range(3)]
+    low = next(peer_of(n) for n in range(3, 99) if peer_of(n) < peer_of(1))
+
+    async def fetch_manifest(root: str, peers: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        found = next(each for each in manifests if each.root == root)
+        world.library.kept[root] = found
+        return found
+
+    world.exchange.fetch_manifest = fetch_manifest  # type: ignore[method-assign]
+    world.backing = Backing(named=frozenset(each.root for each in manifests))
+
+    def wanted(count: int) -> None:
+        models = tuple(ModelName(f"m{n}", manifests[n].root, 2, 100) for n in range(count))
+        world.directory.put(record_of(OTHER, models=models))
+
+    async def body() -> None:
+        wanted(2)
+        await trio.sleep(100)
+        assert len(world.shards()) == 2
+        # Another node serves the second model. A slot becomes free after a long time.
+        served = world.shards()[1].root
+        shard = ShardRecord(served, True, 0, 2, True, "float32", 100)
+        world.directory.put(record_of(low, shards=(shard,)))
+        await trio.sleep(2000)
+        assert len(world.shards()) == 1
+        loads = len(world.engine.loads)
+        wanted(3)
+        await trio.sleep(100)
+        assert len(world.engine.loads) == loads + 1
+        for said in world.directory.published:
+            roots = [aim.root for aim in said.get("aims", ())]
+            assert len(roots) == len(set(roots)), "such a record is refused"
+
+    await world.run(body)
