@@ -22,6 +22,7 @@ SLOT_PAUSE = 5.0  # seconds between two looks at whether a further model needs t
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed
 SLOT_IDLE = 600.0  # seconds without a session after which a shard that others serve too is freed
 PROBES = (16, 4.0)  # `stage.probe` of one peer: largest burst, and rate per second
+ADAPTERS_ASKED = (8, 0.1)  # adapters loaded for one gateway: largest burst, and rate per second
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # logged for replay by one stage, all its sessions together
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet

@@ -130,10 +130,17 @@ class Embedder:
                     failures.append(error)
                     nursery.cancel_scope.cancel()
 
+        left = iter(range(len(prompts)))
+
+        async def some() -> None:
+            for number in left:
+                await first(number)
+
         failures: list[SessionError | NoRoute] = []
         async with trio.open_nursery() as nursery:
-            for number in range(len(prompts)):
-                nursery.start_soon(first, number)
+            # No more, so that a request with many inputs does not delay those behind it for long.
+            for _ in range(min(len(prompts), EMBEDDINGS_AT_ONCE)):
+                nursery.start_soon(some)
         if failures:
             raise failures[0]
         for number in range(len(prompts)):

@@ -21,6 +21,7 @@ from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
 from ..defaults import (
     ADAPTER_LOADS,
+    ADAPTERS_ASKED,
     PROBES,
     SENT_BYTES,
     SESSION_IDLE,
@@ -129,6 +130,7 @@ class Stage:
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
+        self._adapted = Rates(Rate(*ADAPTERS_ASKED))
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
@@ -362,6 +364,10 @@ class Stage:
             except EngineError as error:
                 if error.code != "no-adapter" or self._adapters is None:
                     raise
+            mine = session.gateway == self._courier.peer
+            if not (mine or self._adapted.take(session.gateway, self._host.now())):
+                # The engine computes nothing while it loads one.
+                raise SessionError("busy", "this stage has loaded many adapters for its gateway")
             adapter = await self._adapters.for_shard(
                 terms.adapter, session.served.held, session.gateway
             )

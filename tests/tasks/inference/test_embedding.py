@@ -95,6 +95,29 @@ async def test_inputs_come_back_in_order_and_a_few_are_computed_at_once(
 
 
 @pytest.mark.trio
+async def test_a_request_with_many_inputs_does_not_delay_another_for_long(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((6,))
+    swarm.wire.delay = 0.01
+    took: dict[int, float] = {}
+
+    async def one(*inputs: Any) -> None:
+        await _embed(swarm, *inputs)
+        took[len(inputs)] = trio.current_time()
+
+    async def body(_: FakeSwarm) -> None:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one, *(["many"] * 500))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(one, "few")
+        assert took[1] - began < (took[500] - began) / 10
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_a_cached_prefix_is_neither_used_nor_left_behind(autojump_clock: object) -> None:
     swarm = FakeSwarm((2, 6))
 

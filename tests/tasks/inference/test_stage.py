@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.defaults import ADAPTER_LOADS
+from shoal.tasks.defaults import ADAPTER_LOADS, ADAPTERS_ASKED
 from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.interface import (
     FailedEvent,
@@ -1040,7 +1040,7 @@ async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: ob
     """The stage fetches adapters meanwhile. Otherwise their number would have no limit."""
     swarm = FakeSwarm((2,))
     stage, slow = swarm.stages[0], trio.Event()
-    others = [Node(swarm, 201 + number, None) for number in range(5)]
+    others = [Node(swarm, 201 + number, None) for number in range(13)]
     codes: list[str] = []
 
     class SlowAdapters(FakeAdapters):
@@ -1056,7 +1056,7 @@ async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: ob
         stage.stage.use_adapters(SlowAdapters())
         async with trio.open_nursery() as nursery:
             for number in range(300):
-                sender = others[number % 5]
+                sender = others[number % 13]
                 nursery.start_soon(one, sender, number)
                 await _settle()
                 close = Close(number.to_bytes(16)).header()
@@ -1066,6 +1066,37 @@ async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: ob
         assert codes.count("session-closed") == 64
         await _settle()
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_one_gateway_cannot_make_a_stage_load_adapters_all_the_time(
+    autojump_clock: object,
+) -> None:
+    """The engine computes nothing while it loads one."""
+    swarm = FakeSwarm((2,))
+    stage = swarm.stages[0]
+
+    async def load(sender: Node, number: int, name: bytes = b"") -> str:
+        name = name or number.to_bytes(16)
+        header = _open(swarm, session=name, adapter=f"{number:064x}").header()
+        try:
+            await _call(sender, stage, "session.open", header)
+        except CallRefused as error:
+            return error.code
+        await _call(sender, stage, "session.close", Close(name).header())
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        burst, rate = ADAPTERS_ASKED
+        stage.stage.use_adapters(swarm.adapters)
+        answers = [await load(swarm.client, number) for number in range(burst + 2)]
+        assert answers == ["open"] * burst + ["busy"] * 2
+        assert await load(swarm.client, 0, SESSION) == "open", "what is loaded costs nothing"
+        assert [await load(stage, 99 + number) for number in range(20)] == ["open"] * 20
+        await trio.sleep(1 / rate)
+        assert await load(swarm.client, 98) == "open"
 
     await _run(swarm, body)
 
