@@ -40,7 +40,7 @@ from shoal.netsim.host import Host
 from shoal.netsim.population import latency
 from shoal.netsim.population.mix import Draw, Population, VolunteerKind, build, draw, load
 from shoal.netsim.seeds import Figures, SeedLines
-from shoal.netsim.trace.trace import SENT, Trace
+from shoal.netsim.trace.trace import SENT, Record, Trace
 from shoal.netsim.world import World
 from shoal.transport.relay.defaults import BURST_S
 from shoal.transport.strategies.dialer import Strategies
@@ -101,7 +101,8 @@ class Sent(Trace):
         self.hosts: set[str] = set()
         self.windows: Counter[tuple[str, int]] = Counter()
 
-    def add(self, time: float, what: str, host: str, *rest: Any) -> None:
+    def add(self, record: Record) -> None:
+        time, what, host, *rest = record
         if what == SENT and host in self.hosts:
             self.windows[host, int(time / WINDOW_S)] += rest[3]
 
