@@ -59,7 +59,7 @@ PARTS = {
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
-    "tasks/inference/embedding.py": {"first"},  # of a request
+    "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
 }
 OWN = {
