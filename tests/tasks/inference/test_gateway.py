@@ -267,7 +267,7 @@ async def test_a_chain_whose_stages_remember_differently_starts_at_the_shortest(
 async def test_the_names_of_a_prompt_are_computed_once_for_all_stages(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of 128k tokens take 40 ms, in which the event loop does nothing else."""
+    """For 128k tokens that takes 40 ms, in which the event loop does nothing else."""
     swarm = FakeSwarm((1, 2, 3, 4, 5, 6))
     sizes, of = [], PrefixNames.of
 
