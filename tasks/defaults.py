@@ -26,6 +26,7 @@ ADAPTERS_ASKED = (8, 0.1)  # adapters loaded for one gateway: largest burst, and
 CLOSED_REMEMBERED = 4096  # names of closed sessions at one stage
 SENT_BYTES = 256 * 2**20  # logged for replay by one stage, all its sessions together
 SPANS_WAITING = 32  # spans of one session that a stage's engine has not answered yet
+SPANS_BYTES = 64 * 2**20  # … and the bytes of their inputs, of which a gateway sends 32 MiB at most
 SESSION_IDLE = 600.0  # seconds without a message until a stage closes a session
 SESSION_WAITED = 5.0  # seconds without computing until an open session no longer delays jobs
 OPEN_TIMEOUT = 10.0  # seconds for one stage to open

@@ -66,10 +66,14 @@ class Chains:
         Raises Refused if a stage refuses or cannot be reached.
         """
         failures: list[StageRefused] = []
+        # A sum covers all positions, so a pooled session has no use for a cached prefix. The names
+        # of a long prompt take up to 40 ms, so they are computed once for all stages.
+        prefix = () if run.terms.pooled else run.ids[: run.prompt]
+        names = self._names.of(model.identity, prefix) if peers else b""
 
         async def open_one(index: int) -> None:
             try:
-                cached = await self._open_stage(run, index, model, sampling)
+                cached = await self._open_stage(run, index, model, sampling, names)
                 run.start = min(run.start, cached)
             except StageRefused as refusal:
                 failures.append(refusal)
@@ -83,7 +87,7 @@ class Chains:
             raise failures[0]
 
     async def _open_stage(
-        self, run: GenerationRun, index: int, model: Model, sampling: Sampling
+        self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
     ) -> int:
         """Open one stage, and return the number of positions that it has cached. Raises Refused."""
         hop = run.route[index]
@@ -108,9 +112,6 @@ class Chains:
         )
         await self._courier.meet(hop.peer)
         try:
-            # A sum covers all positions, so a pooled session has no use for a cached prefix.
-            prefix = () if run.terms.pooled else run.ids[: run.prompt]
-            names = self._names.of(model.identity, prefix)
             call = "session.open", message.header(), names
             # A stage may have to fetch the adapter first.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT

@@ -26,6 +26,7 @@ from ..defaults import (
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_STAGE,
+    SPANS_BYTES,
     SPANS_WAITING,
 )
 from ..engine.adapters import LoadAdapter
@@ -463,10 +464,13 @@ class Stage:
         Fails the session if too many spans wait or the engine refuses.
         """
         session.heard = self._host.now()
-        if session.waiting >= SPANS_WAITING:  # the engine's queue uses this process's memory
-            self._fail(session, "too-many-spans", f"{SPANS_WAITING} spans are waiting already")
+        size = len(hidden or b"") + 4 * len(tokens or ())
+        # The queue of the engine uses memory of this process and of the worker.
+        if session.waiting >= SPANS_WAITING or sum(session.queued) + size > SPANS_BYTES:
+            why = f"{session.waiting} spans of {sum(session.queued)} bytes are waiting already"
+            self._fail(session, "too-many-spans", why)
             return
-        session.waiting += 1
+        session.queued.append(size)
         session.reached = max(session.reached, message.start + message.count)
         self.meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
@@ -499,10 +503,11 @@ class Stage:
         try:
             match event:
                 case HiddenEvent():
-                    session.waiting -= 1
+                    session.queued.popleft()
                     self._pass_on(session, event)
                 case TokenEvent():
-                    session.waiting -= event.final or not session.single
+                    if event.final or not session.single:
+                        session.queued.popleft()
                     self._pass_token(session, event)
                 case FailedEvent():
                     self._fail(session, event.code, event.message)

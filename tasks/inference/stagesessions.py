@@ -1,6 +1,6 @@
 """The shards of a node's engine, and the sessions at its stages. No I/O."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -53,7 +53,8 @@ class StageSession:
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
-    waiting: int = 0  # spans that the engine has not answered yet
+    # The sizes in bytes of the spans that the engine has not answered yet, in order.
+    queued: deque[int] = field(default_factory=deque)
     # By the span's end: (seconds that earlier stages computed, whether a token is requested).
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
 
@@ -67,6 +68,11 @@ class StageSession:
         order = self.open
         growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
         return blocks_for(min(order.tokens, growing))
+
+    @property
+    def waiting(self) -> int:
+        """Number of spans that the engine has not answered yet."""
+        return len(self.queued)
 
     @property
     def single(self) -> bool:

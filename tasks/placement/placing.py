@@ -8,11 +8,11 @@ lasted for a while, and this time doubles with each recent move. Reasons:
 docs/adr/0032-standing-placement.md.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ...state.membership.record import Aim, MemberRecord, Rank
+from ...state.membership.record import MemberRecord, Rank
 from ...transport.identity import PeerId
 from ..defaults import (
     CLAIM_LONGEST,
@@ -159,22 +159,25 @@ class Placing:
 class Facts:
     """Converter of member records into the places of nodes in one model.
 
-    Remembers since when each member has not served the layers that it seeks or claims.
+    Remembers since when each member has not served the layers that it seeks or claims, whichever
+    these are: a member that lies about its aim could change it often.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._unserved: dict[PeerId, tuple[Aim, float]] = {}  # (aim, time since when)
+        # By peer, and whether it claims layers: (time since when, time since when it has not done
+        # so, or None if it does).
+        self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
         """Return the other nodes' places in the model, at most PLACES, those with the highest rank
         first.
 
-        A member that has sought or claimed the same layers for CLAIM_TIME without serving them is
-        left out. A member that serves layers but publishes no aim does not move, so its rank is
-        FIXED.
+        A member that has sought or claimed layers for CLAIM_TIME without serving them is left out,
+        until it has served them, or has claimed nothing for CLAIM_TIME. A member that serves layers
+        but publishes no aim does not move, so its rank is FIXED.
         """
-        found, unserved = [], dict[PeerId, tuple[Aim, float]]()
+        found, unserved = [], set[tuple[PeerId, bool]]()
         for record in members:
             if record.peer == own or not record.capacity.engine:
                 continue
@@ -188,12 +191,26 @@ class Facts:
                 continue
             memory = min(memory, aim.memory or memory)
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
-            if span not in spans:
-                since = self._unserved.get(record.peer, (aim, now))
-                unserved[record.peer] = since if since[0] == aim else (aim, now)
-                if now - unserved[record.peer][1] >= CLAIM_TIME:
+            if span in spans:
+                for claims in (False, True):
+                    self._unserved.pop((record.peer, claims), None)
+            else:
+                key = record.peer, span is not None
+                since, _ = self._unserved.get(key, (now, None))
+                self._unserved[key] = since, None
+                unserved.add(key)
+                if now - since >= CLAIM_TIME:
                     continue
             found.append(Place(record.peer, memory, span, aim.rank))
-        self._unserved = unserved
+        self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
         return found[:PLACES]
+
+    def _forget(self, unserved: Collection[tuple[PeerId, bool]], now: float) -> None:
+        """Forget what a member has neither sought nor claimed for CLAIM_TIME."""
+        for key, (since, away) in list(self._unserved.items()):
+            if key not in unserved:
+                away = now if away is None else away
+                self._unserved[key] = since, away
+                if now - away >= CLAIM_TIME:
+                    del self._unserved[key]

@@ -1,6 +1,6 @@
 """Tests of the gateway: correct tokens over correct chains, and an end of every session."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from shoal.tasks.inference.gateway import (
     Summary,
     TextDelta,
 )
+from shoal.tasks.inference.names import PrefixNames
 from shoal.tasks.inference.session import (
     Failed,
     Quiet,
@@ -258,6 +259,27 @@ async def test_a_chain_whose_stages_remember_differently_starts_at_the_shortest(
         swarm.stages[2].engine.kept.clear()
         assert list((await _generate(swarm, prompt)).token_ids) == list(again.token_ids)
         assert _starts(swarm)[0] == 0
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_names_of_a_prompt_are_computed_once_for_all_stages(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For 128k tokens that takes 40 ms, in which the event loop does nothing else."""
+    swarm = FakeSwarm((1, 2, 3, 4, 5, 6))
+    sizes, of = [], PrefixNames.of
+
+    def counted(self: PrefixNames, root: str, ids: Sequence[int]) -> bytes:
+        sizes.append(len(ids))
+        return of(self, root, ids)
+
+    monkeypatch.setattr(PrefixNames, "of", counted)
+
+    async def body(_: FakeSwarm) -> None:
+        await _generate(swarm, prompt="x" * 50, max_tokens=1)
+        assert sizes.count(50) == 1 and len(sizes) <= 3
 
     await _run(swarm, body)
 

@@ -9,13 +9,14 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.defaults import ADAPTER_LOADS, ADAPTERS_ASKED
+from shoal.tasks.defaults import ADAPTER_LOADS, ADAPTERS_ASKED, SPANS_WAITING
 from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.interface import (
     FailedEvent,
     Parts,
     Sampling,
     SessionTerms,
+    Span,
     TokenEvent,
 )
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
@@ -1066,6 +1067,46 @@ async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: ob
         assert codes.count("session-closed") == 64
         await _settle()
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("limit", ["spans", "bytes"])
+async def test_the_spans_that_wait_are_limited(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """They occupy memory of the stage and of its engine."""
+    swarm = FakeSwarm((2, 4, 6))
+    stage, before = swarm.stages[1], swarm.stages[0]
+    most = SPANS_WAITING if limit == "spans" else 5
+    if limit == "bytes":
+        monkeypatch.setattr("shoal.tasks.inference.stage.SPANS_BYTES", 5 * 3 * 8)
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        submit, held = stage.engine.submit, list[Span]()
+        stage.engine.submit = held.append  # type: ignore[method-assign,assignment]
+        span = _span(0, 3, index=1, gateway=swarm.client.peer, token=False).header()
+        for _number in range(most):
+            _post(before, stage, "session.span", span, bytes(24))
+        await _settle()
+        assert len(held) == most and stage.stage.sessions == 1
+        stage.engine.submit = submit  # type: ignore[method-assign]
+        for each in held:
+            submit(each)
+        await _settle()
+        for _number in range(most):  # what was answered does not count any more
+            _post(before, stage, "session.span", span, bytes(24))
+        await _settle()
+        assert stage.stage.sessions == 1
+        stage.engine.submit = held.append  # type: ignore[method-assign,assignment]
+        for _number in range(most + 1):
+            _post(before, stage, "session.span", span, bytes(24))
+        await _settle()
+        (failed,) = [post for post in swarm.wire.posts if post[2] == "session.failed"]
+        assert failed[3]["code"] == "too-many-spans" and stage.stage.sessions == 0
+        await _close_all(swarm)
 
     await _run(swarm, body)
 

@@ -150,6 +150,32 @@ def test_a_claim_that_is_never_served_expires() -> None:
     assert facts.places([record("b", aim)], OWN, CLAIM_TIME + 2), "it loads again"
 
 
+@pytest.mark.parametrize("change", ["memory", "layers", "rank", "pause"])
+def test_a_claim_that_changes_again_and_again_expires_too(change: str) -> None:
+    """Otherwise a liar could keep all others from layers that it never serves."""
+    facts, counted = Facts(ROOT), 0
+    for look in range(100):
+        aim = {
+            "memory": Aim(ROOT, 0, 3, Rank.HOLDS, 20 + look % 2),
+            "layers": Aim(ROOT, 0, 3 + look % 2, Rank.HOLDS),
+            "rank": Aim(ROOT, 0, 3, Rank.HOLDS if look % 2 else Rank.CLAIMS),
+            "pause": Aim(ROOT if look % 2 else OTHER, 0, 3, Rank.HOLDS),
+        }[change]
+        counted += len(facts.places([record("b", aim)], OWN, look * CLAIM_TIME / 10))
+    assert counted <= 10
+
+
+def test_a_member_that_has_long_claimed_nothing_may_claim_again() -> None:
+    facts, aim = Facts(ROOT), Aim(ROOT, 0, 3, Rank.HOLDS)
+    assert facts.places([record("b", aim)], OWN, 0.0)
+    assert not facts.places([record("b", aim)], OWN, CLAIM_TIME)
+    facts.places([], OWN, CLAIM_TIME + 1)
+    assert not facts.places([record("b", aim)], OWN, CLAIM_TIME + 2)
+    facts.places([], OWN, CLAIM_TIME + 3)
+    facts.places([], OWN, 2 * CLAIM_TIME + 3)
+    assert facts.places([record("b", aim)], OWN, 2 * CLAIM_TIME + 4)
+
+
 def test_a_flood_of_members_is_bounded() -> None:
     many = [record(f"m{n}", Aim(ROOT, 0, 0, Rank.SEEKS)) for n in range(PLACES)]
     found = Facts(ROOT).places([*many, record("x", Aim(ROOT, 0, 3, Rank.HOLDS))], OWN, 0.0)
