@@ -65,7 +65,7 @@ class Sessions:
         self.seconds: Counter[str] = Counter()
 
     async def add(self, who: str, kind: Kind, terms: SessionTerms) -> None:
-        """Open a session. Its time is added to that of `who`."""
+        """Open a session. Its time is added to that of the gateway `who`."""
         self._number += 1
         name = self._number.to_bytes(16)
         spans = _spans(name, kind, self._number)
