@@ -59,6 +59,8 @@ def test_a_moved_and_a_removed_shard() -> None:
         (1, shard_key(ROOT, 0), {"start": 10**9, "stop": 10**9 + 1}),
         (1, shard_key(ROOT, 0), {"stop": None}),
         (1, shard_key(ROOT, 0), {"dtype": "x" * 17}),
+        (1, shard_key(ROOT, 0), {"class": "x" * 65}),
+        (1, shard_key(ROOT, 0), {"class": 7}),
     ],
 )
 def test_malformed_shards_are_refused(part: int, key: str, change: dict[str, object]) -> None:

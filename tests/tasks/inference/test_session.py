@@ -17,6 +17,7 @@ from shoal.tasks.inference.session import (
     FeedToken,
     Open,
     PooledSpan,
+    Probe,
     Quiet,
     SampledToken,
     SpanMessage,
@@ -98,6 +99,13 @@ BAD = [
     (0, "stages", ["x" * 65]),
     (0, "index", 1),
     (0, "index", -1),
+    (0, "soon", 0),
+    (0, "soon", 101),
+    (0, "soon", True),
+    (0, "adapter", "ab"),
+    (0, "adapter", "Z" * 64),
+    (1, "index", 64),
+    (1, "index", -1),
     (0, "tokens", 0),
     (0, "tokens", 2**24 + 1),
     (0, "steps", 0),
@@ -204,3 +212,15 @@ def test_states_are_of_the_expected_number_and_finite(values: tuple[float, ...])
     with pytest.raises(BadMessage):
         unpack_states(struct.pack(f"<{len(values)}f", *values), 2)
     assert unpack_states(struct.pack("<2f", 0.5, -1.0), 2) == (0.5, -1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"root": "xy"}, {"parts": [True, 2, 1, False]}, {"parts": 7}, {"dtype": "int8"}],
+)
+def test_a_malformed_probe_is_refused(change: dict[str, Any]) -> None:
+    question = Probe("0a" * 32, Parts(True, 0, 2, False), "float32").fields()
+    question["parts"] = [True, 0, 2, False]
+    assert Probe.parse(question).parts == Parts(True, 0, 2, False)
+    with pytest.raises(BadMessage):
+        Probe.parse(question | change)
