@@ -302,6 +302,7 @@ class Node:
         """Print each change of the serving status, and report failures as the condition
         `serving`."""
         said, chosen, progress = "", None, FetchProgress(self.host)
+        beside: list[str] = []
         while True:
             status = self.serving.status()
             if status.why != chosen:
@@ -322,5 +323,9 @@ class Node:
                     self._bar((status.done_bytes, status.total_bytes) if fetching else None)
                 elif line := progress.line(status):
                     self.base.say(line)
+            before, beside = beside, [each.text for each in self.serving.beside()]
+            for text in beside:
+                if text not in before:
+                    self.base.say(f"beside it: {text}")
             await self.serving.changed()
             await trio.sleep(defaults.WATCH)

@@ -150,6 +150,7 @@ def test_a_second_model_is_served_beside_the_first_by_one_node() -> None:
         await a.until(lambda status: any(place["shard"] for place in status["beside"]))
         await trio.sleep(60)
         assert [await served(daemon) for daemon in (a, b)] == [["tiny", "second"], ["tiny"]]
+        assert "beside it: serving layers 0:6 of second" in a.said
         assert (await asker.generate(PROMPT, model="second", max_tokens=2))["tokens"] == 2
         assert (await asker.generate(PROMPT, model="tiny", max_tokens=2))["tokens"] == 2
         await b.ask("model_pull", name="second")  # else it is lost with the crash
@@ -241,6 +242,23 @@ def test_without_memory_for_both_a_node_moves_to_a_second_model_and_the_first_on
         assert (await asker.generate(PROMPT, max_tokens=200))["text"] == expected
         assert (await b.serving())["model"] == "tiny" and (await a.serving())["model"] == "second"
         assert (await asker.generate(PROMPT, model="second", max_tokens=2))["tokens"] == 2
+
+    run(body)
+
+
+def test_a_node_alone_serves_both_of_its_models_again_after_a_restart() -> None:
+    """It chose one of them, and nobody served the other."""
+
+    async def body(world: World) -> None:
+        a = await world.host("a").start(memory="11GiB")
+        await a.serving()
+        await add_second(a)
+        await a.until(lambda status: any(place["shard"] for place in status["beside"]))
+        (a,) = await restart([a], 0.5)
+        await a.until(lambda status: any(place["shard"] for place in status["beside"]))
+        assert sorted(await served(a)) == ["second", "tiny"]
+        for model in ("tiny", "second"):
+            assert (await a.generate(PROMPT, model=model, max_tokens=2))["tokens"] == 2
 
     run(body)
 
