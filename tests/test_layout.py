@@ -67,25 +67,8 @@ WHY_WORLD = (
 # Host itself.
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
-    for name in (
-        "worker",
-        "core",
-        "compute",
-        "llama",
-        "linear",
-        "lora",
-        "attention",
-        "weights",
-        "kv",
-        "sampling",
-        "session",
-        "products",
-        "clock",
-        "device",
-        "devicecore",
-        "devicesampling",
-    )
-}
+    for name in ("worker", "core", "devicecore", "sampling", "session", "clock")
+} | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").glob("*.py")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 BEYOND_THE_SEAM = {

@@ -87,7 +87,7 @@ class TorchCore(SimulatedCore):
     """
 
     def weights(self, arch: Architecture, shard: LoadShard) -> Compute:
-        from ...tasks.engine.compute import TorchCompute
+        from ...tasks.engine.compute.torchcompute import TorchCompute
 
         chunks = read_chunks(arch, shard, self._host.files)
         with beside(chunks) as real:
@@ -101,13 +101,13 @@ class TorchCore(SimulatedCore):
             return compute.adapt(msgspec.structs.replace(adapter, chunks=paths))
 
     def handle(self, header: Header, payload: memoryview) -> None:
-        from ...tasks.engine.compute import computing
+        from ...tasks.engine.compute.torchcompute import computing
 
         with computing():
             super().handle(header, payload)
 
     def step(self) -> None:
-        from ...tasks.engine.compute import computing
+        from ...tasks.engine.compute.torchcompute import computing
 
         with computing():
             super().step()

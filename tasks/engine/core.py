@@ -73,7 +73,9 @@ class Core:
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
         """Load the weights of a shard and return the object that computes it."""
-        from .compute import TorchCompute  # imported late, so that this module needs no torch
+        from .compute.torchcompute import (
+            TorchCompute,  # imported late, so that this module needs no torch
+        )
 
         return TorchCompute(arch, shard)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from .compute.device import ComputeDevice
 from .core import Core, Emit
-from .device import ComputeDevice
 from .families import Architecture
 from .interface import LoadShard
 from .shard import Compute
@@ -26,7 +26,7 @@ class DeviceCore(Core):
         self._device = device
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        from .compute import TorchCompute  # it imports the core
+        from .compute.torchcompute import TorchCompute  # it imports the core
 
         return TorchCompute(arch, shard, self._device)
 

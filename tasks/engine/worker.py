@@ -58,8 +58,8 @@ def _run(channel: WorkerChannel, arguments: argparse.Namespace) -> None:
     """Send `ready` and serve the daemon. End with EXIT_NO_DEVICE if the device cannot be used."""
     import torch
 
-    from .compute import computing  # imported before `ready`, not at the first load
-    from .device import ComputeDevice
+    from .compute.device import ComputeDevice
+    from .compute.torchcompute import computing  # imported before `ready`, not at the first load
     from .devicecore import DeviceCore
     from .errors import EngineError
 

@@ -17,8 +17,8 @@ import torch
 from msgspec.structs import replace
 
 from ..engine.clock import clock
+from ..engine.compute.products import Linear, linear_of
 from ..engine.defaults import LEAST_ROWS
-from ..engine.products import Linear, linear_of
 from .defaults import (
     BATCH_FACTOR,
     BATCH_MOST,

@@ -11,8 +11,8 @@ import torch
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.adapters import MODULES, AdapterTerms, LoadAdapter, Module, module_shapes
+from shoal.tasks.engine.compute.weights import TORCH_SOURCES
 from shoal.tasks.engine.messages import adapter_payload
-from shoal.tasks.engine.weights import TORCH_SOURCES
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # A, B
 BASE = "ab" * 32  # the root of every checkpoint in these tests

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine.attention import Attention
 from shoal.tasks.engine.blocks import BLOCK, BlockPool, BlockTable
+from shoal.tasks.engine.compute.attention import Attention
 from shoal.tasks.engine.interface import (
     EngineEvent,
     FailedEvent,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from shoal.tasks.engine.compute import TorchCompute
+from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.interface import (
     FailedEvent,
     HiddenEvent,

@@ -13,18 +13,18 @@ import torch
 import trio
 from msgspec.structs import replace
 
-from shoal.tasks.engine import products
-from shoal.tasks.engine.attention import Attention
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
-from shoal.tasks.engine.compute import TorchCompute
+from shoal.tasks.engine.compute import products
+from shoal.tasks.engine.compute.attention import Attention
+from shoal.tasks.engine.compute.device import CPU, ComputeDevice
+from shoal.tasks.engine.compute.products import packs
+from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.defaults import EXIT_NO_DEVICE
-from shoal.tasks.engine.device import CPU, ComputeDevice
 from shoal.tasks.engine.devicecore import DeviceCore
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import Sampling, Span, TokenEvent
 from shoal.tasks.engine.process import EngineProcess
-from shoal.tasks.engine.products import packs
 from shoal.transport.host.real import RealHost
 
 TOKENS = (5, 17, 3, 88, 41, 9, 60)

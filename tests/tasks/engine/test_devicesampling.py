@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine.devicesampling import choose_all, gumbel, mix
+from shoal.tasks.engine.compute.devicesampling import choose_all, gumbel, mix
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import Sampling
 from shoal.tasks.engine.sampling import choose

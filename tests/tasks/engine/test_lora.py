@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 import torch
 
-from shoal.tasks.engine.lora import AdaptedRows, Lora, LowRank, StepAdapters
-from shoal.tasks.engine.products import linear_of, packs
+from shoal.tasks.engine.compute.lora import AdaptedRows, Lora, LowRank, StepAdapters
+from shoal.tasks.engine.compute.products import linear_of, packs
 
 WIDE = 2048  # oneDNN computes a single row of this width in another order
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from shoal.tasks.engine.compute.weights import Weights
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import TensorSource
-from shoal.tasks.engine.weights import Weights
 
 Cut = Callable[..., TensorSource]
 SHAPES = {"a": (6, 4), "b": (2, 4)}
@@ -89,7 +89,7 @@ def test_only_plain_files_of_bounded_size_are_read(
     for path in ("/dev/zero", str(tmp_path), str(tmp_path / "absent")):
         lie = replace(first, chunks=(path,), digests=(b"",))
         assert code(read(lie)) == "bad-tensor"
-    monkeypatch.setattr("shoal.tasks.engine.weights.CHUNK_BYTES", 39)
+    monkeypatch.setattr("shoal.tasks.engine.compute.weights.CHUNK_BYTES", 39)
     assert code(read(first)) == "bad-tensor"
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional as F
 
-from .blocks import BLOCK, BlockTable
+from ..blocks import BLOCK, BlockTable
 from .device import CPU, ComputeDevice
 
 

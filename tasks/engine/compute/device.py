@@ -7,8 +7,8 @@ copied from pinned (page-locked) memory, which its driver reads without a furthe
 import psutil
 import torch
 
-from .defaults import DEVICE_SPARE_BYTES
-from .errors import EngineError
+from ..defaults import DEVICE_SPARE_BYTES
+from ..errors import EngineError
 
 _PINS = ("cuda", "xpu")  # kinds of devices that copy from pinned memory
 _DOUBLE = ("cpu", "cuda", "xpu")  # kinds with float64, which sampling needs

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from ..defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
+from ..families import Architecture, Rope, check_parts, tensor_shapes
+from ..interface import DType, LoadShard
 from .attention import Attention
-from .defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
 from .device import CPU, ComputeDevice
-from .families import Architecture, Rope, check_parts, tensor_shapes
-from .interface import DType, LoadShard
 from .kv import KvMemory
 from .lora import WITHOUT_ADAPTERS, StepAdapters
 from .products import Linear, linear_of, packs, padded

@@ -10,24 +10,24 @@ from typing import Any
 
 import torch
 
-from .adapters import LoadAdapter
+from ..adapters import LoadAdapter
+from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from ..clock import clock
+from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
+from ..errors import EngineError
+from ..families import Architecture
+from ..interface import EXACTNESS_BYTES, LoadShard, Span
+from ..sampling import choose, most_likely
+from ..scheduler import StepCosts
+from ..shard import Choice, Pick, Piece
+from ..wire import Buffer
 from .attention import Attention
-from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
-from .clock import clock
-from .defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from .device import CPU, ComputeDevice
 from .devicesampling import choose_all
-from .errors import EngineError
-from .families import Architecture
-from .interface import EXACTNESS_BYTES, LoadShard, Span
 from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
-from .sampling import choose, most_likely
-from .scheduler import StepCosts
-from .shard import Choice, Pick, Piece
 from .weights import TORCH_DTYPES
-from .wire import Buffer
 
 
 def computing() -> AbstractContextManager[None]:

@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 import torch
 
-from .adapters import AdapterTerms, LoadAdapter, Module, module_shapes
+from ..adapters import AdapterTerms, LoadAdapter, Module, module_shapes
+from ..errors import EngineError
+from ..families import Architecture
+from ..interface import DType, Parts
 from .device import CPU, ComputeDevice
-from .errors import EngineError
-from .families import Architecture
-from .interface import DType, Parts
 from .products import Linear, linear_of, padded
 from .weights import TORCH_DTYPES, TORCH_SOURCES, ChunkFiles
 

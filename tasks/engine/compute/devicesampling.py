@@ -7,9 +7,9 @@ rounded differently in the last of 53 bits, so a token could differ only if two 
 
 import torch
 
-from .errors import EngineError
-from .interface import Sampling
-from .sampling import GOLDEN, MIX1, MIX2, stream_of
+from ..errors import EngineError
+from ..interface import Sampling
+from ..sampling import GOLDEN, MIX1, MIX2, stream_of
 
 _WORD = 1 << 64
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from .defaults import CHUNK_BYTES
+from ..defaults import CHUNK_BYTES
+from ..errors import EngineError
+from ..interface import DType, TensorSource
 from .device import CPU, ComputeDevice
-from .errors import EngineError
-from .interface import DType, TensorSource
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     "float32": torch.float32,

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .blocks import BLOCK, BlockCopy, BlockTable
+from ..blocks import BLOCK, BlockCopy, BlockTable
+from ..errors import EngineError
+from ..families import Architecture
+from ..interface import DType, Parts
 from .device import CPU, ComputeDevice
-from .errors import EngineError
-from .families import Architecture
-from .interface import DType, Parts
 from .weights import TORCH_DTYPES
 
 

@@ -1,0 +1,7 @@
+"""What a shard computes with torch on one device: weights, layers, attention, KV, choice of tokens.
+
+Only the processes of the engine and of the probe import this package, because it imports torch.
+It may import the engine's plans and formats (`blocks`, `families`, `interface`, `shard`); of these,
+only the worker's core imports it, when it loads the first shard.
+Public surface: `torchcompute.TorchCompute`, `device.ComputeDevice`, `products` for the probe.
+"""
