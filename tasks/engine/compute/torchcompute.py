@@ -52,7 +52,8 @@ class TorchCompute(ShardModel):
         """
         machine = torch.backends.cpu.get_cpu_capability()
         if not self.device.is_cpu:
-            machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "device"
+            on_cuda = self.device.torch.type == "cuda"
+            machine = torch.cuda.get_device_name(self.device.torch) if on_cuda else "device"
         kernel = "onednn" if self.packed else "plain"
         version = torch.__version__.split("+")[0]
         return f"{machine[:24]} {kernel} {self.dtype} torch-{version[:16]}"[:EXACTNESS_BYTES]
