@@ -206,7 +206,13 @@ class Core:
         except EngineError:
             shard.adapters.release(used)
             raise
-        share = self._scheduler.join(owner, shard.costs, user=user, background=background)
+        share = self._scheduler.join(
+            owner,
+            shard.costs,
+            user=user,
+            background=background,
+            adapter=used.costs if used is not None else None,
+        )
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter = used
@@ -448,9 +454,11 @@ class Core:
             session.table.fill(job.position + rows)
             job.done += rows
         self._choose(model, done)
-        each = (self.clock() - started) / max(1, sum(rows for _, rows in work))
-        for (session, rows), (_, job, output) in zip(work, done, strict=True):
-            job.seconds += each * rows
+        seconds = self.clock() - started
+        total = sum(session.share.charged for session, _ in work)
+        for (session, _), (_, job, output) in zip(work, done, strict=True):
+            part = session.share.charged / total if total > 0 else 1 / len(work)
+            job.seconds += seconds * part
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)

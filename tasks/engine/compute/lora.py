@@ -103,6 +103,15 @@ class StepAdapters:
 WITHOUT_ADAPTERS: Final = StepAdapters()
 
 
+def matrix_shapes(arch: Architecture) -> list[tuple[Matrix, int, int]]:
+    """Return (matrix, outputs, inputs) of each matrix that an adapter may change."""
+    shapes = module_shapes(arch)
+    return [
+        (matrix, sum(shapes[module][0] for module in modules), shapes[modules[0]][1])
+        for matrix, modules in _MATRICES.items()
+    ]
+
+
 def _content(load: LoadAdapter, size: int) -> torch.Tensor:
     """Return the values of the shard's layers, `size` bytes, in the dtype in which they are
     stored."""

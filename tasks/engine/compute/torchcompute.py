@@ -18,7 +18,7 @@ from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, LoadShard, Span
 from ..sampling import choose, most_likely
-from ..scheduler import StepCosts
+from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece
 from ..wire import Buffer
 from .attention import Attention
@@ -26,7 +26,7 @@ from .device import CPU, ComputeDevice
 from .devicesampling import choose_all
 from .kv import KvMemory, raw_bytes
 from .llama import ShardModel
-from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
+from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .weights import TORCH_DTYPES
 
 
@@ -73,6 +73,13 @@ class TorchCompute(ShardModel):
 
     def adapt(self, adapter: LoadAdapter) -> Lora:
         return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
+
+    def adapter_costs(self, adapter: Lora) -> AdapterCosts:
+        """Return the time that an adapter adds to a step, measured on this machine."""
+        few, many = 1, CALIBRATION_ROWS
+        least = _adapted_seconds(self, adapter, few)
+        row = max(0.0, _adapted_seconds(self, adapter, many) - least) / (many - few)
+        return AdapterCosts(max(0.0, least - row), row)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -200,6 +207,25 @@ def _seconds(model: TorchCompute, rows: int) -> float:
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
+        times.append(clock(model.device.name) - began)
+    return min(times)
+
+
+def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
+    """Return the seconds in which an adapter changes `rows` rows in all layers."""
+    arch, dtype, where = model.arch, TORCH_DTYPES[model.dtype], model.device.torch
+    step = StepAdapters([AdaptedRows(adapter, 0, rows)], model.least_rows)
+    work = [
+        (matrix, torch.zeros(rows, wide, dtype=dtype, device=where), inputs)
+        for matrix, wide, inputs in matrix_shapes(arch)
+    ]
+    values = torch.zeros(rows, max(inputs for _, _, inputs in work), dtype=dtype, device=where)
+    times = []
+    for _ in range(3):
+        began = clock(model.device.name)
+        for layer in range(len(model.layers)):
+            for matrix, out, inputs in work:
+                step.change(out, values[:, :inputs], layer, matrix)
         times.append(clock(model.device.name) - began)
     return min(times)
 

@@ -323,3 +323,17 @@ def test_the_scale_follows_the_kind_of_adapter() -> None:
     terms = AdapterTerms("ab" * 32, 16, 32.0, False, "F32", ("q_proj",), (0,))
     assert terms.scale == 2.0
     assert msgspec.structs.replace(terms, rslora=True).scale == 8.0
+
+
+def test_the_scheduler_counts_the_time_of_an_adapter(
+    tiny: Any, driver: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tiny.config, rank=16)
+    worker = ready(driver, tiny, tmp_path, adapter)
+    worker.open(b"plain")
+    worker.open(b"adapted", adapter=adapter.root)
+    plain, adapted = (each.share for each in worker.core._sessions.values())
+    assert plain.adapter is None and plain.row == worker.shard.costs.row
+    costs = adapted.adapter
+    assert costs.fixed + costs.row > 0
+    assert adapted.row == worker.shard.costs.row + costs.row

@@ -715,3 +715,20 @@ def test_state_of_another_class_of_exactness_is_refused(
         there = driver(shard)
         other = there.open(b"o")
         assert there.request("import", other, payload=state)[0] == code
+
+
+def test_the_time_of_a_step_is_divided_as_the_scheduler_predicts_it(
+    checkpoint: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts pay for the reading of the weights, and each row for itself."""
+    engine = driver(checkpoint("Llama").shard())
+    engine.shard.costs = StepCosts(5.0, 1.0, 0.0)
+    now = iter(range(10**6))
+    monkeypatch.setattr(engine.core, "clock", lambda: 8.0 * next(now))
+    text, prompt = engine.open(b"text"), engine.open(b"prompt")
+    engine.run(Span(text, 0, 0, 2, tokens=(1, 2)))
+    engine.submit(Span(text, 0, 2, 1, tokens=(3,)))
+    engine.submit(Span(prompt, 0, 0, 2, tokens=(4, 5)))
+    first, second = engine.events()
+    assert engine.steps == 2
+    assert [first.seconds, second.seconds] == [6.0, 2.0]
