@@ -22,7 +22,7 @@ from typing import Any, Final
 import torch
 import transformers
 
-from shoal.tasks.engine.compute import llama
+from shoal.tasks.engine.compute import model
 from shoal.tasks.engine.compute.device import ComputeDevice
 from shoal.tasks.engine.compute.torchcompute import computing
 from shoal.tasks.engine.devicecore import DeviceCore
@@ -196,7 +196,7 @@ def measured(config: dict[str, Any], new: int) -> dict[str, Any]:
     device = ComputeDevice("cuda:0")
     copies, products = copy_rate(device.torch), matrix_rate(device.torch)
     print(f"copies {copies / 1e12:.2f} TB/s, products {products / 1e12:.0f} TFLOP/s")
-    llama.Weights = RandomWeights
+    model.Weights = RandomWeights
     engine = Engine(config, device, 12 << 30)
     arch = architecture(config)
     shapes = tensor_shapes(arch, Parts(False, 0, arch.layers, True))
@@ -210,11 +210,11 @@ def measured(config: dict[str, Any], new: int) -> dict[str, Any]:
     attended = 2 * LONG * LONG * arch.heads * arch.head_dim * arch.layers
     matrices = weights - arch.vocab * arch.hidden
     work = 2 * LONG * matrices + attended
-    model = theirs(config, device.torch)
+    other = theirs(config, device.torch)
     ours, others = [], []
     for _ in range(2):
         ours.append(together(engine.answer(BATCH, PROMPT, new)))
-        others.append(generated(model, new, device.torch))
+        others.append(generated(other, new, device.torch))
     return {
         "value": round((2 * weights + kv) / step / copies, 3),
         "prefill": round(work / first / products, 3),

@@ -14,7 +14,8 @@ def compute_for(arch: Architecture, shard: LoadShard, device: ComputeDevice) -> 
     A card of NVIDIA has own kernels if Triton, which compiles them, is installed.
     """
     if device.torch.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        from .gpu.card import CardCompute  # imports Triton, which takes a second
+        from .gpu.card import CardCompute, fits  # imports Triton, which takes a second
 
-        return CardCompute(arch, shard, device)
+        if fits(arch, shard.parts):
+            return CardCompute(arch, shard, device)
     return TorchCompute(arch, shard, device)

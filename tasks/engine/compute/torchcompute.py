@@ -25,8 +25,8 @@ from .attention import Attention
 from .device import CPU, ComputeDevice
 from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
-from .llama import ShardModel
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
+from .model import ShardModel
 from .weights import TORCH_DTYPES
 
 
@@ -200,7 +200,9 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     table = BlockTable(BlockPool(-(-rows // BLOCK)), rows)
     table.prepare(0, rows)
     width = model.arch.hidden
-    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype], device=model.device.torch)
+    # Equal rows would choose the same experts.
+    random = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    source = model.device.upload(random.to(TORCH_DTYPES[model.dtype]))
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.compute import llama, torchcompute
+from shoal.tasks.engine.compute import layers, model, torchcompute
 from shoal.tasks.engine.compute.device import ComputeDevice
 from shoal.tasks.engine.compute.products import PlainLinear
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
@@ -44,7 +44,8 @@ NEW = 14 if CARD else 4
 def device(monkeypatch: pytest.MonkeyPatch) -> ComputeDevice:
     if CARD:
         return ComputeDevice("cuda:0")
-    monkeypatch.setattr(llama, "linear_of", lambda weight, bias, **_: plain(weight, bias))
+    for module in (layers, model):
+        monkeypatch.setattr(module, "linear_of", lambda weight, bias, **_: plain(weight, bias))
     made = ComputeDevice("cpu")
     made.is_cpu = False
     return made

@@ -16,11 +16,13 @@ import torch
 from ...blocks import BLOCK, BlockPool, BlockTable
 from ...clock import clock
 from ...families import Architecture
-from ...interface import EXACTNESS_BYTES, LoadShard, Span
+from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
 from ...scheduler import StepCosts
 from ...shard import Piece
 from ..device import ComputeDevice
-from ..llama import Layer
+from ..layers import DensePart
+from ..model import Layer
+from ..norms import Norm
 from ..products import PlainLinear
 from ..torchcompute import TorchCompute
 from ..weights import TORCH_DTYPES
@@ -36,6 +38,20 @@ _Compute = Callable[[Sequence[Piece]], Sequence[torch.Tensor]]
 _Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
+def fits(arch: Architecture, parts: Parts) -> bool:
+    """Return whether the kernels compute these layers of a model: those of Llama, Qwen2, Qwen3 and
+    Mistral."""
+    other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
+    other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap
+    return (
+        not (other_norms or other_scores)
+        and arch.activation == "silu"
+        and arch.embedding_scale == 1.0
+        and arch.rotated in (0, arch.head_dim)
+        and not any(kind.experts for kind in arch.kinds[parts.start : parts.stop])
+    )
+
+
 class CardCompute(TorchCompute):
     """Implementation of the interface `Compute` (`shard.py`) on a graphics card."""
 
@@ -45,7 +61,6 @@ class CardCompute(TorchCompute):
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice) -> None:
         super().__init__(arch, shard, device)
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
-        self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         self._tile_rows = launch.tile_rows(self.dtype == "float32")
         self._prompt_products = launch.PromptProducts(_STEP_ROWS)
 
@@ -177,30 +192,31 @@ class CardCompute(TorchCompute):
     ) -> None:
         change: Product | None = None
         for index, layer in enumerate(self.layers):
-            normed = launch.add_and_norm(x, change, layer.input_norm, self.arch.eps)
+            attention, mlp, eps = layer.attention, layer.mlp, self.arch.eps
+            assert isinstance(mlp, DensePart)
+            normed = launch.add_and_norm(x, change, layer.input_norm.weight, eps)
             keys, values = self._memory.keys[index], self._memory.values[index]
+            product = multiply(normed, _plain(attention.qkv))
             heads = self._heads(layer)
-            product = multiply(normed, _plain(layer.qkv))
             queries = heads.turn(product, rows.positions, rows.slots, keys, values)
-            attended = attend(queries, keys, values, layer.window)
-            change = multiply(attended, _plain(layer.output))
-            normed = launch.add_and_norm(x, change, layer.mlp_norm, self.arch.eps)
-            product = multiply(normed, _plain(layer.gate_up))
+            attended = attend(queries, keys, values, attention.window)
+            change = multiply(attended, _plain(attention.output))
+            normed = launch.add_and_norm(x, change, layer.mlp_norm.weight, eps)
+            product = multiply(normed, _plain(mlp.gate_up))
             inner = launch.gated(product, self.arch.intermediate, x.dtype)
-            change = multiply(inner, _plain(layer.down))
+            change = multiply(inner, _plain(mlp.down))
         if change is not None:
             launch.add_and_norm(x, change, None, self.arch.eps)
 
     def _heads(self, layer: Layer) -> Heads:
-        if self._tables is None:
-            self._tables = self._rotary.all()
-        arch, (cos, sin) = self.arch, self._tables
-        norms = layer.query_norm, layer.key_norm
+        arch, part = self.arch, layer.attention
+        cos, sin = self._rotaries[part.turn].all()
+        norms = _weight(part.query_norm), _weight(part.key_norm)
         return Heads(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         assert self._head is not None and self._norm is not None
-        normed = launch.add_and_norm(x.contiguous(), None, self._norm, self.arch.eps)
+        normed = launch.add_and_norm(x.contiguous(), None, self._norm.weight, self.arch.eps)
         product = launch.text_rows(normed, _plain(self._head))
         total = product.sums[0]
         for part in product.sums[1:]:
@@ -265,6 +281,10 @@ def _tokens(pieces: Sequence[Piece]) -> Any:
     """Return the token ids of pieces, as int64."""
     parts = [each.source[each.first : each.first + each.count] for each in pieces]
     return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+
+
+def _weight(norm: Norm | None) -> torch.Tensor | None:
+    return None if norm is None else norm.weight
 
 
 def _plain(linear: Any) -> PlainLinear:
