@@ -13,7 +13,7 @@ import torch
 
 from shoal.tasks.engine.compute import layers, model, torchcompute
 from shoal.tasks.engine.compute.device import ComputeDevice
-from shoal.tasks.engine.compute.products import PlainLinear
+from shoal.tasks.engine.compute.products import Layout, PlainLinear, Quantised, QuantisedLinear
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, Sampling, Span
@@ -24,6 +24,7 @@ if not CARD:
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
+from shoal.tasks.engine.compute.gpu import launch  # noqa: E402
 from shoal.tasks.engine.compute.gpu.card import CardCompute  # noqa: E402
 
 DTYPES: Sequence[DType] = (
@@ -133,3 +134,30 @@ def test_the_torch_code_is_another(checkpoint: Any, driver: Any, on_card: None) 
     assert isinstance(engine.shard.compute, CardCompute)
     assert "triton" in engine.shard.compute.exactness
     assert torchcompute.TorchCompute is TorchCompute
+
+
+@pytest.mark.parametrize("layout", ["int8", "int4"])
+def test_products_with_quantised_matrices(device: ComputeDevice, layout: Layout) -> None:
+    made = torch.Generator().manual_seed(1)
+    outputs, inputs = (600, 1536) if CARD else (70, 160)
+    size = inputs if layout == "int8" else inputs // 2
+    low, high, kind = (-128, 128, torch.int8) if layout == "int8" else (0, 256, torch.uint8)
+    q = torch.randint(low, high, (outputs, size), generator=made).to(kind)
+    scale = torch.rand(outputs, inputs // 32, generator=made).half()
+    minimum: torch.Tensor | None = torch.randn(outputs, inputs // 32, generator=made).half()
+    bias = torch.randn(outputs, generator=made)
+    parts = [each.to(device.torch) for each in (q, scale, minimum, bias)]
+    linear = QuantisedLinear(
+        Quantised(layout, *parts[:2], parts[2] if size < inputs else None), parts[3]
+    )
+    x = torch.randn(33, inputs, generator=made).to(device.torch)
+    expected = linear(x)
+    product = launch.text_rows(x, linear)
+    found = product.sums.sum(0)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-3 * float(expected.abs().max()))
+    alone = launch.text_rows(x[:1], linear).sums
+    assert torch.equal(alone[:, 0], product.sums[:, 0])
+    assert torch.equal(
+        launch.dequantised(linear, torch.float32).weight,
+        linear.weight.dequantised(0, outputs, x.dtype),
+    )
