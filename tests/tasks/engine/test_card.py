@@ -138,26 +138,23 @@ def test_the_torch_code_is_another(checkpoint: Any, driver: Any, on_card: None) 
 
 @pytest.mark.parametrize("layout", ["int8", "int4"])
 def test_products_with_quantised_matrices(device: ComputeDevice, layout: Layout) -> None:
-    made = torch.Generator().manual_seed(1)
+    made, where = torch.Generator().manual_seed(1), device.torch
     outputs, inputs = (600, 1536) if CARD else (70, 160)
     size = inputs if layout == "int8" else inputs // 2
     low, high, kind = (-128, 128, torch.int8) if layout == "int8" else (0, 256, torch.uint8)
-    q = torch.randint(low, high, (outputs, size), generator=made).to(kind)
-    scale = torch.rand(outputs, inputs // 32, generator=made).half()
-    minimum: torch.Tensor | None = torch.randn(outputs, inputs // 32, generator=made).half()
-    bias = torch.randn(outputs, generator=made)
-    parts = [each.to(device.torch) for each in (q, scale, minimum, bias)]
-    linear = QuantisedLinear(
-        Quantised(layout, *parts[:2], parts[2] if size < inputs else None), parts[3]
-    )
-    x = torch.randn(33, inputs, generator=made).to(device.torch)
+    q = torch.randint(low, high, (outputs, size), generator=made).to(kind).to(where)
+    scale = torch.rand(outputs, inputs // 32, generator=made).half().to(where)
+    minimum = torch.randn(outputs, inputs // 32, generator=made).half().to(where)
+    bias = torch.randn(outputs, generator=made).to(where)
+    weight = Quantised(layout, q, scale, minimum if layout == "int4" else None)
+    linear = QuantisedLinear(weight, bias)
+    x = torch.randn(33, inputs, generator=made).to(where)
     expected = linear(x)
     product = launch.text_rows(x, linear)
     found = product.sums.sum(0)
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-3 * float(expected.abs().max()))
-    alone = launch.text_rows(x[:1], linear).sums
-    assert torch.equal(alone[:, 0], product.sums[:, 0])
-    assert torch.equal(
-        launch.dequantised(linear, torch.float32).weight,
-        linear.weight.dequantised(0, outputs, x.dtype),
-    )
+    # numpy, with which the interpreter multiplies, is not the same for any number of rows.
+    same = torch.equal if CARD else torch.allclose
+    assert same(launch.text_rows(x[:1], linear).sums[:, 0], product.sums[:, 0])
+    whole = launch.dequantised(linear, torch.float32).weight
+    assert torch.equal(whole, weight.dequantised(0, outputs, torch.float32))
