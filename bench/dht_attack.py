@@ -37,7 +37,7 @@ from typing import Final
 
 from worlds.ring import Ring, blob_record, ground
 
-from shoal.dht.kademlia.query import LookupSettings
+from shoal.dht.lookup.query import LookupSettings
 from shoal.netsim.seeds import Figures, measure
 
 MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py")

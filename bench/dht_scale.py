@@ -34,7 +34,7 @@ from worlds.ring import Got, Ring, blob_record
 from worlds.ringnode import RingNode
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.walk import Walk
+from shoal.dht.publishing.walk import Walk
 from shoal.netsim.seeds import Figures, measure
 
 MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py", "bench/worlds/ringnode.py")

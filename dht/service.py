@@ -18,16 +18,16 @@ from . import defaults
 from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
 from .finding import FindingResult, Gathering, regions
 from .kademlia.answering import Answering
-from .kademlia.candidate import LookupStep
-from .kademlia.client import Client
-from .kademlia.foundrecords import FoundRecord
-from .kademlia.joining import Joining
-from .kademlia.own import OwnRecords
-from .kademlia.persistence import DhtFiles, Persistence, Trouble
 from .kademlia.presence import Addressing, Presence
-from .kademlia.publishing import Publishing, PublishReport
 from .kademlia.recordstore import RecordStore
-from .kademlia.searching import Searching
+from .lookup.candidate import LookupStep
+from .lookup.client import Client
+from .lookup.foundrecords import FoundRecord
+from .lookup.joining import Joining
+from .lookup.searching import Searching
+from .persistence import DhtFiles, Persistence, Trouble
+from .publishing.own import OwnRecords
+from .publishing.publishing import Publishing, PublishReport
 from .records.contact import Contact
 from .records.key import SPACE, Key, node_key
 from .records.record import Body, Record, open_record

@@ -51,7 +51,7 @@ PARTS = {
         "ask_itself",
     },
     "state/membership/probing.py": {"self._ask_itself", "ask_itself"},  # of `_check`
-    "dht/kademlia/joining.py": {
+    "dht/lookup/joining.py": {
         "self._probe_queued",
         "self._keep_fresh",
         "ask",
@@ -91,7 +91,7 @@ OWN = {
         "self._settle", "self._pass_on", "self._peers.run", "self._intake.run",
     },
     "dht/exchange/intake.py": {"self._store_on"},
-    "dht/kademlia/publishing.py": {"self._walk"},
+    "dht/publishing/publishing.py": {"self._walk"},
     "dht/service.py": {
         "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
@@ -169,7 +169,7 @@ def test_the_tables_name_nothing_that_is_gone() -> None:
 
 def test_the_rule_can_fail() -> None:
     new = ast.parse("async def f(nursery, peer):\n    nursery.start_soon(self._handle, peer)")
-    assert bypassing("dht/kademlia/searching.py", new)
+    assert bypassing("dht/lookup/searching.py", new)
     nested = ast.parse("def f(self):\n    self._nursery.start_soon(serve, 1)")
     assert bypassing("transport/dial/endpoint.py", nested)
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")

@@ -410,6 +410,20 @@ def test_every_folder_is_linked_and_checked() -> None:
         assert folder in CONFIG["pyright"]["include"]
 
 
+MOST_MODULES = 20
+
+
+def test_no_folder_is_too_large() -> None:
+    """The names of the folders are the architecture: one with many modules hides it."""
+    large = {
+        path.parent.relative_to(ROOT).as_posix(): modules
+        for folder in FOLDERS.values()
+        for path in (ROOT / folder).rglob("__init__.py")
+        if (modules := len(list(path.parent.glob("*.py"))) - 1) > MOST_MODULES
+    }
+    assert not large, f"more than {MOST_MODULES} modules in a folder; divide by purpose: {large}"
+
+
 def test_every_package_is_shipped() -> None:
     """A package missing from the list can be imported here, but is absent from the wheel."""
     found = {"shoal"}

@@ -11,8 +11,8 @@ from ...dht.defaults import PREFIX_MIN
 from ...dht.errors import ModelError
 from ...dht.figures import DhtFigures
 from ...dht.finding import FindingResult
-from ...dht.kademlia.candidate import LookupStep
-from ...dht.kademlia.foundrecords import FoundRecord
+from ...dht.lookup.candidate import LookupStep
+from ...dht.lookup.foundrecords import FoundRecord
 from ...dht.names import Asked, NameMeaning, Names, read, spelled
 from ...dht.records.key import Key, distance, key_text, node_key, parse_key, record_key
 from ...dht.records.record import BlobBody, NameBody, PeerBody, ShardBody

@@ -7,7 +7,7 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.errors import ModelError
 from shoal.dht.finding import FindingResult
-from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.names import Asked, Names, VoucherSource, chosen, read, spelled
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import Body, NameBody, OtherBody

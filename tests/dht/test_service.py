@@ -10,9 +10,9 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
-from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest, decode_codes
 from shoal.dht.kademlia.presence import Addressing
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address

@@ -10,15 +10,15 @@ import trio
 from ...transport.peertasks import PeerTasks
 from .. import defaults
 from ..errors import BadRecord
+from ..kademlia.asking import NoAnswer
+from ..kademlia.messages import Aged
 from ..records.key import Key
 from ..records.record import open_record
-from .asking import NoAnswer
+from .cells import cell_radius
 from .client import Client
 from .diallimiter import DialLimiter
 from .lookup import Lookup
-from .messages import Aged
 from .query import LookupGoal, Query
-from .walk import cell_radius
 
 
 class Searching:

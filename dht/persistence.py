@@ -13,15 +13,15 @@ from typing import Final
 import msgpack
 import trio
 
-from ...transport.decoding import decode
-from ...transport.errors import FileTooLarge, Undecodable
-from ...transport.host.seam import Host
-from .. import defaults
-from ..errors import BadRecord
-from ..records.contact import Contact
-from ..records.record import Record, open_record
-from .own import OwnRecords
-from .table import Table
+from ..transport.decoding import decode
+from ..transport.errors import FileTooLarge, Undecodable
+from ..transport.host.seam import Host
+from . import defaults
+from .errors import BadRecord
+from .kademlia.table import Table
+from .publishing.own import OwnRecords
+from .records.contact import Contact
+from .records.record import Record, open_record
 
 _VERSION: Final = 1
 _ITEMS: Final = defaults.DHT_FILE_BYTES // 32  # msgpack items: a record is three, of over 100 bytes

@@ -12,12 +12,12 @@ from math import inf
 import trio
 
 from .. import defaults
+from ..kademlia.asking import NoAnswer
+from ..lookup.client import Client
+from ..lookup.query import Query
 from ..records.record import Record
-from .asking import NoAnswer
-from .client import Client
 from .own import OwnRecord, OwnRecords
 from .parcels import StoreQuery
-from .query import Query
 from .walk import KnownNodes, Walk
 
 

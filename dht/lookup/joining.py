@@ -16,13 +16,13 @@ from ...transport.address import Address
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from .. import defaults
+from ..kademlia.asking import NoAnswer, as_seen, better, of_link
+from ..kademlia.messages import Find
+from ..kademlia.slots import Slots
 from ..records.contact import Contact, met_at
 from ..records.key import node_key
-from .asking import NoAnswer, as_seen, better, of_link
 from .client import Client
-from .messages import Find
 from .searching import Searching
-from .slots import Slots
 
 
 class Joining:
