@@ -51,7 +51,7 @@ from shoal.state.feeds.store import Drop, Forget, Put, Store, Work
 from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
 from shoal.transport.host.allocator import give_back, keep_freed_memory
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.identity import Identity, PeerId, public_key_of
 
 MEASURES = ("state", "bench/worlds/replicanode.py", "transport", "netsim")

@@ -44,7 +44,8 @@ from shoal.state.service import State
 from shoal.state.settings import StateSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
-from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.identity import Identity, PeerId
 
 MEASURES = ("state", "transport")

@@ -24,7 +24,8 @@ PARTS = {
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
     "transport/libp2p/hop.py": {"self._copy"},
-    "transport/link/link.py": {"self._serve", "path.writer.run", "self._doubt"},
+    "transport/link/link.py": {"self._serve", "path.writer.run"},
+    "transport/link/tending.py": {"self._doubt"},
     "transport/link/links.py": {"self.run"},  # guards itself
     "transport/nat/portmap/mapper.py": {
         "self._watch",

@@ -73,6 +73,7 @@ ENGINE_WORKER = {
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 BEYOND_THE_SEAM = {
     "transport/host/real.py",
+    "transport/host/realfiles.py",
     "transport/host/datagrams.py",  # the real host's UDP sockets
     "transport/host/localname.py",  # and the names of its Unix sockets, which the commands need too
     "transport/host/database.py",  # SQLite, whose system calls the host provides

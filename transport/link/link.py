@@ -8,7 +8,7 @@ handler, or bytes of a stream. A link without a path continues for a grace perio
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -16,9 +16,8 @@ from .. import defaults
 from ..bytestream import PathKind
 from ..errors import MISHAP, CallRefused, LinkClosed
 from ..handshake.meeting import Identities
-from ..handshake.secured import PathLost, SecureStream
+from ..handshake.secured import SecureStream
 from ..host.datagrams import Place
-from ..identity import PeerId
 from ..lane.events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from ..lane.frame import Bytes, Priority
 from ..lane.lane import Lane
@@ -26,6 +25,7 @@ from ..lane.outbox import OutCall
 from .callers import Callers
 from .calls import Reply
 from .grace import Grace
+from .owner import LinkOwner
 from .path import LinkPath
 from .paths import LinkPaths
 from .serving import CallServer, stable
@@ -33,58 +33,9 @@ from .shared import Shared
 from .status import LinkStatus
 from .stream import Stream
 from .streams import LinkStreams
+from .tending import Tending
 
 _EMPTY: Mapping[str, object] = MappingProxyType({})
-
-
-class LinkOwner(Protocol):
-    """Part of the registry of links (`Links`) that a link uses."""
-
-    async def rescue(self, link: "Link") -> str | None:
-        """Search for a new path for a link that has no path left, until cancelled.
-
-        The search adds a path by `Link.attach`. Returns a code if the link must end at once.
-        """
-        ...
-
-    def is_held(self, peer: PeerId) -> bool:
-        """Return whether a component needs the link to a peer even while no call or stream is
-        open."""
-        ...
-
-    def is_watched(self, peer: PeerId) -> bool:
-        """Return whether a component waits to hear from the peer, so that the link must be pinged
-        at the usual rate (`Link.rest`)."""
-        ...
-
-    def expire_by(self, at: float) -> None:
-        """Schedule a call of `Link.expire` at the time `at`, on the host's clock, or earlier."""
-        ...
-
-    def tick_soon(self, link: "Link") -> None:
-        """Reschedule the next call of `Link.tick`, because `Link.due` has become earlier."""
-        ...
-
-    def fell_quiet(self, link: "Link") -> None:
-        """Report that the peer has been silent so long that nothing new should be sent to it."""
-        ...
-
-    def came_back(self, link: "Link") -> None:
-        """Report that the peer of a quiet link has been heard again."""
-        ...
-
-    def doubted(self, link: "Link", doubtful: bool) -> None:
-        """Report that the search for a path of a link has begun (`doubtful`) or ended."""
-        ...
-
-    def found_path(self, link: "Link", path_kind: PathKind, medium: str) -> None:
-        """Report that a path was added to a link. `medium` is that of `PathStatus`."""
-        ...
-
-    def kept(self, link: "Link") -> None:
-        """Report, once for each link, that a component wants to keep it for longer than a few
-        questions."""
-        ...
 
 
 class Link:
@@ -98,7 +49,7 @@ class Link:
         shared: Shared,
         lane: Lane,
         identities: Identities,
-        owner: LinkOwner,
+        owner: LinkOwner["Link"],
         *,
         brief: bool = False,
     ) -> None:
@@ -116,10 +67,8 @@ class Link:
         self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether a search was reported to the owner and has not ended
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
-        self._changed = trio.lowlevel.ParkingLot()  # woken when `_tend` must look again
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
         self._streams = LinkStreams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
@@ -132,6 +81,7 @@ class Link:
             ended=self._ended,
         )
         self._grace = Grace(shared, self._paths, self)
+        self._tending = Tending(shared, lane, self._paths, self._grace, self)
 
     # Used by other components.
 
@@ -359,7 +309,7 @@ class Link:
                 self._nursery = nursery
                 self.attach(secured, path_kind, early)
                 up()
-                await self._tend()
+                await self._tending.run()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
@@ -403,44 +353,15 @@ class Link:
         if not self._grace.under_way and self._paths.is_suspect(now):
             self.look_again()
 
-    async def _tend(self) -> None:
-        """Search for a path whenever the link has none, or its path is suspect. Otherwise send
-        frames."""
-        while self.alive:
-            if self._paths.missing or self._paths.is_suspect(self._host.now()):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._doubt)
-                    await self._grace.run()
-                    nursery.cancel_scope.cancel()
-                if self.alive and self._doubted:
-                    self._doubted = False
-                    self._owner.doubted(self, False)
-            else:
-                self._paths.flush()
-                await self._changed.park()
-
-    async def _doubt(self) -> None:
-        """Report that the link is in doubt, at a time that depends on the reason.
-
-        If a relay has ended the last path because the circuit had reached its time limit, the
-        report waits `LAPSED_S` seconds: the peer is most likely alive, and a new circuit opens
-        within a second. If the link has no path for another reason, it is reported at once. If a
-        path is left but the peer is silent, the report waits until the silence has lasted
-        `Limits.silent_s` seconds, because relays are slow at times.
-        """
-        if not self._paths.missing:
-            silence = self._host.now() - self._lane.heard
-            await trio.sleep(max(0.0, self._limits.silent_s - silence))
-        elif self._paths.lapsed:
-            await trio.sleep(defaults.LAPSED_S)
-        self._doubted = True
-        self._owner.doubted(self, True)
-
     # Used by its paths and its grace period.
 
     def look_again(self) -> None:
-        """Wake `_tend`, which checks whether the link needs a new path."""
-        self._changed.unpark_all()
+        """Check again whether the link needs a new path."""
+        self._tending.look_again()
+
+    def doubted(self, doubtful: bool) -> None:
+        """Report that the search for a path has begun or ended."""
+        self._owner.doubted(self, doubtful)
 
     @property
     def at_stake(self) -> bool:
@@ -481,7 +402,7 @@ class Link:
             with secured.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(path.writer.run)
-                    await self._read(path, early)
+                    await path.read(self._host, early, self._take_in)
                     nursery.cancel_scope.cancel()
             stopping = False
         finally:
@@ -507,35 +428,17 @@ class Link:
 
     # Reading.
 
-    async def _read(self, path: LinkPath, early: bytes) -> None:
-        """Read from a path, and process what arrives, until the path is lost or dropped."""
-        data: Bytes = early
-        secured = path.secured
-        try:
-            while True:
-                if data:
-                    began = self._host.now()
-                    self._take_in(path, data, began)
-                    if secured.reads_much and self._host.now() - began > defaults.TURN_S:
-                        secured.read_less()
-                if not self._paths.has(path):
-                    return
-                if path.meter is not None:
-                    await path.keep_to_caps(self._host, path.meter)
-                data = await secured.receive()
-                if not data:
-                    return
-        except PathLost:
-            return
+    def _take_in(self, path: LinkPath, data: Bytes, now: float) -> bool:
+        """Process bytes that arrived on a path: deliver replies, calls and stream data.
 
-    def _take_in(self, path: LinkPath, data: Bytes, now: float) -> None:
-        """Process bytes that arrived on a path: deliver replies, calls and stream data."""
+        Returns whether the path still belongs to the link.
+        """
         backlog = self._lane.outbox.backlog
         received = path.connection.received
         self._grace.found()
         for event in self._lane.receive(path.connection, data, now):
             if self.code is not None:
-                return
+                return False
             _HANDLERS[type(event)](self, event)
         if self._lane.outbox.has_output(path.connection):
             path.writer.flush(at_once=True)
@@ -544,6 +447,7 @@ class Link:
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._callers.make_room()
         self._account()
+        return self._paths.has(path)
 
     def _account(self) -> None:
         """Report the link's memory to the budget. End the link if too many bytes are queued."""
