@@ -121,6 +121,10 @@ def entry_of(author: Identity, kind: str, part: int, facts: dict[str, bytes]) ->
     )
 
 
+def _started(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
+    return trio.run(start, folder, count, small)
+
+
 async def start(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
     """Start a node and measure it; `small`: one that keeps only what it needs, with one model."""
     host = RealHost()
@@ -202,10 +206,10 @@ def main() -> int:
         fill(folder, count)
         gc.collect()
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            figures: dict[str, Any] = pool.submit(trio.run, start, folder, count).result()
+            figures: dict[str, Any] = pool.submit(_started, folder, count).result()
         figures["files_mb"] = size_of(folder)
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            small = pool.submit(trio.run, start, folder, count, True).result()
+            small = pool.submit(_started, folder, count, True).result()
         figures["small_files_mb"] = size_of(folder)
         for name in ("grew_mb", "start_cpu_s"):
             figures["small_" + name] = small[name]
