@@ -188,7 +188,7 @@ def choose(count: int) -> float:
         peer = PeerId(f"p{number}")
         keys = (Random(number * count + n).randbytes(32) for n in range(defaults.TOLD))
         wanted.heard(peer, [Told(key, "member", 0, 1, 1, bytes(16)) for key in keys], 0.0)
-        come |= {key for key, _ in wanted._tellers[peer].told}
+        come |= {key for key, _ in wanted.all_tellers[peer].told}
     worst = 0.0
     for now in range(20):
         began = time.perf_counter()

@@ -74,7 +74,7 @@ class DhtFiles:
     def _load(self) -> Remembered:
         """Read and decode both files. Blocking."""
         contacts = Table.load(self._read("contacts"))
-        return Remembered(tuple(contacts), tuple(_opened(self._read("records"))))
+        return Remembered(tuple(contacts), tuple(opened(self._read("records"))))
 
     def _read(self, name: str) -> bytes:
         """Return the bytes of a file, b"" if it is missing or too large. Blocking."""
@@ -157,7 +157,7 @@ class Persistence:
             self._trouble(None)
 
 
-def _opened(packed: bytes) -> list[tuple[Record, bool]]:
+def opened(packed: bytes) -> list[tuple[Record, bool]]:
     """Decode and verify the saved records. Invalid ones are left out."""
     try:
         version, *listed = decode(packed, limit=defaults.DHT_FILE_BYTES, items=_ITEMS)

@@ -19,7 +19,7 @@ PARTS = {
     "transport/dial/attempt.py": {"self._try"},  # guards each dial
     "transport/dial/attempts.py": {"ConnectionAttempt"},  # the same
     "transport/link/grace.py": {"self._run_out"},  # of a link
-    "transport/dial/introducing.py": {"self._links.run"},  # guards itself
+    "transport/dial/introducing.py": {"self.links.run"},  # guards itself
     "transport/lan/mdns.py": {"self._serve", "self._receive"},  # guard each datagram and network
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
@@ -67,7 +67,7 @@ OWN = {
     "transport/browser/gate.py": {"visits.receive"},
     "transport/dial/endpoint.py": {
         "self._links.tick", "self._links.run_alarm", "self._links.give_back",
-        "self._accepting.accept", "self._serve_too",
+        "self.accepting.accept", "self._serve_too",
     },
     "transport/guard.py": {"partial"},
     "transport/strategies/dialer.py": {
@@ -84,7 +84,7 @@ OWN = {
     "state/membership/membership.py": {"self._probing.run"},
     "state/replication/replication.py": {"self._refill"},
     "state/service.py": {
-        "self._show", "self._own.write", "self._own.stay_true", "vouching.run", "self._keep_group",
+        "self._show", "self.own.write", "self.own.stay_true", "vouching.run", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
     },
     "dht/exchange/exchange.py": {"source.run"},
@@ -94,7 +94,7 @@ OWN = {
     "dht/exchange/intake.py": {"self._store_on"},
     "dht/publishing/publishing.py": {"self._walk"},
     "dht/service.py": {
-        "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
+        "self.links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
     },
     "tasks/engine/process.py": {"self._write"},

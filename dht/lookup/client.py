@@ -11,7 +11,7 @@ from ..settings import DhtSettings
 from .query import Querier
 
 
-class Client:
+class DhtClient:
     """The node of `endpoint` as a client of the DHT: its routing table and its brief links.
 
     `limiter` limits the dials of background work. It is None if they are not limited.

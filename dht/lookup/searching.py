@@ -15,7 +15,7 @@ from ..kademlia.messages import Aged
 from ..records.key import Key
 from ..records.record import open_record
 from .cells import cell_radius
-from .client import Client
+from .client import DhtClient
 from .diallimiter import DialLimiter
 from .lookup import Lookup
 from .query import LookupGoal, Query
@@ -28,7 +28,7 @@ class Searching:
     table.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: DhtClient) -> None:
         self.tasks = PeerTasks(client.asking.guard)
         """Tasks that send the queries. They can be started only while the DHT runs."""
         self._client = client

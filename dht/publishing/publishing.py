@@ -13,7 +13,7 @@ import trio
 
 from .. import defaults
 from ..kademlia.asking import NoAnswer
-from ..lookup.client import Client
+from ..lookup.client import DhtClient
 from ..lookup.query import Query
 from ..records.record import Record
 from .own import OwnRecord, OwnRecords
@@ -57,7 +57,7 @@ class Publishing:
 
     def __init__(
         self,
-        client: Client,
+        client: DhtClient,
         records: OwnRecords,
         *,
         keep: Callable[[Record], None],

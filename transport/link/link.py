@@ -72,7 +72,8 @@ class Link:
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
         self._streams = LinkStreams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
-        self._paths = LinkPaths(shared, lane, self)
+        self.paths = LinkPaths(shared, lane, self)
+        """The paths that carry the link."""
         self._callers = Callers(
             lane,
             self._limits.backlog_bytes,
@@ -80,8 +81,8 @@ class Link:
             gave_up=self._wake_writer,
             ended=self._ended,
         )
-        self._grace = Grace(shared, self._paths, self)
-        self._tending = Tending(shared, lane, self._paths, self._grace, self)
+        self._grace = Grace(shared, self.paths, self)
+        self._tending = Tending(shared, lane, self.paths, self._grace, self)
 
     # Used by other components.
 
@@ -96,7 +97,7 @@ class Link:
 
         If False, the link is in its grace period.
         """
-        return self._paths.connected
+        return self.paths.connected
 
     @property
     def quiet(self) -> bool:
@@ -107,46 +108,46 @@ class Link:
     @property
     def broken(self) -> bool:
         """Whether the last path was closed by the other end, and not dropped because of silence."""
-        return self._paths.broken
+        return self.paths.broken
 
     @property
     def address(self) -> Place:
         """The remote address of the path in use, or of the last one."""
-        return self._paths.address
+        return self.paths.address
 
     @property
     def due(self) -> float:
         """The time at which `tick` must be called next, on the host's clock; infinity if it need
         not be."""
-        return self._paths.due
+        return self.paths.due
 
     @property
     def prompt(self) -> bool:
         """Whether the next tick must be on time, because frames in flight await an
         acknowledgement."""
-        path = self._paths.used
+        path = self.paths.used
         return path is not None and path.connection.unacknowledged
 
     @property
     def path_kind(self) -> PathKind | None:
         """The kind of the path in use; None if no path carries the link."""
-        path = self._paths.used
+        path = self.paths.used
         return path.path_kind if path is not None else None
 
     @property
     def is_long(self) -> bool:
         """Whether the round trip is so long that UDP is faster than TCP."""
-        return self._paths.is_long
+        return self.paths.is_long
 
     @property
     def carried(self) -> int:
         """Bytes sent and received so far, a count."""
-        return self._paths.bytes_in + self._paths.bytes_out
+        return self.paths.bytes_in + self.paths.bytes_out
 
     @property
     def udp_place(self) -> Place | None:
         """The probable address of the peer's UDP port, or None (see `LinkPaths.udp_place`)."""
-        return self._paths.udp_place
+        return self.paths.udp_place
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
@@ -154,20 +155,20 @@ class Link:
 
         Maps each IP address to the peer's TCP and UDP port there (see `LinkPaths.places`).
         """
-        return self._paths.places
+        return self.paths.places
 
     @property
     def status(self) -> LinkStatus:
         """The status of the link, for display."""
-        path = self._paths.used
+        path = self.paths.used
         return LinkStatus(
             rtt=path.connection.rtt if path else None,
-            bytes_in=self._paths.bytes_in,
-            bytes_out=self._paths.bytes_out,
+            bytes_in=self.paths.bytes_in,
+            bytes_out=self.paths.bytes_out,
             address=self.address,
             since=self._since,
             path=path.path_kind.value if path else "none",
-            paths=self._paths.statuses(),
+            paths=self.paths.statuses(),
             dialled=self.identities.dialled,
             incarnation=self.identities.incarnation,
             peer_incarnation=self.identities.peer_incarnation,
@@ -227,7 +228,7 @@ class Link:
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
             if later:
-                self._paths.flush_by(self._host.now() + defaults.LATER_S)
+                self.paths.flush_by(self._host.now() + defaults.LATER_S)
             else:
                 self._wake_writer()  # not `flush`: more posts may follow, and leave with this one
             self._account()
@@ -323,7 +324,7 @@ class Link:
         if self._nursery is None or not self.alive:
             secured.close()
             return
-        path = self._paths.attach(secured, path_kind)
+        path = self.paths.attach(secured, path_kind)
         if not secured.tls.server:  # a listener waits for bytes: the peer may still drop its dial
             self._grace.found()
         self._owner.found_path(self, path_kind, secured.medium)
@@ -332,7 +333,7 @@ class Link:
 
     def look(self) -> None:
         """Send a ping on every path at once. Call this when the network may have changed."""
-        self._paths.look()
+        self.paths.look()
 
     def rest(self, seconds: float) -> None:
         """Set how many seconds of silence pass before a ping, while no component waits for the
@@ -341,7 +342,7 @@ class Link:
         Set a long time for a peer that other nodes watch, because they would report its death. 0
         restores the usual time.
         """
-        self._paths.rest(seconds)
+        self.paths.rest(seconds)
 
     def tick(self, now: float) -> None:
         """Send pings on paths that have been silent for some time, and drop those without a reply.
@@ -349,8 +350,8 @@ class Link:
         One task calls this for all links once `due` has passed. A timer for each link would wake
         its task several times a second.
         """
-        self._paths.tick(now)
-        if not self._grace.under_way and self._paths.is_suspect(now):
+        self.paths.tick(now)
+        if not self._grace.under_way and self.paths.is_suspect(now):
             self.look_again()
 
     # Used by its paths and its grace period.
@@ -411,14 +412,14 @@ class Link:
             if secured.finished:
                 await secured.linger()
             secured.close()
-            self._paths.lose(path)
+            self.paths.lose(path)
 
     def _end(self, code: str) -> None:
         """End the link with a code: drop all paths, and wake all waiting tasks."""
         if not self.alive:
             return
         self.code = code
-        self._paths.end()
+        self.paths.end()
         self._budget.drop(self)
         self._callers.end()
         self._streams.end()
@@ -442,12 +443,12 @@ class Link:
             _HANDLERS[type(event)](self, event)
         if self._lane.outbox.has_output(path.connection):
             path.writer.flush(at_once=True)
-        if path is not self._paths.used:
-            self._paths.heard_beside(path, now, frames=received != path.connection.received)
+        if path is not self.paths.used:
+            self.paths.heard_beside(path, now, frames=received != path.connection.received)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._callers.make_room()
         self._account()
-        return self._paths.has(path)
+        return self.paths.has(path)
 
     def _account(self) -> None:
         """Report the link's memory to the budget. End the link if too many bytes are queued."""
@@ -473,16 +474,16 @@ class Link:
     # Writing.
 
     def _wake_writer(self) -> None:
-        path = self._paths.used
+        path = self.paths.used
         if path is not None:
             path.writer.wake()
 
     def _flush(self) -> None:
-        self._paths.flush()
+        self.paths.flush()
 
     def _answers_wait(self) -> None:
         """Send the replies of handlers, which have just been queued."""
-        self._paths.flush()
+        self.paths.flush()
         self._account()
 
     # Calling.
@@ -501,7 +502,7 @@ class Link:
                 call = self._lane.call(method, header, payload, priority)
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
-            self._paths.flush(at_once=not self._callers.waiting, now=now)
+            self.paths.flush(at_once=not self._callers.waiting, now=now)
             self._account()
             self._check_alive()
         return call
