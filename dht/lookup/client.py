@@ -2,16 +2,16 @@
 
 from ...transport.dial.endpoint import Endpoint
 from ...transport.host.seam import Host
+from ..kademlia.asking import Asking
+from ..kademlia.brieflinks import BriefLinks
+from ..kademlia.presence import Presence
+from ..kademlia.table import Table
 from ..records.key import node_key
 from ..settings import DhtSettings
-from .asking import Asking
-from .brieflinks import BriefLinks
-from .presence import Presence
 from .query import Querier
-from .table import Table
 
 
-class Client:
+class DhtClient:
     """The node of `endpoint` as a client of the DHT: its routing table and its brief links.
 
     `limiter` limits the dials of background work. It is None if they are not limited.

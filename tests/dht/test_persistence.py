@@ -8,9 +8,9 @@ import msgpack
 import pytest
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.own import OwnRecords
-from shoal.dht.kademlia.persistence import DhtFiles, Persistence, Remembered
 from shoal.dht.kademlia.table import Table
+from shoal.dht.persistence import DhtFiles, Persistence, Remembered
+from shoal.dht.publishing.own import OwnRecords
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import node_key
 from shoal.dht.records.record import PeerBody, seal_record

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
-from shoal.dht.kademlia.own import OwnRecords
+from shoal.dht.publishing.own import OwnRecords
 from shoal.dht.records.record import NameBody, PeerBody, ShardBody, open_record, seal_record
 from shoal.transport.identity import Identity
 

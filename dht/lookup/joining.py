@@ -16,13 +16,13 @@ from ...transport.address import Address
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
 from .. import defaults
+from ..kademlia.asking import NoAnswer, as_seen, better, of_link
+from ..kademlia.messages import Find
+from ..kademlia.slots import FairSlots
 from ..records.contact import Contact, met_at
 from ..records.key import node_key
-from .asking import NoAnswer, as_seen, better, of_link
-from .client import Client
-from .messages import Find
+from .client import DhtClient
 from .searching import Searching
-from .slots import Slots
 
 
 class Joining:
@@ -35,7 +35,7 @@ class Joining:
 
     def __init__(
         self,
-        client: Client,
+        client: DhtClient,
         searching: Searching,
         *,
         links: Callable[[], list[Link]],
@@ -54,7 +54,7 @@ class Joining:
         self._addresses = addresses
         self._survey_after = 0.0 if client.limiter is None else defaults.SURVEY_AFTER
         self._to_probe: dict[PeerId, tuple[Contact, str]] = {}  # contact, network of the link
-        self._probes = Slots(
+        self._probes = FairSlots(
             defaults.PROBES_AT_ONCE, waiting=defaults.PROBES - defaults.PROBES_AT_ONCE
         )
         self._asked: OrderedDict[PeerId, tuple[float, bool]] = OrderedDict()

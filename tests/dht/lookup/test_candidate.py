@@ -1,7 +1,7 @@
 """candidate: a referrer of dead contacts is doubted, and can regain trust."""
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.candidate import LookupCandidate, LookupStep
+from shoal.dht.lookup.candidate import LookupCandidate, LookupStep
 from tests.dht.nodes import contacts
 
 

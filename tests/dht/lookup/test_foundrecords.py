@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.foundrecords import FoundRecords
 from shoal.dht.kademlia.messages import Aged, FindReply
+from shoal.dht.lookup.foundrecords import FoundRecords
 from tests.dht.nodes import WALL, blob, peer, record, sealed
 
 KEY = blob(1).key

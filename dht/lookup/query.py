@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from ...transport.identity import PeerId
 from .. import defaults
+from ..kademlia.messages import Find
 from ..records.contact import Contact
 from ..records.key import Key
-from .messages import Find
 
 
 @dataclass(frozen=True, slots=True)

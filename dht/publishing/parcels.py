@@ -11,12 +11,12 @@ from math import inf
 
 from ...transport.identity import PeerId
 from .. import defaults
+from ..kademlia.messages import Aged, StoreRequest
+from ..lookup.diallimiter import DialLimiter
+from ..lookup.query import Querier
 from ..records.contact import Contact
 from ..records.key import Key
 from ..records.record import Record
-from .diallimiter import DialLimiter
-from .messages import Aged, StoreRequest
-from .query import Querier
 
 
 @dataclass(frozen=True, slots=True, eq=False)

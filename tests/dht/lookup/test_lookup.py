@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.diallimiter import DialLimiter
-from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Aged, Find, FindReply
-from shoal.dht.kademlia.query import LookupSettings
+from shoal.dht.lookup.diallimiter import DialLimiter
+from shoal.dht.lookup.lookup import Lookup
+from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import Key, distance, key_at, point
 from shoal.dht.records.record import Record

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.diallimiter import DialLimiter
-from shoal.dht.kademlia.parcels import StoreQuery
-from shoal.dht.kademlia.query import Querier, Query
-from shoal.dht.kademlia.walk import KnownNodes, Walk, cell_radius, cells
+from shoal.dht.lookup.cells import cell_radius, cells
+from shoal.dht.lookup.diallimiter import DialLimiter
+from shoal.dht.lookup.query import Querier, Query
+from shoal.dht.publishing.parcels import StoreQuery
+from shoal.dht.publishing.walk import KnownNodes, Walk
 from shoal.dht.records.key import SPACE, distance, key_at, point
 from shoal.dht.records.record import Record
 from shoal.transport.identity import PeerId

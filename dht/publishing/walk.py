@@ -14,17 +14,17 @@ from functools import partial
 
 from ...transport.identity import PeerId
 from .. import defaults
+from ..kademlia.messages import Aged, FindReply, StoreRequest, batches
+from ..kademlia.table import random_rank
+from ..lookup.cells import block_of, cell_radius, cells
+from ..lookup.diallimiter import DialLimiter
+from ..lookup.lookup import Lookup
+from ..lookup.query import LookupGoal, LookupSettings, Querier, Query
 from ..records.contact import Contact
-from ..records.key import KEY_BYTES, SPACE, Key, point
+from ..records.key import Key, point
 from ..records.record import Record
-from .diallimiter import DialLimiter
-from .lookup import Lookup
-from .messages import Aged, FindReply, StoreRequest, batches
 from .parcels import Parcels, Published, StoreQuery
-from .query import LookupGoal, LookupSettings, Querier, Query
-from .table import random_rank
 
-_BITS = 8 * KEY_BYTES
 _AGAIN = -1  # in place of the block of a cell that is looked up again
 
 
@@ -49,31 +49,6 @@ class _Cell:
     block: int  # cells of one block are packed together; `_AGAIN`: looked up again, packed alone
     stores: int = 0  # messages pending or queued
     looked_up: bool = False
-
-
-def cells(keys: Iterable[Key], radius: float) -> list[list[Key]]:
-    """Group keys by aligned cells of the key space, in ascending order.
-
-    A cell is at least as large as a region, so the regions of all its keys are close to it.
-    """
-    width = min(max(int(radius), 1).bit_length(), _BITS)
-    groups: dict[int, list[Key]] = {}
-    for key in sorted(set(keys)):
-        groups.setdefault(point(key) >> width, []).append(key)
-    return list(groups.values())
-
-
-def cell_radius(radius: float) -> float:
-    """Return the largest possible distance between two keys of a cell."""
-    return min((1 << min(max(int(radius), 1).bit_length(), _BITS)) - 1, SPACE)
-
-
-def _block(key: Key, radius: float) -> int:
-    """Return the block of a key. A block is four neighbouring cells.
-
-    The records of a block are packed together: a node gets those of all four cells in one message.
-    """
-    return point(key) >> (min(max(int(radius), 1).bit_length(), _BITS) + 2)
 
 
 class Walk:
@@ -106,7 +81,7 @@ class Walk:
         for record in records:
             by_key.setdefault(record.key, []).append(record)
         self._waiting = deque(
-            ([record for key in group for record in by_key[key]], _block(group[0], self._radius))
+            ([record for key in group for record in by_key[key]], block_of(group[0], self._radius))
             for group in cells(by_key, self._radius)
         )
         self._blocks = Counter(block for _, block in self._waiting)  # cells not packed yet

@@ -21,14 +21,14 @@ from typing import Final
 
 from ...transport.identity import PeerId
 from .. import defaults
+from ..kademlia.messages import Find, FindReply
+from ..kademlia.table import random_rank
 from ..records.contact import Contact, merged
 from ..records.key import SPACE, Key, key_at, point
 from .candidate import LookupCandidate, LookupPath, LookupStep
 from .diallimiter import DialLimiter
 from .foundrecords import FoundRecord, FoundRecords
-from .messages import Find, FindReply
 from .query import LookupGoal, LookupSettings, Querier, Query
-from .table import random_rank
 
 _THERE: Final = ("busy", "not-serving", "unknown-method", "bad-message")
 """Error codes that prove that the contact was reached at its address."""

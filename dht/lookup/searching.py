@@ -10,15 +10,15 @@ import trio
 from ...transport.peertasks import PeerTasks
 from .. import defaults
 from ..errors import BadRecord
+from ..kademlia.asking import NoAnswer
+from ..kademlia.messages import Aged
 from ..records.key import Key
 from ..records.record import open_record
-from .asking import NoAnswer
-from .client import Client
+from .cells import cell_radius
+from .client import DhtClient
 from .diallimiter import DialLimiter
 from .lookup import Lookup
-from .messages import Aged
 from .query import LookupGoal, Query
-from .walk import cell_radius
 
 
 class Searching:
@@ -28,7 +28,7 @@ class Searching:
     table.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: DhtClient) -> None:
         self.tasks = PeerTasks(client.asking.guard)
         """Tasks that send the queries. They can be started only while the DHT runs."""
         self._client = client

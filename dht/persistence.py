@@ -13,15 +13,15 @@ from typing import Final
 import msgpack
 import trio
 
-from ...transport.decoding import decode
-from ...transport.errors import FileTooLarge, Undecodable
-from ...transport.host.seam import Host
-from .. import defaults
-from ..errors import BadRecord
-from ..records.contact import Contact
-from ..records.record import Record, open_record
-from .own import OwnRecords
-from .table import Table
+from ..transport.decoding import decode
+from ..transport.errors import FileTooLarge, Undecodable
+from ..transport.host.seam import Host
+from . import defaults
+from .errors import BadRecord
+from .kademlia.table import Table
+from .publishing.own import OwnRecords
+from .records.contact import Contact
+from .records.record import Record, open_record
 
 _VERSION: Final = 1
 _ITEMS: Final = defaults.DHT_FILE_BYTES // 32  # msgpack items: a record is three, of over 100 bytes
@@ -74,7 +74,7 @@ class DhtFiles:
     def _load(self) -> Remembered:
         """Read and decode both files. Blocking."""
         contacts = Table.load(self._read("contacts"))
-        return Remembered(tuple(contacts), tuple(_opened(self._read("records"))))
+        return Remembered(tuple(contacts), tuple(opened(self._read("records"))))
 
     def _read(self, name: str) -> bytes:
         """Return the bytes of a file, b"" if it is missing or too large. Blocking."""
@@ -157,7 +157,7 @@ class Persistence:
             self._trouble(None)
 
 
-def _opened(packed: bytes) -> list[tuple[Record, bool]]:
+def opened(packed: bytes) -> list[tuple[Record, bool]]:
     """Decode and verify the saved records. Invalid ones are left out."""
     try:
         version, *listed = decode(packed, limit=defaults.DHT_FILE_BYTES, items=_ITEMS)

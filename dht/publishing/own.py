@@ -281,7 +281,7 @@ class OwnRecords:
         return bool(found)
 
     def hurry(self, now: float) -> None:
-        """Schedule now the records that too few nodes store, because the network has changed."""
+        """Make the records due that too few nodes store, because the network has changed."""
         for own in self:
             if own.tries:
                 own.due, own.tries = now, 1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadRecord
+from ..kademlia.messages import FindReply
 from ..records.key import Key
 from ..records.record import Record, open_record, time_code
-from .messages import FindReply
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from math import inf
 import trio
 
 from .. import defaults
+from ..kademlia.asking import NoAnswer
+from ..lookup.client import DhtClient
+from ..lookup.query import Query
 from ..records.record import Record
-from .asking import NoAnswer
-from .client import Client
 from .own import OwnRecord, OwnRecords
 from .parcels import StoreQuery
-from .query import Query
 from .walk import KnownNodes, Walk
 
 
@@ -57,7 +57,7 @@ class Publishing:
 
     def __init__(
         self,
-        client: Client,
+        client: DhtClient,
         records: OwnRecords,
         *,
         keep: Callable[[Record], None],

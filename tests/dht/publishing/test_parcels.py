@@ -3,10 +3,10 @@
 import pytest
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.diallimiter import DialLimiter
 from shoal.dht.kademlia.messages import Aged, StoreRequest
-from shoal.dht.kademlia.parcels import Parcels, Published, StoreQuery
-from shoal.dht.kademlia.query import Querier
+from shoal.dht.lookup.diallimiter import DialLimiter
+from shoal.dht.lookup.query import Querier
+from shoal.dht.publishing.parcels import Parcels, Published, StoreQuery
 from shoal.dht.records.contact import Contact
 from tests.dht.nodes import blob, contacts, entropy, record
 

@@ -10,10 +10,10 @@ from trio.testing import MockClock
 
 from shoal.dht import defaults
 from shoal.dht.kademlia.asking import NoAnswer
-from shoal.dht.kademlia.diallimiter import DialLimiter
-from shoal.dht.kademlia.joining import Joining
 from shoal.dht.kademlia.messages import Find, FindReply
 from shoal.dht.kademlia.table import Table
+from shoal.dht.lookup.diallimiter import DialLimiter
+from shoal.dht.lookup.joining import Joining
 from shoal.dht.records.contact import Contact
 from shoal.transport.guard import Guard
 from shoal.transport.host.real import RealHost
