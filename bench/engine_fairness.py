@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -62,7 +62,7 @@ class Sessions:
         self._engine = engine
         self._number = 0
         self._ended = False
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.tokens: Counter[str] = Counter()
 
     async def add(self, who: str, text: bool, terms: SessionTerms) -> None:
@@ -93,7 +93,7 @@ class Sessions:
         self.tokens.clear()
         await trio.sleep(seconds)
         self._ended = True
-        total = self.seconds.total()
+        total = sum(self.seconds.values())
         return {who: self.seconds[who] / total for who in ("many", "one")}
 
 

@@ -182,7 +182,7 @@ class Operations:
                 stages = tuple(map(_hop_view, event.stages))
                 await emit(generation.ChainChosen(stages))
             elif event.text:
-                await emit(generation.Piece(event.text))
+                await emit(generation.TextPiece(event.text))
 
         summary = await self._compute.gateway.generate(asked, pass_on)
         return _answer(summary, sampling.seed, stages)

@@ -48,7 +48,8 @@ from .defaults import (
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
-    `attended` for each pair of a row and a position that it attends to.
+    `attended` for each pair of a row and a position that it attends to. A step has at most
+    `most_rows` rows, which bounds the memory for intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -57,7 +58,7 @@ class StepCosts:
     fixed: float
     row: float
     attended: float
-    most_rows: int = STEP_ROWS  # of a step, which bound the memory for intermediate values
+    most_rows: int = STEP_ROWS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class ChainChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Event that carries the next piece of the text."""
 
     text: str
@@ -70,7 +70,7 @@ class GeneratedText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(AskForText[GeneratedText, ChainChosen | Piece]):
+class Run(AskForText[GeneratedText, ChainChosen | TextPiece]):
     """Request to generate text that continues or answers a prompt."""
 
     op = "run"

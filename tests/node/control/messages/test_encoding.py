@@ -102,15 +102,15 @@ def test_fields_that_are_left_out() -> None:
 def test_unknown_keys_and_events_are_ignored() -> None:
     assert decode(node.Process, {"pid": 1, "version": "2", "new": []}) == node.Process(1, "2")
     ask = RUN
-    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.Piece("x")
+    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.TextPiece("x")
     assert decode_event(ask, {"event": "of a later version"}) is None
-    assert list(encode(generation.Piece("x"))) == ["event", "text"]
+    assert list(encode(generation.TextPiece("x"))) == ["event", "text"]
     assert decode_event(node.Ping(), {"event": "text"}) is None
 
 
 def test_types_of_replies_and_events() -> None:
     assert reply_type(RUN) is generation.GeneratedText
-    assert event_types(RUN) == (generation.ChainChosen, generation.Piece)
+    assert event_types(RUN) == (generation.ChainChosen, generation.TextPiece)
     assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
 
 
