@@ -50,7 +50,8 @@ _AGAIN: Final = "run it again; `shoal model list` shows who shares the model now
 _CODES: Final = frozenset(
     (
         "bad-engine", "bad-share", "busy", "engine-failed", "engine-gone", "engine-locked",
-        "engine-lost", "engine-refused", "engine-silent", "not-shared", "slow-reader", "unsupported",
+        "engine-lost", "engine-refused", "engine-silent", "not-shared", "slow-reader",
+        "unsupported",
     )
 )  # fmt: skip
 """Codes of a sharer that reach the client. Others could mislead a program."""
@@ -239,12 +240,16 @@ class Asking:
             raise ShareError("share-lost", f"the link to it ended: {error.message}") from None
 
     async def _link(self, peer: PeerId) -> Link:
-        await self._courier.meet(peer)
-        link = self._endpoint.link(peer)
-        if link is None:
-            raise ShareError("unreachable", "no link to it could be established")
-        link.need()
-        return link
+        """Return a link to a sharer. One behind a router that has just started may need several
+        dials."""
+        with trio.move_on_after(defaults.LINK_TIME):
+            while True:
+                await self._courier.meet(peer)
+                if (link := self._endpoint.link(peer)) is not None:
+                    link.need()
+                    return link
+                await trio.sleep(defaults.LINK_PAUSE)
+        raise ShareError("unreachable", "no link to it could be established")
 
     async def _read(self, stream: Stream, received: Received) -> Summary:
         """Read the frames of an answer to its end."""

@@ -55,6 +55,8 @@ RATE_WEIGHT = 0.8  # weight of the earlier mean when an answer's times are measu
 # The gateway.
 PROBED = 8  # sharers of one name that are probed
 PROBE_TIME = 1.5  # seconds for their replies
+LINK_TIME = 8.0  # seconds for a link to a sharer
+LINK_PAUSE = 0.5  # … and between two dials
 TRIES = 3  # sharers that one request is sent to, one after the other
 SILENT = 35.0  # seconds without a frame until a sharer counts as lost
 WAIT_TIME = 600.0  # seconds until the first text

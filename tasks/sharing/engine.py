@@ -165,7 +165,7 @@ class _Reply:
         Raises EngineError if the answer is invalid or ends early.
         """
         events, most = Events(), tokens * defaults.WIRE_BYTES + defaults.WIRE_EXTRA
-        async for piece in response.pieces(most):
+        while piece := await response.piece(most):
             text, done = "", False
             for data in events.feed(piece):
                 more, done = self._take(data)

@@ -37,6 +37,7 @@ class HttpResponse:
         self.status = head.status_code
         self._wire = wire
         self._headers = dict(head.headers)
+        self._received = 0  # bytes of the body so far
 
     @property
     def content_type(self) -> str:
@@ -47,19 +48,26 @@ class HttpResponse:
         """The header `Server`, or ""."""
         return self._header(b"server")
 
-    async def pieces(self, most: int) -> AsyncIterator[bytes]:
-        """Yield the body in pieces. Raises EngineError if it has more than `most` bytes, or if it
-        ends too early."""
-        left = most
+    async def piece(self, most: int) -> bytes:
+        """Return the next piece of the body, or b"" at its end.
+
+        Raises EngineError if the pieces so far have more than `most` bytes, or if the body ends too
+        early.
+        """
         while isinstance(event := await self._wire.event(), h11.Data):
-            left -= len(event.data)
-            if left < 0:
+            self._received += len(event.data)
+            if self._received > most:
                 raise EngineError("bad-engine", f"the engine sent more than {most} bytes")
-            yield bytes(event.data)
+            if event.data:
+                return bytes(event.data)
+        return b""
 
     async def body(self, most: int) -> bytes:
-        """Return the whole body. Raises what `pieces` raises."""
-        return b"".join([piece async for piece in self.pieces(most)])
+        """Return the whole body. Raises what `piece` raises."""
+        found = bytearray()
+        while piece := await self.piece(most):
+            found += piece
+        return bytes(found)
 
     def _header(self, name: bytes) -> str:
         return self._headers.get(name, b"").decode("latin-1")

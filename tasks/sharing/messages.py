@@ -73,7 +73,7 @@ class ShareAsk(Message, frozen=True):
     temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Meta(ge=0, le=2**31)] = 0
-    seed: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
     @property
     def needs(self) -> frozenset[str]:
