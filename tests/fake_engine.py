@@ -51,7 +51,8 @@ class Asked:
         """Send a whole response."""
         await self.raw(
             f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-            f"{more}\r\n".encode() + body
+            f"{more}\r\n".encode()
+            + body
         )
 
     async def begin(self, kind: str = EVENTS) -> None:

@@ -111,8 +111,8 @@ class Line:
             if each.standing is Standing.OWN or self._places(each.peer) < most:
                 yield each
 
-    def _rank(self, ticket: Ticket, now: float) -> tuple[int, int, float, int]:
-        used = self._used(ticket.peer, now)
+    def _rank(self, ticket: Ticket, now: float) -> tuple[int, int, int, int]:
+        used = round(self._used(ticket.peer, now))
         return ticket.standing, self._places(ticket.peer), used, ticket.number
 
     def _places(self, peer: PeerId) -> int:

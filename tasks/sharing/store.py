@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...transport.decoding import read_json
-from ...transport.errors import Undecodable
+from ...transport.errors import HostError, Undecodable
 from ...transport.host.seam import Host
 from ...transport.message import Message
 from . import defaults
@@ -54,7 +54,7 @@ async def load(host: Host, path: Path) -> list[Share]:
             parse_address(share.url)
     except FileNotFoundError:
         return []
-    except (OSError, Undecodable, ShareError) as error:
+    except (OSError, HostError, Undecodable, ShareError) as error:
         raise ShareError(
             "damaged-file",
             f"the list of shared models in `{path}` is unreadable, so none is shared: {error}",

@@ -11,13 +11,12 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
+from shoal.state.views.usage import UsageCount
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.desk import usage_root
 from tests.fake_engine import WORDS, Asked, FakeEngine, listing
 
-HOME = LinkSpec(
-    up=PipeSpec(rate=10e6 / 8, delay=0.008), down=PipeSpec(rate=50e6 / 8, delay=0.008)
-)
+HOME = LinkSpec(up=PipeSpec(rate=10e6 / 8, delay=0.008), down=PipeSpec(rate=50e6 / 8, delay=0.008))
 PORT = 8080
 TEXT = "".join(WORDS)
 
@@ -29,8 +28,9 @@ async def swarm(world: World, homes: int = 2) -> tuple[DaemonHandle, list[Daemon
     for number in range(homes):
         host = world.host(f"desk{number}", behind=world.gateway(f"home{number}", link=HOME))
         found.append(await host.start(bootstrap=[public], engine=False))
-    for node in found:
-        await node.until(lambda status: status["peers"] == homes)
+    with trio.fail_after(120):
+        for node in found:
+            await node.until(lambda status: status["peers"] == homes)
     return public, found
 
 
@@ -76,6 +76,13 @@ async def run(node: DaemonHandle, model: str = "llama", **more: Any) -> Any:
         return await node.ask("run", model=model, prompt="Hello", **more)
 
 
+async def used(sharer: DaemonHandle, gateway: DaemonHandle) -> UsageCount:
+    """Return what a sharer has counted for a gateway."""
+    sharer.node.working.write_usage()
+    await trio.sleep(5)
+    return sharer.node.state.views.usage.of(gateway.peer)[sharer.peer, usage_root("llama")]
+
+
 async def test_a_gateway_elsewhere_asks_a_sharer_behind_a_nat(world: World) -> None:
     _, (sharer, gateway) = await swarm(world)
     async with engine(sharer) as fake:
@@ -92,9 +99,7 @@ async def test_a_gateway_elsewhere_asks_a_sharer_behind_a_nat(world: World) -> N
         listed = await gateway.ask("models")
         assert [each["name"] for each in listed["shared"]] == ["llama"]
     # The sharer counts the use, under digits that are no root.
-    sharer.node.working.write_usage()
-    usage = sharer.node.state.views.usage.of(gateway.peer)
-    count = usage[sharer.peer, usage_root("llama")]
+    count = await used(sharer, gateway)
     assert (count.requests, count.tokens_in, count.tokens_out) == (1, 7, 3)
 
 
@@ -154,8 +159,7 @@ async def test_a_gateway_that_leaves_stops_the_engine(world: World) -> None:
         assert len(fake.asked) == 1 and fake.running == 0
         assert (await sharer.ask("shares"))["shares"][0]["running"] == 0
         # Work of an answer that was cut counts too.
-        sharer.node.working.write_usage()
-        count = sharer.node.state.views.usage.of(gateway.peer)[sharer.peer, usage_root("llama")]
+        count = await used(sharer, gateway)
         assert count.requests == 1 and 20 < count.tokens_out < 80
 
         # A gateway that loses its power leaves as well.
@@ -175,10 +179,11 @@ async def test_a_gateway_that_leaves_stops_the_engine(world: World) -> None:
 
 
 async def test_a_model_with_a_root_keeps_its_name(world: World) -> None:
-    _, (sharer, gateway) = await swarm(world)
-    worker = await world.host("worker").start(bootstrap=[sharer, gateway], model="tiny")
+    public, (sharer, gateway) = await swarm(world)
+    worker = await world.host("worker").start(bootstrap=[public], model="tiny")
     await worker.serving()
-    await gateway.until(lambda status: any(each["complete"] for each in status["models"]))
+    with trio.fail_after(60):
+        await gateway.until(lambda status: any(each["complete"] for each in status["models"]))
     async with engine(sharer):
         await share(sharer, "tiny")
         (offer,) = await offered(gateway)
