@@ -86,7 +86,7 @@ class Received:
     async def text(self, text: str, pieces: int = 1) -> None:
         """Pass text on. Raises BadShare if it is more than was asked for."""
         self._size += len(text.encode("utf-8", "replace"))
-        if self._size > self._ask.max_tokens * defaults.TOKEN_BYTES:
+        if self._size > counting.most_bytes(self._ask.max_tokens):
             raise BadShare("the sharer sent more text than the tokens asked for can have")
         self._last = self._host.now()
         if not self._texts:

@@ -7,6 +7,11 @@ for more than TOKEN_BYTES bytes of an answer. Counts outside these bounds are cu
 from . import defaults
 
 
+def most_bytes(tokens: int) -> int:
+    """Return the most bytes of text that an answer of so many tokens may have."""
+    return min(tokens * defaults.TOKEN_BYTES, defaults.ANSWER_BYTES)
+
+
 def prompt_tokens(claimed: int | None, size: int, turns: int) -> int:
     """Return the tokens of a prompt with `size` bytes of text in `turns` messages.
 

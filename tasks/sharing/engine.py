@@ -105,7 +105,7 @@ class Tally:
     @property
     def overflows(self) -> bool:
         """Whether the text is longer than any text of so many tokens."""
-        return self.size > self._most * defaults.TOKEN_BYTES
+        return self.size > counting.most_bytes(self._most)
 
 
 class Engine:
@@ -164,7 +164,8 @@ class _Reply:
 
         Raises EngineError if the answer is invalid or ends early.
         """
-        events, most = Events(), tokens * defaults.WIRE_BYTES + defaults.WIRE_EXTRA
+        most = min(tokens * defaults.WIRE_BYTES + defaults.WIRE_EXTRA, defaults.WIRE_MOST)
+        events = Events()
         while piece := await response.piece(most):
             text, done = "", False
             for data in events.feed(piece):
