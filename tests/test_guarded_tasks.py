@@ -61,6 +61,9 @@ PARTS = {
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/sharing/asking.py": {"probe"},  # of a request
+    "tasks/sharing/desk.py": {"_until_left", "out.stay_alive"},  # of a stream, so of a link
+    "tasks/sharing/sharing.py": {"self._watch"},  # guards each look
 }
 OWN = {
     "transport/browser/gate.py": {"visits.receive"},
@@ -119,7 +122,7 @@ OWN = {
         "keep_journal", "measure_machine",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self.api.run", "self._enter_swarm", "start",
-        "self.content.embedded.bring",
+        "self.content.embedded.bring", "self.compute.sharing.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},

@@ -31,7 +31,11 @@ class SharingParts:
         self._base = base
         self._directory = directory
         self.sharing = Sharing(
-            host, base.config.folder.shares, self._publish, trouble=self._trouble
+            host,
+            base.config.folder.shares,
+            self._publish,
+            guard=endpoint.guard,
+            trouble=self._trouble,
         )
         self.desk = Desk(host, endpoint, self.sharing, network.stage.meter, self._standing)
         self.asking = Asking(host, endpoint, network.courier, self.desk)

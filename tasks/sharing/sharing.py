@@ -10,6 +10,7 @@ import trio
 
 from ...state.membership.record import SharedModel
 from ...transport import naming
+from ...transport.guard import Guard
 from ...transport.host.seam import Host
 from . import defaults, store
 from .address import EngineAddress, parse_address
@@ -108,13 +109,15 @@ class Sharing:
         path: Path,
         publish: Publish,
         *,
+        guard: Guard | None = None,
         trouble: Callable[[ShareError | None], None] = lambda _: None,
     ) -> None:
         """`path` is the file of the shares. `publish` tells the swarm what is offered now.
-        `trouble` is called if the file is damaged."""
+        `guard` catches bugs that an engine triggers. `trouble` is called if the file is damaged."""
         self._host = host
         self._path = path
         self._publish = publish
+        self._guard = guard or Guard()
         self._trouble = trouble
         self._shares: dict[str, Share] = {}
         self._watches: dict[str, EngineWatch] = {}  # by URL
@@ -241,7 +244,8 @@ class Sharing:
     async def _watch(self, watch: EngineWatch) -> None:
         with watch.scope:
             while True:
-                await watch.look()
+                with self._guard.around(watch.engine.address.authority):
+                    await watch.look()
                 self._say()
                 await watch.wait()
 

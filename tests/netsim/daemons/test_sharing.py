@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
@@ -49,7 +50,9 @@ async def engine(node: DaemonHandle, **more: Any) -> AsyncIterator[FakeEngine]:
                     nursery.start_soon(fake.serve, await listener.accept())
         ended.set()
 
-    node.node.host.start_soon(serve)
+    host = node.node.host
+    assert isinstance(host, SimulatedHost)
+    host.start_soon(serve)
     await ready.wait()
     try:
         yield fake

@@ -78,12 +78,13 @@ async def test_a_raw_prompt_is_a_completion_without_the_engines_own_defaults() -
 
 
 async def test_the_list_of_models_names_the_dialect_and_the_context() -> None:
-    for owner, name, takes in (
+    owners: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("vllm", "vLLM", ("chat", "text", "top-k")),
         ("library", "Ollama", ("chat",)),
         ("organization_owner", "LM Studio", ("chat", "top-k")),
-        (["?"], "other", ("chat",)),
-    ):
+        ("?", "other", ("chat",)),
+    )
+    for owner, name, takes in owners:
         document = listing("a", "b", owner=owner, max_model_len=512)
         async with running(HOST, models=document) as fake:
             found = await Engine(HOST, parse_address(fake.url)).models()

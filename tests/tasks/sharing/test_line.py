@@ -95,7 +95,7 @@ def test_who_gives_up_costs_nothing_and_the_used_time_is_bounded() -> None:
     assert line.leave(second, 5.0) == 0.0 and line.answered == 0
     line.leave(first, 5.0)
     for number in range(300):
-        line.leave(join(line, f"p{number}"), 1.0)  # type: ignore[arg-type]
+        line.leave(join(line, f"p{number}"), 1.0)
     assert len(line._spent) <= defaults.SPENT_PEERS
 
 
@@ -103,5 +103,5 @@ def test_used_time_is_kept_for_few_peers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(defaults, "SPENT_PEERS", 3)
     line = Line(1)
     for number in range(9):
-        line.leave(join(line, f"p{number}"), 1.0)  # type: ignore[arg-type]
+        line.leave(join(line, f"p{number}"), 1.0)
     assert len(line._spent) == 3
