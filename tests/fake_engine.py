@@ -130,7 +130,7 @@ class FakeEngine:
             self.running -= 1
 
     async def until(self, running: int) -> None:
-        """Wait until so many answers are in progress."""
+        """Wait until `running` answers are in progress."""
         with trio.fail_after(20):
             while self.running != running:  # noqa: ASYNC110
                 await trio.sleep(0.01)

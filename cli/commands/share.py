@@ -42,7 +42,7 @@ def share() -> None:
     """Share models that Ollama, llama.cpp, LM Studio or vLLM serves on this machine.
 
     `shoal share URL` offers a model of the engine at URL to the swarm: other nodes use it with
-    `shoal run NAME` and in the HTTP API. Such a model has no root, so nobody can check its weights,
+    `shoal run NAME` and in the HTTP API. Such a model has no root: its weights cannot be checked,
     and every listing says so.
     """
 

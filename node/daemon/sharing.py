@@ -48,7 +48,7 @@ class SharingParts:
 
     @property
     def audience(self) -> str:
-        """Who may ask for this node's shared models."""
+        """The nodes that may ask for this node's shared models, in words."""
         private = self._base.credentials.private
         return "members of the private group" if private else "every node of the open swarm"
 

@@ -170,7 +170,7 @@ def _by_text(token: TokenText) -> dict[str, float]:
 def model_of(name: str, owners: Mapping[str, str]) -> Object:
     """Return the description of a model. When it was made is unknown, so `created` is 0.
 
-    `owners` names who vouches for each model without a root.
+    `owners` names the member behind each model without a root.
     """
     owner = owners.get(name, "shoal")
     return {"id": name, "object": "model", "created": 0, "owned_by": owner}

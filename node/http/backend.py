@@ -26,4 +26,4 @@ class Backend:
     refuse_when_stopping: Callable[[], None]
     """Raises ControlError if the node is stopping."""
     owners: Callable[[], Mapping[str, str]] = dict
-    """Returns who vouches for each model that has no root, by the model's name."""
+    """Returns the member behind each model that has no root, in words, by the model's name."""

@@ -59,7 +59,7 @@ class Answering:
             return False
 
     def _hint(self, text: str) -> str | None:
-        """Return a hint if a model that nobody serves is also shared under the same name."""
+        """Return a hint if a model that no chain serves is also shared under the same name."""
         everyone = offers(self._directory.members())
         found = next((each for each in everyone if each.model.name == text), None)
         return None if found is None else (

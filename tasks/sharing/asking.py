@@ -46,7 +46,7 @@ _GONE = (CallRefused, LinkClosed)
 _PIECE = 1 << 16  # bytes of one read
 _FAR = 1e9  # seconds predicted for a sharer that did not reply
 _SEED_BITS = 63
-_AGAIN: Final = "run it again; `shoal model list` shows who shares the model now"
+_AGAIN: Final = "run it again; `shoal model list` shows its sharers"
 _CODES: Final = frozenset(
     (
         "bad-engine", "bad-share", "busy", "engine-failed", "engine-gone", "engine-locked",
@@ -80,7 +80,7 @@ class Received:
         return bool(self._texts)
 
     async def start(self) -> None:
-        """Tell the client who answers."""
+        """Tell the client which member answers."""
         await self._emit(Forwarded(self._peer))
 
     async def text(self, text: str, pieces: int = 1) -> None:

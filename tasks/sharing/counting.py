@@ -8,7 +8,7 @@ from . import defaults
 
 
 def most_bytes(tokens: int) -> int:
-    """Return the most bytes of text that an answer of so many tokens may have."""
+    """Return the limit on the bytes of an answer with `tokens` tokens."""
     return min(tokens * defaults.TOKEN_BYTES, defaults.ANSWER_BYTES)
 
 

@@ -42,14 +42,14 @@ from .sharing import SharedNow, Sharing, not_shared
 
 _USAGE_DOMAIN: Final = b"shoal/share/1\0"
 _LOST: Final = (CallRefused, LinkClosed)
-_ASK_ELSEWHERE: Final = "`shoal model list` shows who shares it now"
+_ASK_ELSEWHERE: Final = "`shoal model list` shows its sharers"
 StandingOf = Callable[[PeerId], Standing]
 
 
 def usage_root(name: str) -> str:
     """Return the 64 digits under which the use of a shared model is counted.
 
-    It is not a root: a root is a hash of a manifest, and this one is of the name.
+    They are no root, because they hash the name and not a manifest.
     """
     return hashlib.sha256(_USAGE_DOMAIN + name.encode()).hexdigest()
 

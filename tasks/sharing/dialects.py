@@ -1,4 +1,4 @@
-"""What the engines that people run take, and how a request to each is written. No I/O.
+"""Dialects of OpenAI's API: which requests each kind of engine takes, and their form. No I/O.
 
 All of them serve OpenAI's API, but each ignores other parameters without a word. A dialect lists
 what its engine honours (`takes`), and has the values that switch off the engine's own defaults.

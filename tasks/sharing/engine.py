@@ -104,7 +104,7 @@ class Tally:
 
     @property
     def overflows(self) -> bool:
-        """Whether the text is longer than any text of so many tokens."""
+        """Whether the text is too long for the tokens that were asked for."""
         return self.size > counting.most_bytes(self._most)
 
 

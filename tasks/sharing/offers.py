@@ -1,4 +1,4 @@
-"""Which members share a model under a name, and what a user means by a name. No I/O.
+"""Offers of shared models, and the meaning of a name that a user typed. No I/O.
 
 A model with a root always takes precedence under its name. `NAME@PEER` selects the model that one
 member shares; PEER is its id or the beginning of it.
@@ -16,7 +16,7 @@ from .errors import ShareError
 
 Members = Mapping[PeerId, MemberRecord]
 WORD: Final = "no root: its owner's word"
-_HINT: Final = "`shoal model list` shows who shares it"
+_HINT: Final = "`shoal model list` shows its sharers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class SharedName:
-    """What a user typed: a name, and the beginning of a peer's id, or ""."""
+    """Parsed text of a user: a name, and the beginning of a peer's id, or ""."""
 
     name: str
     peer: str

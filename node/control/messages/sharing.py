@@ -36,7 +36,7 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharesView:
-    """What this node shares, and with whom (`audience`)."""
+    """The models that this node shares. `audience` are the nodes that may ask for them."""
 
     shares: tuple[ShareView, ...]
     audience: str

@@ -67,7 +67,7 @@ async def share(node: DaemonHandle, name: str = "llama", **more: Any) -> Any:
 
 
 async def offered(node: DaemonHandle, count: int = 1) -> list[Any]:
-    """Wait until a daemon knows so many shared models, and return them."""
+    """Wait until a daemon knows `count` shared models, and return them."""
     with trio.fail_after(60):
         status = await node.until(lambda status: len(status["shared"]) == count)
     found: list[Any] = status["shared"]
