@@ -95,9 +95,12 @@ def add(
             click.echo("this engine is not on this machine: prompts go to it unencrypted")
     click.echo(OWNERS_WORD)
     if answer.shares:
-        first = render.name(answer.shares[0].name)
-        click.echo(f'others use it with `shoal run {first} "TEXT"`')
-        click.echo(f"end it with `shoal share stop {first}{flag}`")
+        first = answer.shares[0]
+        called, name_ = render.name(first.called, 96), render.name(first.name)
+        if first.called != first.name:
+            click.echo(f"a model with a root has the name {name_} as well, and keeps it")
+        click.echo(f'others use it with `shoal run {called} "TEXT"`')
+        click.echo(f"end it with `shoal share stop {name_}{flag}`")
 
 
 @share.command("list", epilog=example("shoal share list", "shoal share list --json"))

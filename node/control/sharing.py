@@ -58,14 +58,14 @@ class SharingOperations:
 
 def share_views(parts: SharingParts, shares: Iterable[SharedNow]) -> tuple[messages.ShareView, ...]:
     """Describe models that this node shares."""
-    barred = parts.sharing.barred
-    return tuple(_share_view(now, barred) for now in shares)
+    return tuple(_share_view(parts, now) for now in shares)
 
 
-def _share_view(now: SharedNow, barred: str | None) -> messages.ShareView:
-    line, model = now.watch.line, now.model
+def _share_view(parts: SharingParts, now: SharedNow) -> messages.ShareView:
+    line, model, barred = now.watch.line, now.model, parts.sharing.barred
     return messages.ShareView(
         name=now.share.name,
+        called=parts.called(now.share.name),
         model=now.share.model,
         url=now.share.url,
         local=now.share.address.is_local,

@@ -61,6 +61,10 @@ class SharingParts:
         members = self._directory.members()
         return [(self.answering.called(offer), offer) for offer in offers(members)]
 
+    def called(self, name: str) -> str:
+        """Return the name by which other nodes ask for a model that this node shares."""
+        return self.answering.called(Offer(self._base.identity.peer, SharedModel(name, "")))
+
     def _publish(self, models: tuple[SharedModel, ...]) -> None:
         self._directory.publish(shared=models)
 

@@ -23,7 +23,7 @@ from ..inference.courier import Courier
 from ..inference.generation import Emit, Forwarded, GenerateRequest, Summary
 from ..text.process import ChatTurn, TextDelta
 from . import counting, defaults
-from .desk import Desk, unsupported
+from .desk import LEAVE_OUT, Desk, unsupported
 from .errors import BadShare, ShareError
 from .messages import (
     ROLES,
@@ -306,7 +306,8 @@ def _fitting(request: GenerateRequest, offers: Sequence[Offer]) -> list[Offer]:
     }
     for what, wanted in refused.items():
         if wanted:
-            raise ShareError("unsupported", f"shared models such as `{name}` take no {what}")
+            what = f"shared models such as `{name}` take no {what}"
+            raise ShareError("unsupported", what, hint=LEAVE_OUT)
     needs = _ask_of(request, offers[0], 1).needs
     fitting = [offer for offer in offers if needs <= set(offer.model.takes)]
     if not fitting:

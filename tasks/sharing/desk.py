@@ -43,6 +43,7 @@ from .sharing import SharedNow, Sharing, not_shared
 _USAGE_DOMAIN: Final = b"shoal/share/1\0"
 _LOST: Final = (CallRefused, LinkClosed)
 _ASK_ELSEWHERE: Final = "`shoal model list` shows its sharers"
+LEAVE_OUT: Final = "leave that out, or use a model with a root: `shoal model list`"
 StandingOf = Callable[[PeerId], Standing]
 
 
@@ -234,9 +235,8 @@ def unsupported(name: str, missing: list[str]) -> ShareError:
     honour."""
     words = {"chat": "chats", "text": "prompts without a chat template", "top-k": "`top_k`"}
     listed = ", ".join(words.get(each, f"`{each}`") for each in missing)
-    return ShareError(
-        "unsupported", f"the engine behind the shared model `{name}` takes no {listed}"
-    )
+    what = f"the engine behind the shared model `{name}` takes no {listed}"
+    return ShareError("unsupported", what, hint=LEAVE_OUT)
 
 
 async def _read_body(stream: Stream, size: int) -> ShareBody:

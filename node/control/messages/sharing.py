@@ -17,10 +17,12 @@ class ShareView:
 
     `model` is its name at the engine at `url`. `offered` says whether the swarm can ask for it now;
     if not, `trouble` says why. `running` and `waiting` are requests at the engine, of which it
-    answers `at_once` together. `answered` counts those that ended since the start.
+    answers `at_once` together. `answered` counts those that ended since the start. `called` is the
+    name by which other nodes ask for it: `name`, or NAME@PEER if a model with a root has the same.
     """
 
     name: str
+    called: str
     model: str
     url: str
     local: bool

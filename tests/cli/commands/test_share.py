@@ -11,7 +11,8 @@ from shoal.node.errors import ControlError
 from tests.cli.conftest import ANSWER, DOCTOR, STATUS
 
 SHARE: dict[str, Any] = {
-    "name": "mine", "model": "llama3.2:1b", "url": "http://127.0.0.1:11434", "local": True,
+    "name": "mine", "called": "mine", "model": "llama3.2:1b",
+    "url": "http://127.0.0.1:11434", "local": True,
     "engine": "Ollama", "context": 4096, "offered": True, "trouble": None, "at_once": 4,
     "running": 1, "waiting": 2, "answered": 7,
 }  # fmt: skip
@@ -50,8 +51,9 @@ def test_share_url_is_short_for_add(shoal: Any, replaced: Any) -> None:
         op, fields = asked.pop()
         assert op == "share_add" and fields["name"] == "mine" and fields["at_once"] == 2
         assert list(fields["models"]) == ["llama3.2:1b"] and not fields["every"]
-    replaced(lambda *_: SHARES | {"shares": [SHARE | {"local": False}]})
-    assert "unencrypted" in shoal("share", "192.168.1.5:80").out
+    replaced(lambda *_: SHARES | {"shares": [SHARE | {"local": False, "called": "mine@12D3KooWx"}]})
+    far = shoal("share", "192.168.1.5:80").out
+    assert "unencrypted" in far and "keeps it" in far and "shoal run mine@12D3KooWx" in far
 
 
 def test_a_mistyped_command_is_no_address(shoal: Any) -> None:
