@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -62,7 +62,7 @@ class Sessions:
         self._engine = engine
         self._number = 0
         self._ended = False
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     async def add(self, who: str, kind: Kind, terms: SessionTerms) -> None:
         """Open a session. Its time is added to that of the gateway `who`."""
@@ -88,7 +88,7 @@ class Sessions:
         self.seconds.clear()
         await trio.sleep(seconds)
         self._ended = True
-        total = self.seconds.total()
+        total = sum(self.seconds.values())
         return {who: self.seconds[who] / total for who in ("many", "one")}
 
 

@@ -32,8 +32,8 @@ class Sharing(Commands):
     cls=Sharing,
     short_help="Share a model that another engine serves.",
     epilog=example(
-        "shoal share http://127.0.0.1:11434 --model llama3.2:1b",
-        "shoal share http://127.0.0.1:8080 --as my-llama",
+        "shoal share http://127.0.0.1:8080",
+        "shoal share add http://127.0.0.1:11434 --model llama3.2:1b --as my-llama",
         "shoal share list",
         "shoal share stop my-llama",
     ),

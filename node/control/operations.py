@@ -199,7 +199,7 @@ class Operations:
                 sharer = event.peer
                 await emit(generation.SharerChosen(event.peer))
             elif event.text:
-                await emit(generation.Piece(event.text))
+                await emit(generation.TextPiece(event.text))
 
         summary = await self._compute.sharing.answering.generate(asked, pass_on)
         return replace(_answer(summary, sampling.seed, stages), shared_by=sharer)

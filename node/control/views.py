@@ -15,7 +15,7 @@ from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.stage import Stage
-from ...tasks.serving.serving import ServingStatus
+from ...tasks.serving.interface import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId

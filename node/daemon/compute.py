@@ -5,7 +5,7 @@ from functools import partial
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
-from ...tasks.serving.serving import ServingDevice, ServingSettings
+from ...tasks.serving.interface import ServingDevice, ServingSettings
 from ...tasks.serving.slots import Slots
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping

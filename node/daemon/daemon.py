@@ -12,7 +12,7 @@ from trio import TaskStatus
 from ... import __version__
 from ...state.group.sealing import box_of
 from ...tasks.engine.errors import EngineUnavailable
-from ...tasks.serving.serving import NO_TORCH
+from ...tasks.serving.interface import NO_TORCH
 from ...transport.host.seam import Host
 from .. import defaults
 from ..control.adapters import AdapterOperations

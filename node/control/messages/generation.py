@@ -50,7 +50,7 @@ class SharerChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """Event that carries the next piece of the text."""
 
     text: str
@@ -80,7 +80,7 @@ class GeneratedText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(AskForText[GeneratedText, ChainChosen | SharerChosen | Piece]):
+class Run(AskForText[GeneratedText, ChainChosen | SharerChosen | TextPiece]):
     """Request to generate text that continues or answers a prompt."""
 
     op = "run"

@@ -186,13 +186,13 @@ class ShowModel(Ask[ShownModel, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """The losses of the removal of a model or blob. `removed` says whether the removal has
-    happened.
+    """What removing a model or blob costs the swarm and this disk.
 
-    `freed` is the disk space in bytes. `shared` is the number of chunks that stay because other
-    content needs them. `fetched` says whether the content came from other nodes, and `embedded`
-    whether it is the embedded model. `copies` is the number of other nodes that claim to hold all
-    of it, and `partial` the number of those that claim parts of it; both are None if no daemon was
+    `removed` says whether it has been removed; if not, this is a preview. `freed` is the disk space
+    in bytes. `shared` is the number of chunks that stay because other content needs them.
+    `fetched` says whether the content came from other nodes, and `embedded` whether it is the
+    embedded model. `copies` is the number of other nodes that claim to hold all of it, and
+    `partial` the number of those that claim parts of it; both are None if no daemon was
     running to find out. `linked` says whether this node has any links.
     """
 

@@ -157,6 +157,7 @@ async def test_a_gigabyte_is_cut_by_the_tokens_that_were_asked_for() -> None:
 
     error = await fails(flood)
     assert error.code == "bad-engine" and sent < 4 << 20
+    assert "more text" in error.message
 
 
 async def test_a_gigabyte_without_text_is_cut() -> None:

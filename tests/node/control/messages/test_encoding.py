@@ -122,9 +122,9 @@ def test_fields_that_are_left_out() -> None:
 def test_unknown_keys_and_events_are_ignored() -> None:
     assert decode(node.Process, {"pid": 1, "version": "2", "new": []}) == node.Process(1, "2")
     ask = RUN
-    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.Piece("x")
+    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.TextPiece("x")
     assert decode_event(ask, {"event": "of a later version"}) is None
-    assert list(encode(generation.Piece("x"))) == ["event", "text"]
+    assert list(encode(generation.TextPiece("x"))) == ["event", "text"]
     assert decode_event(node.Ping(), {"event": "text"}) is None
 
 
@@ -133,7 +133,7 @@ def test_types_of_replies_and_events() -> None:
     assert event_types(RUN) == (
         generation.ChainChosen,
         generation.SharerChosen,
-        generation.Piece,
+        generation.TextPiece,
     )
     assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
 
