@@ -52,11 +52,31 @@ class ListedModel(ModelEntry):
     lacks: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferView:
+    """A model that a live member shares. It has no root: its weights are that member's word.
+
+    `called` is the name by which it is asked for: `name`, or NAME@PEER if a model with a root has
+    the same name. `context` is in tokens; 0 is unknown. `takes` has the kinds of requests and the
+    parameters that its engine honours. `here` says whether this node shares it.
+    """
+
+    called: str
+    name: str
+    peer: str
+    engine: str
+    context: int
+    takes: tuple[str, ...]
+    here: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModelsView:
-    """All models that this node or a member of the swarm gives a name to."""
+    """All models that this node or a member of the swarm gives a name to. `shared` are those that
+    engines of members serve, and that have no root."""
 
     models: tuple[ListedModel, ...]
+    shared: tuple[OfferView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
