@@ -1,4 +1,4 @@
-"""`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | quantize | rm | show`: the models of this node and of its swarm."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,8 @@ import click
 from .. import render
 from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
-from . import pull, remove
+from . import pull, quantize, remove
+from .quantize import report_added
 
 if TYPE_CHECKING:
     from ...node.control.messages import models as messages
@@ -27,6 +28,7 @@ def model() -> None:
 
 model.add_command(pull.pull)
 model.add_command(remove.remove_model)
+model.add_command(quantize.quantize)
 
 
 @model.command(
@@ -51,18 +53,7 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
     folder = folder.resolve()
     with Bar("reading") as bar:
         answer = _add(data, folder, name, bar)
-    if as_json:
-        click.echo(render.as_json(answer))
-        return
-    click.echo(f"added {render.name(answer.name)}: {_summary(answer)}")
-    if old := answer.replaced:
-        root = render.short(old)
-        click.echo(f"this name meant {root} here before; that model stays on this disk")
-        click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
-    name = render.name(answer.name)
-    click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
-    pulled = f"{name}@{render.safe(answer.root[:PULLED])}"
-    click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
+    click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
 
 def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.AddedModel":
@@ -181,13 +172,6 @@ def _model(data: Path, name: str) -> "messages.ShownModel":
             error.message,
             hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
         ) from None
-
-
-def _summary(item: "messages.ModelEntry") -> str:
-    return (
-        f"{item.layers} layers, {render.size(item.weight_bytes)} of weights, "
-        f"root {render.short(item.root)}"
-    )
 
 
 def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:

@@ -17,10 +17,12 @@ from ..errors import ModelError, NotEnoughDisk, unreadable
 from . import canonical
 from .chunkstore import ChunkStore, Progress
 from .manifest import (
+    COMPANIONS,
     EMBEDDING,
     FILE_LIMITS,
     HEAD,
     NORM,
+    QUANTISED,
     Blob,
     Manifest,
     Tensor,
@@ -28,6 +30,7 @@ from .manifest import (
     custom_code,
     layer_of,
     plain_config,
+    weight_of,
 )
 from .safetensors import Slice, read_header, read_index
 
@@ -164,21 +167,24 @@ def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
         )
     found = []
     for name, part in scan.weights.items():
-        if tied and name == HEAD:
+        weight = weight_of(name)
+        if tied and weight == HEAD:
             continue
-        roles = (HEAD, EMBEDDING) if tied and name == EMBEDDING else (name,)
+        head = HEAD + name.removeprefix(EMBEDDING)
+        roles = (head, name) if tied and weight == EMBEDDING else (name,)
         found.append(Tensor(roles, part.dtype, part.shape, tuple(chunks[name])))
     return tuple(sorted(found, key=lambda tensor: tensor.roles))
 
 
 def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
     """Return whether the folder has a head whose dtype, shape and bytes equal the embedding's."""
-    head, embedding = scan.weights.get(HEAD), scan.weights[EMBEDDING]
-    return (
-        head is not None
-        and (head.dtype, head.shape) == (embedding.dtype, embedding.shape)
-        and chunks[HEAD] == chunks[EMBEDDING]
-    )
+
+    def told(weight: str) -> list[tuple[str, tuple[int, ...], list[str]] | None]:
+        names = [weight + end for end in ("", *COMPANIONS)]
+        found = [(scan.weights.get(name), name) for name in names]
+        return [part and (part.dtype, part.shape, chunks[name]) for part, name in found]
+
+    return HEAD in scan.weights and told(HEAD) == told(EMBEDDING)
 
 
 def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) -> Scan:
@@ -430,7 +436,7 @@ def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> Non
     layers: dict[int, set[str]] = {n: set() for n in range(depth)}
     for name in weights:
         layer = layer_of(name)
-        if layer in layers:
+        if layer in layers and weight_of(name) == name:  # a layout may differ by layer
             layers[layer].add(name.split(".", 3)[3])
     wanted = _LAYER_TENSORS.union(*layers.values())
     absent = [
@@ -440,6 +446,11 @@ def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> Non
     ]
     ends = [EMBEDDING, NORM] if tied else [EMBEDDING, NORM, HEAD]
     absent += [name for name in ends if name not in weights]
+    absent += [
+        f"{name}.scale"
+        for name, part in weights.items()
+        if part.dtype in QUANTISED and f"{name}.scale" not in weights
+    ]
     if not absent:
         return
     hint = "download the folder again; config.json and the weights do not match"

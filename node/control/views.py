@@ -16,6 +16,7 @@ from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.stage import Stage
 from ...tasks.serving.serving import ServingStatus
+from ...tasks.models.adding import Added
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId
@@ -92,12 +93,15 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
     )
 
 
-def added_model(name: str, manifest: Manifest, before: Mapping[str, str]) -> AddedModel:
-    """Describe a model that was just added under `name`. `before` maps each earlier name of the
-    library to its root."""
-    old = before.get(name, manifest.root)
-    entry = model_entry(name, manifest, local=True)
-    return extended(AddedModel, entry, replaced=None if old == manifest.root else old)
+def added_model(added: Added, before: Mapping[str, str]) -> AddedModel:
+    """Describe a model that was just added. `before` maps each earlier name of the library to its
+    root."""
+    name, root = added.name, added.manifest.root
+    old = before.get(name, root)
+    entry = model_entry(name, added.manifest, local=True)
+    return extended(
+        AddedModel, entry, replaced=None if old == root else old, notes=added.notes
+    )
 
 
 def swarm_entry(

@@ -14,6 +14,7 @@ from typing import Literal, NoReturn
 from .defaults import SHARED_HEAD_BYTES
 from .errors import EngineError
 from .interface import DType, Parts
+from .layouts import FLOATS, Layouts, layouts_of
 
 Family = Literal["llama", "qwen2", "qwen3", "mistral"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
@@ -26,6 +27,7 @@ SUPPORTED: Mapping[str, Family] = {
     "MistralForCausalLM": "mistral",
 }
 DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
+EMBEDDING = "model.embed_tokens.weight"
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
@@ -72,6 +74,7 @@ class Architecture:
     qk_norm: bool
     tied: bool
     windows: tuple[int, ...]  # by layer: positions a token attends to, with its own; 0: all
+    layouts: Layouts = FLOATS  # how the weights are stored
 
 
 def architecture(config: Config) -> Architecture:
@@ -83,8 +86,6 @@ def architecture(config: Config) -> Architecture:
     family = _family(config)
     reader = _Reader(config)
     reader.refuse_unless("hidden_act", "silu")
-    if config.get("quantization_config") is not None:
-        _unsupported("the weights are quantised (`quantization_config`)")
     hidden = reader.integer("hidden_size", 1, 1 << 16)
     heads = reader.integer("num_attention_heads", 1, 1 << 12)
     layers = reader.integer("num_hidden_layers", 1, 1 << 10)
@@ -108,6 +109,7 @@ def architecture(config: Config) -> Architecture:
         qk_norm=family == "qwen3",
         tied=reader.flag("tie_word_embeddings", False),
         windows=_windows(reader, family, layers, context),
+        layouts=layouts_of(config),
     )
     _check_heads(checked)
     return checked
@@ -132,7 +134,7 @@ def _unsupported(what: str) -> NoReturn:
     raise EngineError(
         "unsupported-architecture",
         f"this engine cannot compute {what}",
-        hint=f"supported are {', '.join(SUPPORTED)} with silu and unquantised weights",
+        hint=f"supported are {', '.join(SUPPORTED)} with silu",
     )
 
 
@@ -335,7 +337,7 @@ def tensor_shapes(arch: Architecture, parts: Parts) -> dict[str, tuple[int, ...]
     """
     shapes: dict[str, tuple[int, ...]] = {}
     if parts.embedding or (parts.head and arch.tied):
-        shapes["model.embed_tokens.weight"] = (arch.vocab, arch.hidden)
+        shapes[EMBEDDING] = (arch.vocab, arch.hidden)
     for layer in range(parts.start, parts.stop):
         shapes |= _layer_shapes(arch, f"model.layers.{layer}.")
     if parts.head:
@@ -368,18 +370,29 @@ def _layer_shapes(arch: Architecture, prefix: str) -> dict[str, tuple[int, ...]]
     return shapes
 
 
+def stored_tensors(arch: Architecture, parts: Parts) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+    """Return the tensors that store a shard's parameters, by role: dtype and shape.
+
+    A quantised weight has several (docs/spec/quantised.md). The dtype None means any float dtype.
+    """
+    return arch.layouts.stored(tensor_shapes(arch, parts))
+
+
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     """Return the most bytes that a shard's loaded weights may take.
 
     A table that embedding and head share (tied) counts once. A small one in bfloat16 counts twice,
-    because `llama.py` may store it in two layouts (docs/adr/0007).
+    because `llama.py` may store it in two layouts (docs/adr/0007). Quantised weights are loaded as
+    they are stored.
     """
-    size = DTYPE_BYTES[dtype] * sum(
-        math.prod(shape) for shape in tensor_shapes(arch, parts).values()
-    )
-    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    size = 0
+    for role, shape in tensor_shapes(arch, parts).items():
+        layout = arch.layouts.of(role, shape)
+        size += layout.bytes(shape) if layout else DTYPE_BYTES[dtype] * math.prod(shape)
     both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
-    return size + table if both and table < SHARED_HEAD_BYTES else size
+    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    twice = both and arch.layouts.of(EMBEDDING, (arch.vocab, arch.hidden)) is None
+    return size + table if twice and table < SHARED_HEAD_BYTES else size
 
 
 def check_model(config: Mapping[str, object]) -> Callable[[Mapping[str, Sequence[int]]], None]:
@@ -391,13 +404,19 @@ def check_model(config: Mapping[str, object]) -> Callable[[Mapping[str, Sequence
     arch = architecture(config)
 
     def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
-        for role, shape in tensor_shapes(arch, Parts(True, 0, arch.layers, True)).items():
+        for role, (dtype, shape) in stored_tensors(arch, Parts(True, 0, arch.layers, True)).items():
             if role in shapes and tuple(shapes[role]) != shape:
                 raise EngineError(
                     "bad-tensor",
                     f"`{role}` has the shape {list(shapes[role])}, "
                     f"config.json makes it {list(shape)}",
                     hint="the folder's config.json belongs to another model: download it again",
+                )
+            if dtype is not None and role not in shapes:
+                raise EngineError(
+                    "missing-tensor",
+                    f"config.json says that a weight is quantised, but there is no `{role}`",
+                    hint="download the folder again, or quantise the model again",
                 )
 
     return check_shapes

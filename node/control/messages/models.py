@@ -78,9 +78,10 @@ class BytesDone:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel(ModelEntry):
     """A model that was added. If its name meant another model on this node before, `replaced` is
-    the root of that model, else None."""
+    the root of that model, else None. `notes` are sentences about what was converted."""
 
     replaced: str | None
+    notes: IfKnown[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,17 @@ class AddModel(Ask[AddedModel, BytesDone]):
 
     op = "model_add"
     path: Annotated[str, FileName()]
+    name: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeModel(Ask[AddedModel, BytesDone]):
+    """Request to make a quantised model from one in the library, which is named by a name,
+    NAME@HASH or a root. `to` is the precision; `name` is that of the new model."""
+
+    op = "model_quantize"
+    model: Name
+    to: Literal["int8", "int4"]
     name: Name | None = None
 
 

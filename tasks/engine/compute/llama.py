@@ -18,13 +18,14 @@ import torch
 from torch.nn import functional as F
 
 from ..defaults import LEAST_ROWS, ROPE_BLOCK, SHARED_HEAD_BYTES
-from ..families import Architecture, Rope, check_parts, tensor_shapes
+from ..families import DTYPE_BYTES, Architecture, Rope, check_parts, tensor_shapes
 from ..interface import DType, LoadShard
 from .attention import Attention
 from .device import CPU, ComputeDevice
 from .kv import KvMemory
 from .lora import WITHOUT_ADAPTERS, StepAdapters
-from .products import Linear, linear_of, packs, padded
+from .products import Linear, packs, padded
+from .quantised import embedded, product_of
 from .weights import TORCH_DTYPES, Weights
 
 
@@ -51,20 +52,27 @@ class ShardModel:
         fit the architecture."""
         parts = shard.parts
         check_parts(arch, parts)
-        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        shapes = tensor_shapes(arch, parts)
+        weights = Weights(shard.tensors, shapes, shard.dtype, device, arch.layouts)
         self.device = device
         self.arch = arch
         self.parts = parts
         self.dtype: DType = shard.dtype
         self.layers = [_layer(arch, weights, index) for index in range(parts.start, parts.stop)]
-        table = weights.read_optional("model.embed_tokens.weight")
-        self._embedding = table if parts.embedding else None
+        table = weights.matrices("model.embed_tokens.weight")
+        self._embedding = table[0] if parts.embedding else None
         self._norm = weights.read_optional("model.norm.weight")
-        head = table if parts.head and arch.tied else weights.read_optional("lm_head.weight")
+        head = table if parts.head and arch.tied else weights.matrices("lm_head.weight")
         # A table that the embedding also uses would need a second copy in the blocked layout.
-        pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
-        self._head = None if head is None else linear_of(head, None, pack=pack)
-        self.packed = packs(TORCH_DTYPES[shard.dtype], device.torch.type) and (pack or head is None)
+        shared = bool(head) and head[0] is self._embedding
+        small = arch.vocab * arch.hidden * DTYPE_BYTES[shard.dtype] < SHARED_HEAD_BYTES
+        self._head = product_of(head, None, pack=small or not shared) if head else None
+        kind = device.torch.type
+        self.packed = (
+            packs(TORCH_DTYPES[shard.dtype], kind)
+            and (small or not shared)
+            and not arch.layouts.precision
+        )
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
         # Products of fewer rows are padded, so that a row does not depend on their number.
         self.least_rows = max(LEAST_ROWS)
@@ -77,7 +85,7 @@ class ShardModel:
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
         assert self._embedding is not None
-        return F.embedding(tokens, self._embedding)
+        return embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
 
     def forward_rows(
         self,
@@ -145,8 +153,8 @@ def _layer(arch: Architecture, weights: Weights, index: int) -> Layer:
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
 
     def fused(*names: str) -> Linear:
-        weight = weights.read(*(f"{name}_proj.weight" for name in names))
-        return linear_of(weight, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
+        matrices = weights.matrices(*(f"{name}_proj.weight" for name in names))
+        return product_of(matrices, weights.read_optional(*(f"{name}_proj.bias" for name in names)))
 
     return Layer(
         input_norm=weights.read(f"{prefix}input_layernorm.weight"),

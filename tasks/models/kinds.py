@@ -1,0 +1,31 @@
+"""What the converting process can convert, by the kind that the daemon names."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, get_args
+
+from ...dht.errors import ModelError
+from ..engine.layouts import Precision
+from .output import Converted, Note, write_folder
+
+Work = Callable[[argparse.Namespace, Path, Note], tuple[Path, Sequence[str]]]
+"""Converts a source into a folder. Returns the folder to import, and notes for the owner."""
+
+
+def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> tuple[Path, Sequence[str]]:
+    """Quantise the model with the root `source` of the library and the precision in `options`."""
+    from .library import quantised_model
+
+    library, precision = arguments.options
+    if precision not in get_args(Precision):
+        raise ModelError("bad-precision", f"`{precision}` is none of {get_args(Precision)}")
+    return _written(quantised_model(Path(library), arguments.source, precision), folder, note)
+
+
+def _written(model: Converted, folder: Path, note: Note) -> tuple[Path, Sequence[str]]:
+    write_folder(folder, model, note)
+    return folder, model.notes
+
+
+KINDS: Final[Mapping[str, Work]] = {"quantise": _quantise}
