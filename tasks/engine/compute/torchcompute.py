@@ -25,8 +25,8 @@ from .attention import Attention
 from .device import CPU, ComputeDevice
 from .devicesampling import choose_all
 from .kv import KvMemory, raw_bytes
-from .llama import ShardModel
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
+from .model import ShardModel
 from .weights import TORCH_DTYPES
 
 

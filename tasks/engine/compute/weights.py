@@ -19,7 +19,8 @@ from ..errors import EngineError
 from ..interface import DType, TensorSource
 from ..layouts import FLOATS, Layout, Layouts
 from .device import CPU, ComputeDevice
-from .quantised import Matrix, Quantised
+from .products import Quantised
+from .quantised import Matrix
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     "float32": torch.float32,
@@ -136,7 +137,7 @@ class Weights:
 
         int8 = layout.precision == "int8"
         return Quantised(
-            layout,
+            layout.precision,
             part("", torch.int8 if int8 else torch.uint8),
             part(".scale", torch.float16),
             None if int8 else part(".minimum", torch.float16),

@@ -50,7 +50,7 @@ def code(config: dict[str, Any]) -> str:
 def test_a_real_config() -> None:
     arch = architecture(LLAMA_3_2_1B)
     assert (arch.family, arch.kv_heads, arch.head_dim, arch.tied) == ("llama", 8, 64, True)
-    assert arch.rope.kind == "llama3" and arch.rope.original_context == 8192
+    assert arch.kinds[0].rope.kind == "llama3" and arch.kinds[0].rope.original_context == 8192
     assert arch.windows == (0,) * 16
     assert kv_token_bytes(arch, 0, 16, "bfloat16") == 2 * 16 * 8 * 64 * 2
     whole = Parts(True, 0, 16, True)
@@ -72,17 +72,19 @@ def test_defaults_are_those_of_transformers() -> None:
     }
     arch = architecture({**bare, "tie_word_embeddings": None})
     assert (arch.head_dim, arch.kv_heads, arch.eps, arch.tied) == (64, 32, 1e-6, False)
-    assert (arch.rope.theta, arch.rope.kind) == (1e4, "default")
+    assert (arch.kinds[0].rope.theta, arch.kinds[0].rope.kind) == (1e4, "default")
     assert architecture({**bare, "architectures": None, "model_type": "qwen3"}).head_dim == 128
 
 
 def test_yarn_scales_its_tables() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    rope = architecture(changed(rope_scaling=yarn)).rope
+    rope = architecture(changed(rope_scaling=yarn)).kinds[0].rope
     assert math.isclose(rope.attention_factor, 0.1 * math.log(4) + 1)
-    rope = architecture(changed(rope_scaling={**yarn, "mscale": 2, "mscale_all_dim": 1})).rope
+    rope = (
+        architecture(changed(rope_scaling={**yarn, "mscale": 2, "mscale_all_dim": 1})).kinds[0].rope
+    )
     assert math.isclose(rope.attention_factor, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1))
-    assert architecture(changed(rope_scaling={**yarn, "factor": None})).rope.factor == 4.0
+    assert architecture(changed(rope_scaling={**yarn, "factor": None})).kinds[0].rope.factor == 4.0
 
 
 def test_windows_by_family() -> None:
@@ -120,7 +122,7 @@ def test_what_cannot_be_computed_exactly_is_refused(change: dict[str, Any]) -> N
     with pytest.raises(EngineError) as failure:
         architecture(changed(**change))
     assert failure.value.code == "unsupported-architecture"
-    assert "Qwen3ForCausalLM" in str(failure.value.hint)
+    assert "`shoal model list --supported`" in str(failure.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_parts_outside_the_model_are_refused() -> None:
 
 
 def test_a_small_tied_table_counts_twice_in_bfloat16() -> None:
-    """This is what llama.py may store, because the memory limit is a promise to the owner."""
+    """This is what model.py may store, because the memory limit is a promise to the owner."""
     arch = architecture(changed(vocab_size=4096))
     whole, start = Parts(True, 0, arch.layers, True), Parts(True, 0, arch.layers, False)
     table = arch.vocab * arch.hidden

@@ -1,0 +1,79 @@
+"""Checks a model's `config.json` and its tensors, before its weights are read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ..errors import EngineError
+from ..interface import Parts
+from ..layouts import layouts_of
+from .architecture import Architecture
+from .family import Family, families
+from .reader import Reader, unsupported
+from .shapes import stored_tensors
+
+Config = Mapping[str, object]
+
+
+def architecture(config: Config) -> Architecture:
+    """Check a config.json and return its architecture.
+
+    Raises EngineError `bad-config` if a value is invalid, and `unsupported-architecture` if this
+    engine cannot compute the model.
+    """
+    family = _family(config)
+    layouts = layouts_of(config)
+    checked = replace(family.read(Reader(config)), layouts=layouts)
+    _check_heads(checked)
+    return checked
+
+
+def _family(config: Config) -> Family:
+    """Return the family of the model. Raises EngineError if the config names none or an unsupported
+    one."""
+    names = config.get("architectures")
+    if names is None and isinstance(config.get("model_type"), str):
+        for family in families().values():
+            if family.name == config["model_type"]:
+                return family
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise EngineError("bad-config", "config.json names no architecture (`architectures`)")
+    if names[0] not in families():
+        raise unsupported(f"`{names[0][:80]}`")
+    return families()[names[0]]
+
+
+def _check_heads(arch: Architecture) -> None:
+    if arch.heads % arch.kv_heads:
+        raise EngineError(
+            "bad-config",
+            f"{arch.heads} attention heads cannot share {arch.kv_heads} key-value heads",
+        )
+    if arch.head_dim % 2:
+        raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
+
+
+def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]:
+    """Check a model before its weights are read.
+
+    The config is checked now. The returned function checks the shapes of the tensors, by parameter
+    name. Both raise EngineError if the model is invalid or unsupported.
+    """
+    arch = architecture(config)
+
+    def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+        for role, (dtype, shape) in stored_tensors(arch, Parts(True, 0, arch.layers, True)).items():
+            if role in shapes and tuple(shapes[role]) != shape:
+                raise EngineError(
+                    "bad-tensor",
+                    f"`{role}` has the shape {list(shapes[role])}, "
+                    f"config.json makes it {list(shape)}",
+                    hint="the folder's config.json belongs to another model: download it again",
+                )
+            if dtype is not None and role not in shapes:
+                raise EngineError(
+                    "missing-tensor",
+                    f"config.json says that a weight is quantised, but there is no `{role}`",
+                    hint="download the folder again, or quantise the model again",
+                )
+
+    return check_shapes

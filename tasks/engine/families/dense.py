@@ -1,0 +1,59 @@
+"""What the families of dense decoders have in common in their `config.json`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .architecture import Architecture, LayerKind
+from .reader import Reader, unsupported
+from .rope import read_rope
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def dense(reader: Reader, family: str, *, head_dim: int = 0, act: str = "silu") -> Architecture:
+    """Return the architecture of a Llama with the sizes of a config.
+
+    A family changes what is different with `dataclasses.replace`. `head_dim` is the default of that
+    key (0: hidden / heads), and `act` the only value of `hidden_act`. Raises EngineError.
+    """
+    reader.refuse_unless("hidden_act", act)
+    hidden = reader.integer("hidden_size", 1, 1 << 16)
+    heads = reader.integer("num_attention_heads", 1, 1 << 12)
+    layers = reader.integer("num_hidden_layers", 1, 1 << 10)
+    context = reader.integer("max_position_embeddings", 1, 1 << 24)
+    return Architecture(
+        family=family,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=reader.integer("num_key_value_heads", 1, 1 << 12, default=heads),
+        head_dim=reader.integer("head_dim", 2, 1 << 12, default=head_dim or hidden // heads),
+        intermediate=reader.integer("intermediate_size", 1, 1 << 20),
+        vocab=reader.integer("vocab_size", 1, 1 << 22),
+        context=context,
+        eps=reader.number("rms_norm_eps", 1e-12, 1.0, default=1e-6),
+        tied=reader.flag("tie_word_embeddings", False),
+        kinds=(LayerKind(read_rope(reader, context)),) * layers,
+    )
+
+
+def with_windows(arch: Architecture, window: int, slides: Sequence[bool]) -> Architecture:
+    """Return the architecture with a sliding window of `window` positions in the layers that slide.
+
+    A window of the whole context, or of 0, is none.
+    """
+    if not 0 < window < arch.context:
+        return arch
+    kinds = zip(arch.kinds, slides, strict=True)
+    return replace(
+        arch, kinds=tuple(replace(kind, window=window if has else 0) for kind, has in kinds)
+    )
+
+
+def sliding_layers(reader: Reader, default: Sequence[bool]) -> tuple[bool, ...]:
+    """Return for each layer whether `layer_types` says that it slides."""
+    kinds = reader.strings("layer_types", len(default))
+    for kind in kinds or ():
+        if kind not in (SLIDING, FULL):
+            raise unsupported(f"layers of type `{kind[:80]}`")
+    return tuple(default) if kinds is None else tuple(kind == SLIDING for kind in kinds)

@@ -1,0 +1,15 @@
+"""What the families of Qwen have in common in their `config.json`."""
+
+from .architecture import Architecture
+from .dense import sliding_layers, with_windows
+from .reader import Reader
+
+
+def with_late_windows(arch: Architecture, reader: Reader) -> Architecture:
+    """Return the architecture with the sliding windows of its upper layers. Raises EngineError."""
+    if not reader.flag("use_sliding_window", False):
+        return arch
+    window = reader.integer("sliding_window", 1, 1 << 30, default=4096, null=0)
+    first = reader.integer("max_window_layers", 0, 1 << 10, default=28)
+    late = [layer >= first for layer in range(arch.layers)]
+    return with_windows(arch, window, sliding_layers(reader, late))
