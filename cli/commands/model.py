@@ -1,4 +1,4 @@
-"""`shoal model add | list | pull | quantize | rm | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | quantize | rm | show`: models of this node and its swarm."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -179,10 +179,12 @@ def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
 def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
     """Return whether the folder has a head whose dtype, shape and bytes equal the embedding's."""
 
-    def told(weight: str) -> list[tuple[str, tuple[int, ...], list[str]] | None]:
-        names = [weight + end for end in ("", *COMPANIONS)]
-        found = [(scan.weights.get(name), name) for name in names]
-        return [part and (part.dtype, part.shape, chunks[name]) for part, name in found]
+    def told(weight: str) -> list[tuple[str, str, tuple[int, ...], list[str]]]:
+        return [
+            (end, part.dtype, part.shape, chunks[weight + end])
+            for end in ("", *COMPANIONS)
+            if (part := scan.weights.get(weight + end)) is not None
+        ]
 
     return HEAD in scan.weights and told(HEAD) == told(EMBEDDING)
 

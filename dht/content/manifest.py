@@ -346,7 +346,8 @@ class Manifest:
             tensor
             for tensor in self.tensors
             if any(
-                weight_of(role) in wanted or ((n := layer_of(role)) is not None and start <= n < stop)
+                weight_of(role) in wanted
+                or ((n := layer_of(role)) is not None and start <= n < stop)
                 for role in tensor.roles
             )
         ]

@@ -37,7 +37,9 @@ async def add_model(
     name: str | None,
     progress: Callable[[int, int], None],
 ) -> AddedModel:
-    """Import the model at `folder`, a folder or a file, into the library, while holding the lock of the data folder.
+    """Import the model at `folder`, a folder or a file, into the library.
+
+    The lock of the data folder is held meanwhile.
 
     `progress` is called with the bytes done and in total. Raises DataFolderInUse if a daemon runs,
     and ModelError if the model cannot be imported.

@@ -15,8 +15,8 @@ from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.stage import Stage
-from ...tasks.serving.serving import ServingStatus
 from ...tasks.models.adding import Added
+from ...tasks.serving.serving import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId
@@ -99,9 +99,7 @@ def added_model(added: Added, before: Mapping[str, str]) -> AddedModel:
     name, root = added.name, added.manifest.root
     old = before.get(name, root)
     entry = model_entry(name, added.manifest, local=True)
-    return extended(
-        AddedModel, entry, replaced=None if old == root else old, notes=added.notes
-    )
+    return extended(AddedModel, entry, replaced=None if old == root else old, notes=added.notes)
 
 
 def swarm_entry(

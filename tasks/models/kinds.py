@@ -9,11 +9,14 @@ from ...dht.errors import ModelError
 from ..engine.layouts import Precision
 from .output import Converted, Note, write_folder
 
-Work = Callable[[argparse.Namespace, Path, Note], tuple[Path, Sequence[str]]]
-"""Converts a source into a folder. Returns the folder to import, and notes for the owner."""
+Result = tuple[Path, Sequence[str]]
+"""The folder to import, and notes for the owner."""
+
+Work = Callable[[argparse.Namespace, Path, Note], Result]
+"""Converts a source into a folder."""
 
 
-def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> tuple[Path, Sequence[str]]:
+def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> Result:
     """Quantise the model with the root `source` of the library and the precision in `options`."""
     from .library import quantised_model
 
@@ -23,7 +26,7 @@ def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> tuple[
     return _written(quantised_model(Path(library), arguments.source, precision), folder, note)
 
 
-def _written(model: Converted, folder: Path, note: Note) -> tuple[Path, Sequence[str]]:
+def _written(model: Converted, folder: Path, note: Note) -> Result:
     write_folder(folder, model, note)
     return folder, model.notes
 

@@ -109,5 +109,3 @@ def _output(stored: StoredModel, tensor: Tensor, layout: Layout) -> Output:
 def _copied(stored: StoredModel, tensor: Tensor) -> Iterator[dict[str, bytes]]:
     for offset in range(0, tensor.size, CHUNK):
         yield {"": stored.read(tensor, offset, min(CHUNK, tensor.size - offset))}
-
-

@@ -160,5 +160,3 @@ def is_ours(config: Mapping[str, object]) -> bool:
     """Return whether a config.json states the layouts of quantised weights."""
     told = config.get("quantization_config")
     return isinstance(told, Mapping) and told.get("quant_method") == METHOD
-
-

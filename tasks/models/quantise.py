@@ -32,7 +32,8 @@ def quantise(weight: Floats, layout: Layout) -> Parts:
 
 def packed_levels(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Pack groups of 32 levels of 0 to 15 (groups x 32) into bytes (groups x 16)."""
-    return levels[:, :16] | (levels[:, 16:] << 4)
+    packed: NDArray[np.uint8] = levels[:, :16] | (levels[:, 16:] << 4)
+    return packed
 
 
 def values(parts: Parts, layout: Layout) -> Floats:
@@ -77,8 +78,8 @@ def _int4(groups: Floats) -> tuple[NDArray[np.uint8], Halves, Halves]:
             error = _error(groups, *found)
             better = error < least
             least = np.where(better, error, least)
-            for old, new in zip(best, found, strict=True):
-                old[better] = new[better]
+            for at in range(3):
+                best[at][better] = found[at][better]
     return best
 
 

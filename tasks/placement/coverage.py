@@ -35,7 +35,9 @@ class LayerSizes:
         """Compute the sizes for a model. Weights that the embedding and the head share count
         once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
-        inner = weight_bytes(arch, Parts(False, 0, 1, False), dtype)
+        # Layers differ if their weights are in different layouts; the largest one counts for all.
+        layers = range(arch.layers if arch.layouts.is_mixed else 1)
+        inner = max(weight_bytes(arch, Parts(False, n, n + 1, False), dtype) for n in layers)
         layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
         first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
         last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)

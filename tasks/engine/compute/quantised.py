@@ -1,13 +1,14 @@
 """Weights that may be quantised: products with several of them, and embedding tables."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch.nn import functional as F
 
 from .products import Linear, Quantised, linear_of, linear_of_quantised
 
-Matrix = torch.Tensor | Quantised
+Matrix: TypeAlias = torch.Tensor | Quantised
 
 
 def embedded(table: Matrix, tokens: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -174,7 +174,7 @@ class Weights:
     def _fill(self, source: TensorSource, target: torch.Tensor) -> None:
         """Read and convert a tensor's chunks into `target`. Raises EngineError if they are
         invalid."""
-        dtype = (TORCH_SOURCES | TORCH_STORED)[source.dtype]
+        dtype = {**TORCH_SOURCES, **TORCH_STORED}[source.dtype]
         filled = 0
         for path, digest in zip(source.chunks, source.digests, strict=True):
             raw = self._files.read(path, digest)
