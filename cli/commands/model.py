@@ -34,17 +34,19 @@ model.add_command(quantize.quantize)
 
 
 @model.command(
-    epilog=example("shoal model add ./Llama-3.2-1B", "shoal model add ./out --name mine")
+    epilog=example(
+        "shoal model add ./Llama-3.2-1B", "shoal model add ./model.Q4_K_M.gguf --name mine"
+    )
 )
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", metavar="NAME", help="Name of the model (default: the folder's name).")
+@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.option("--name", metavar="NAME", help="Name of the model (default: the source's name).")
 @data_option
 @json_option
-def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
-    """Add the Hugging Face model in FOLDER to this node's library.
+def add(source: Path, name: str | None, data: Path, as_json: bool) -> None:
+    """Add the model SOURCE to this node's library.
 
-    FOLDER must contain safetensors files, config.json and tokenizer.json. Nothing in it is
-    executed. Works with and without a running daemon.
+    SOURCE is a Hugging Face folder with safetensors files, config.json and tokenizer.json, or a
+    GGUF file. Nothing in it is executed. Works with and without a running daemon.
     """
     from ..progress import Bar
 
@@ -52,9 +54,8 @@ def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
         from ...dht.content.library import check_new_name
 
         check_new_name(name)
-    folder = folder.resolve()
     with Bar("reading") as bar:
-        answer = _add(data, folder, name, bar)
+        answer = _add(data, source.resolve(), name, bar)
     click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
 

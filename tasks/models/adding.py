@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ...dht.content.chunkstore import Progress
-from ...dht.content.library import Library, check_new_name
+from ...dht.content.library import Library, check_new_name, slug
 from ...dht.content.manifest import Manifest
 from ...transport import naming
 from ...transport.host.seam import Host
 from ..engine.layouts import Precision
 from .process import converted
+
+_GGUF: Final = ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,15 @@ class Added:
 async def add_files(
     host: Host, library: Library, path: Path, name: str | None, progress: Progress
 ) -> Added:
-    """Add the model in a Hugging Face folder. The name is by default that of the folder.
+    """Add the model in a Hugging Face folder or a GGUF file. The name is by default that of the
+    folder or file.
 
-    `progress` is called with the bytes done and in total. Raises ModelError if the folder is
+    `progress` is called with the bytes done and in total. Raises ModelError if the model is
     invalid.
     """
+    if path.suffix.lower() == _GGUF:
+        arguments = ["gguf", str(path)]
+        return await _added(host, library, arguments, name or slug(path.with_suffix("")), progress)
     return Added(*await library.add(path, name, progress))
 
 

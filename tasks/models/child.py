@@ -128,7 +128,8 @@ def _outcome(arguments: argparse.Namespace, folder: Path, reports: Reports) -> P
         return _failed("too-large", "converting the model takes too much memory", None)
     except Exception as error:  # noqa: BLE001  (the only place: it processes untrusted files)
         what = f"{type(error).__name__}: {error}"
-        return _failed("bad-model", f"the model cannot be converted: {what}", None)
+        hint = "download it again; if the error stays, its publisher made a mistake"
+        return _failed("bad-model", f"the model cannot be converted: {what}", hint)
 
 
 def _failed(code: str, message: str, hint: str | None) -> Progress:

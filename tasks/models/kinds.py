@@ -26,9 +26,16 @@ def _quantise(arguments: argparse.Namespace, folder: Path, note: Note) -> Result
     return _written(quantised_model(Path(library), arguments.source, precision), folder, note)
 
 
+def _gguf(arguments: argparse.Namespace, folder: Path, note: Note) -> Result:
+    """Convert the GGUF file at the path `source`."""
+    from .gguf.model import gguf_model
+
+    return _written(gguf_model(Path(arguments.source)), folder, note)
+
+
 def _written(model: Converted, folder: Path, note: Note) -> Result:
     write_folder(folder, model, note)
     return folder, model.notes
 
 
-KINDS: Final[Mapping[str, Work]] = {"quantise": _quantise}
+KINDS: Final[Mapping[str, Work]] = {"gguf": _gguf, "quantise": _quantise}

@@ -32,8 +32,8 @@ def quantise(weight: Floats, layout: Layout) -> Parts:
 
 def packed_levels(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Pack groups of 32 levels of 0 to 15 (groups x 32) into bytes (groups x 16)."""
-    packed: NDArray[np.uint8] = levels[:, :16] | (levels[:, 16:] << 4)
-    return packed
+    packed = levels[:, :16] | (levels[:, 16:] << 4)
+    return packed.astype(np.uint8, copy=False)
 
 
 def values(parts: Parts, layout: Layout) -> Floats:
