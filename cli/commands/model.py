@@ -35,31 +35,34 @@ model.add_command(quantize.quantize)
 
 @model.command(
     epilog=example(
-        "shoal model add ./Llama-3.2-1B", "shoal model add ./model.Q4_K_M.gguf --name mine"
+        "shoal model add ./Llama-3.2-1B", "shoal model add ollama:llama3.2:1b --name mine"
     )
 )
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("source")
 @click.option("--name", metavar="NAME", help="Name of the model (default: the source's name).")
 @data_option
 @json_option
-def add(source: Path, name: str | None, data: Path, as_json: bool) -> None:
+def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
     """Add the model SOURCE to this node's library.
 
-    SOURCE is a Hugging Face folder with safetensors files, config.json and tokenizer.json, or a
-    GGUF file. Nothing in it is executed. Works with and without a running daemon.
+    SOURCE is a Hugging Face folder, also one quantised by AWQ or GPTQ; a GGUF file; ollama:NAME
+    for a model of the local Ollama; or ORG/NAME for one of a hub (HF_ENDPOINT, HF_TOKEN). Nothing
+    in it is executed. Works with and without a running daemon.
     """
     from ..progress import Bar
+    from .source import asked
 
     if name is not None:
         from ...dht.content.library import check_new_name
 
         check_new_name(name)
-    with Bar("reading") as bar:
-        answer = _add(data, source.resolve(), name, bar)
+    ask = asked(source, name)
+    with Bar("downloading" if ask.origin == "hub" else "reading") as bar:
+        answer = _add(data, ask, bar)
     click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
 
-def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.AddedModel":
+def _add(data: Path, ask: "messages.AddModel", bar: "Bar") -> "messages.AddedModel":
     """Add a model through the daemon. If none runs, add it to the library on disk."""
     from ..client import is_running, request
 
@@ -69,10 +72,7 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.Ad
         from ...node.control.offline import add_model
         from ...transport.host.real import RealHost
 
-        return trio.run(add_model, RealHost(), data, folder, name, bar.show)
-    from ...node.control.messages.models import AddModel
-
-    ask = AddModel(path=str(folder), name=name)
+        return trio.run(add_model, RealHost(), data, ask, bar.show)
     return request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
 
 

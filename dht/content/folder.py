@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...transport.errors import FileTooLarge
 from ...transport.host.seam import Files, Host
-from ..defaults import CHUNK, CONFIG_DEPTH, CONFIG_LIMIT, FILE_LIMIT, IMPORT_BATCH
+from ..defaults import CHUNK, CONFIG_DEPTH, CONFIG_LIMIT, FILE_LIMIT, IMPORT_BATCH, ITEM_BYTES
 from ..errors import ModelError, NotEnoughDisk, unreadable
 from . import canonical
 from .chunkstore import ChunkStore, Progress
@@ -42,7 +42,7 @@ CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
 Raises ShoalError if this version cannot run a model with this config.
 """
 
-_FILES = {  # key in a manifest -> name of the file in the folder
+TEXT_FILES = {  # key in a manifest -> name of the file in the folder
     "added_tokens": "added_tokens.json",
     "generation_config": "generation_config.json",
     "special_tokens": "special_tokens_map.json",
@@ -199,8 +199,8 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     # Check the family first: a config of another family may lack keys without being wrong.
     check_shapes = check_config(config) if check_config is not None else None
     config = canonical_config(config)
-    texts = _texts(files, folder, names)
-    weights = _weights(files, folder, names)
+    texts = folder_texts(files, folder, names)
+    weights = folder_weights(files, folder, names)
     tied = config.get("tie_word_embeddings") is True
     layers = config["num_hidden_layers"]
     assert isinstance(layers, int)  # `canonical_config` has checked it
@@ -297,7 +297,7 @@ def json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
     return value
 
 
-def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
+def folder_texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
     """Return the tokenizer, its settings and the chat template, as bytes by key.
 
     Raises ModelError if a file is invalid or needs custom code.
@@ -306,7 +306,7 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
         raise _no_tokenizer(folder, names)
     texts = {
         key: _read(files, folder / name, FILE_LIMITS[key])
-        for key, name in _FILES.items()
+        for key, name in TEXT_FILES.items()
         if name in names
     }
     if not texts["tokenizer"].lstrip().startswith(b"{"):
@@ -382,14 +382,20 @@ def _template_text(folder: Path, data: bytes) -> bytes:
     return data
 
 
-def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
-    """Return the file slice of each tensor, by name. Raises ModelError if a tensor is missing."""
+def folder_weights(
+    files: Files, folder: Path, names: set[str], dtypes: Mapping[str, int] = ITEM_BYTES
+) -> dict[str, Slice]:
+    """Return the file slice of each tensor, by name. `dtypes` maps allowed dtypes to their bytes.
+
+    Raises ModelError if a tensor is missing.
+    """
     if "model.safetensors" in names:
-        return read_header(files, folder / "model.safetensors")
+        return read_header(files, folder / "model.safetensors", dtypes)
     if "model.safetensors.index.json" not in names:
         raise _no_weights(folder, names)
     index = read_index(files, folder / "model.safetensors.index.json")
-    headers = {name: read_header(files, folder / name) for name in sorted(set(index.values()))}
+    names = set(index.values())
+    headers = {name: read_header(files, folder / name, dtypes) for name in sorted(names)}
     weights = {}
     for role, name in index.items():
         if role in headers[name]:

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import trio
 
@@ -13,7 +12,7 @@ from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk, QuotaFull
 from ...dht.exchange.fetch import FetchReport
 from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
-from ...tasks.models.adding import Added, add_files, quantise, quantised_name
+from ...tasks.models.adding import Added, Source, add_model, quantise, quantised_name
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
@@ -67,7 +66,7 @@ class ModelOperations:
     async def add(self, ask: messages.AddModel, emit: Emit) -> messages.AddedModel:
         before = self._library.names()
         async with progress_to(emit) as note:
-            added = await add_files(self._host, self._library, Path(ask.path), ask.name, note)
+            added = await add_model(self._host, self._library, source_of(ask), ask.name, note)
         return await self._announced(added, before)
 
     async def quantize(self, ask: messages.QuantizeModel, emit: Emit) -> messages.AddedModel:
@@ -205,6 +204,11 @@ class ModelOperations:
             await library.set_name(meaning.name, root)
             return meaning.name
         return next((name for name, known in names.items() if known == root), root[:16])
+
+
+def source_of(ask: messages.AddModel) -> Source:
+    """Return where a model comes from, as a request says."""
+    return Source(ask.origin, ask.path, ask.place, ask.token)
 
 
 async def unnamed(library: Library, named: Collection[str]) -> list[messages.ModelEntry]:

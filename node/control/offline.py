@@ -8,7 +8,8 @@ from ...dht.content.library import Library, unknown
 from ...dht.errors import ModelError
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.engine.families import check_model
-from ...tasks.models.adding import add_files, quantise, quantised_name
+from ...tasks.models import adding
+from ...tasks.models.adding import quantise, quantised_name
 from ...transport.host.seam import Host
 from ..folder import open_folder
 from ..settings.config import DataFolder
@@ -18,6 +19,7 @@ from .messages.adapters import AdaptersView, AdapterView
 from .messages.encoding import extended
 from .messages.models import (
     AddedModel,
+    AddModel,
     ListedModel,
     ModelsView,
     QuantizeModel,
@@ -25,30 +27,25 @@ from .messages.models import (
     ShownModel,
 )
 from .messages.settings import ChangedSetting, SettingsView
-from .models import unnamed
+from .models import source_of, unnamed
 from .removal import loss_view, model_meant
 from .views import added_model, model_entry, shown_model
 
 
 async def add_model(
-    host: Host,
-    data: Path,
-    folder: Path,
-    name: str | None,
-    progress: Callable[[int, int], None],
+    host: Host, data: Path, ask: AddModel, progress: Callable[[int, int], None]
 ) -> AddedModel:
-    """Import the model at `folder`, a folder or a file, into the library.
-
-    The lock of the data folder is held meanwhile.
+    """Add a model to the library, while holding the lock of the data folder.
 
     `progress` is called with the bytes done and in total. Raises DataFolderInUse if a daemon runs,
-    and ModelError if the model cannot be imported.
+    and ModelError if the model cannot be added.
     """
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)
         before = library.names()
-        return added_model(await add_files(host, library, folder, name, progress), before)
+        added = await adding.add_model(host, library, source_of(ask), ask.name, progress)
+        return added_model(added, before)
     finally:
         lock.release()
 

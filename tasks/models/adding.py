@@ -1,18 +1,23 @@
 """Adds models to the library: folders directly, everything else through the converting process."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ...dht.content.chunkstore import Progress
+from ...dht.content.folder import json_file
 from ...dht.content.library import Library, check_new_name, slug
 from ...dht.content.manifest import Manifest
+from ...dht.defaults import CONFIG_LIMIT
+from ...dht.errors import ModelError
 from ...transport import naming
 from ...transport.host.seam import Host
 from ..engine.layouts import Precision
 from .process import converted
 
+PACKED: Final = ("awq", "gptq")
+"""Methods of quantisation whose folders are converted."""
 _GGUF: Final = ".gguf"
 
 
@@ -25,19 +30,56 @@ class Added:
     notes: tuple[str, ...] = ()
 
 
-async def add_files(
-    host: Host, library: Library, path: Path, name: str | None, progress: Progress
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a model comes from.
+
+    `path`: `what` is the absolute path of a folder or a file. `ollama`: `what` is a name in the
+    Ollama store in the folder `place`. `hub`: `what` is ORG/NAME at the address `place`, for which
+    `token` may be needed.
+    """
+
+    kind: Literal["path", "ollama", "hub"]
+    what: str
+    place: str = ""
+    token: str = field(default="", repr=False)
+
+
+async def add_model(
+    host: Host, library: Library, source: Source, name: str | None, progress: Progress
 ) -> Added:
-    """Add the model in a Hugging Face folder or a GGUF file. The name is by default that of the
-    folder or file.
+    """Add a model. The name is by default that of its source.
 
     `progress` is called with the bytes done and in total. Raises ModelError if the model is
     invalid.
     """
+    if source.kind == "path":
+        return await _add_path(host, library, Path(source.what), name, progress)
+    arguments = [source.kind, source.what, source.place]
+    default = slug(Path("/") / source.what.rpartition("/")[2].replace(":", "-"))
+    return await _added(host, library, arguments, name or default, progress, source.token)
+
+
+async def _add_path(
+    host: Host, library: Library, path: Path, name: str | None, progress: Progress
+) -> Added:
+    """Add a folder or a file."""
     if path.suffix.lower() == _GGUF:
         arguments = ["gguf", str(path)]
         return await _added(host, library, arguments, name or slug(path.with_suffix("")), progress)
+    if await host.offload(_is_packed, host, path):
+        return await _added(host, library, ["packed", str(path)], name or slug(path), progress)
     return Added(*await library.add(path, name, progress))
+
+
+def _is_packed(host: Host, folder: Path) -> bool:
+    """Return whether a folder is quantised by a method that is converted. Blocking."""
+    try:
+        config = json_file(host.files, folder / "config.json", CONFIG_LIMIT)
+    except ModelError:
+        return False  # importing it says what is wrong
+    told = config.get("quantization_config")
+    return isinstance(told, Mapping) and told.get("quant_method") in PACKED
 
 
 def quantised_name(library: Library, model: str, precision: Precision) -> str:
@@ -66,13 +108,19 @@ async def quantise(
 
 
 async def _added(
-    host: Host, library: Library, arguments: Sequence[str], name: str, progress: Progress
+    host: Host,
+    library: Library,
+    arguments: Sequence[str],
+    name: str,
+    progress: Progress,
+    token: str = "",
 ) -> Added:
     """Convert a model and import the result."""
     name = naming.normal(name)
     check_new_name(name)
     done = Halves(progress)
-    async with converted(host, library.folder / "converting", arguments, done.first) as found:
+    folder = library.folder / "converting"
+    async with converted(host, folder, arguments, done.first, token=token) as found:
         added, manifest = await library.add(found.folder, name, done.second)
         return Added(added, manifest, found.notes)
 

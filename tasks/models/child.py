@@ -24,7 +24,7 @@ from typing import Final
 
 from ...dht.errors import ModelError
 from ...transport.errors import ShoalError
-from .frames import NOTES, Progress, framed
+from .frames import IMPORTED, NOTES, Progress, framed
 
 MEMORY: Final = 6 << 30  # bytes of address space
 PROGRESS_S: Final = 0.1  # seconds between two reports
@@ -64,13 +64,23 @@ def main() -> int:
     with suppress(ValueError, OSError):  # macOS has no limit for address space
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with socket.socket(fileno=arguments.descriptor) as connection, suppress(HungUp):
-        threading.Thread(target=_watch, args=(connection,), daemon=True).start()
+        imported = threading.Event()
+        threading.Thread(target=_watch, args=(connection, imported), daemon=True).start()
         with _own_folder(arguments.folder) as folder:
             reports = Reports(connection)
-            reports.send(_outcome(arguments, folder, reports))
-            while True:
-                signal.pause()
+            outcome = _outcome(arguments, folder, reports)
+            reports.send(outcome)
+            try:
+                while True:
+                    signal.pause()
+            finally:
+                if imported.is_set():  # a download stays otherwise, so that it can continue
+                    _remove_downloads(arguments.folder)
     return 0
+
+
+def _remove_downloads(folder: Path) -> None:
+    shutil.rmtree(folder.with_name("downloading"), ignore_errors=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -87,10 +97,12 @@ def _stop(_number: int, _frame: object) -> None:
     raise HungUp
 
 
-def _watch(connection: socket.socket) -> None:
+def _watch(connection: socket.socket, imported: threading.Event) -> None:
     """Interrupt the main thread when the daemon hangs up, whatever it waits for."""
     with suppress(OSError):
-        connection.recv(1)
+        while data := connection.recv(1):
+            if data == IMPORTED:
+                imported.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

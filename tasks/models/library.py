@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ...dht.content.chunkstore import chunk_path
+from ...dht.content.folder import TEXT_FILES
 from ...dht.content.manifest import EMBEDDING, Blob, Manifest, Tensor
 from ...dht.defaults import CHUNK, ITEM_BYTES, MANIFEST_LIMIT
 from ...dht.errors import ChunkCorrupt, ChunkMissing, ModelError, unreadable
@@ -15,15 +16,12 @@ from ..engine.layouts import INT4, INT8, Layout, Precision
 from .output import Converted, Output, floats_of, quantised_pieces, row_spans
 from .quantise import Floats
 
-TEXT_FILES: Final = {  # key in a manifest -> name of the file in a folder
-    "added_tokens": "added_tokens.json",
-    "chat_template": "chat_template.jinja",
-    "generation_config": "generation_config.json",
-    "special_tokens": "special_tokens_map.json",
-    "tokenizer": "tokenizer.json",
-    "tokenizer_config": "tokenizer_config.json",
-}
 TARGETS: Final[dict[Precision, Layout]] = {"int8": INT8, "int4": INT4}
+
+
+def file_name(key: str) -> str:
+    """Return the name of a file in a folder, by its key in a manifest."""
+    return TEXT_FILES.get(key, "chat_template.jinja")
 
 
 class StoredModel:
@@ -93,7 +91,7 @@ def quantised_model(library: Path, root: str, precision: Precision) -> Converted
     kept = sum(output.layout is None and len(output.shape) == 2 for output in outputs)
     notes = [f"{kept} matrices stay in {manifest.tensors[0].dtype}: their columns are no groups of "
              f"{layout.group}"] if kept else []  # fmt: skip
-    texts = {TEXT_FILES[key]: stored.text(key) for key in manifest.files}
+    texts = {file_name(key): stored.text(key) for key in manifest.files}
     return Converted(manifest.config, texts, outputs, tuple(notes))
 
 

@@ -2,7 +2,7 @@
 says."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from ...dht.errors import ModelError
 from ...transport.decoding import read
 from ...transport.errors import HostError, Undecodable
 from ...transport.host.seam import Child, Host
-from .frames import FRAME_BYTES, Progress
+from .frames import FRAME_BYTES, IMPORTED, TOKEN, Progress
 
 CHILD: Final = f"{__package__}.child"
 GRACE: Final = 30.0  # seconds in which the process may remove what it wrote
@@ -33,15 +33,21 @@ class Conversion:
 
 @asynccontextmanager
 async def converted(
-    host: Host, folder: Path, arguments: Sequence[str], progress: Callable[[int, int], None]
+    host: Host,
+    folder: Path,
+    arguments: Sequence[str],
+    progress: Callable[[int, int], None],
+    *,
+    token: str = "",
 ) -> AsyncIterator[Conversion]:
     """Convert a model below `folder`. The result is removed when the block ends.
 
-    `arguments` are the kind, the source and the options for `child.py`. Raises ModelError if the
+    `arguments` are the kind, the source and the options for `child.py`, and `token` is one for a
+    hub. Raises ModelError if the
     source is invalid or the process fails.
     """
     try:
-        child = await host.spawn(CHILD, [str(folder), *arguments], _ENVIRONMENT)
+        child = await host.spawn(CHILD, [str(folder), *arguments], {**_ENVIRONMENT, TOKEN: token})
     except (OSError, HostError) as error:
         raise ModelError("no-process", f"the converting process did not start: {error}") from None
     try:
@@ -49,6 +55,8 @@ async def converted(
         if found.kind == "failed":
             raise ModelError(found.code, found.message, hint=found.hint or None)
         yield Conversion(Path(found.name), found.notes)
+        with suppress(OSError):
+            await child.socket.send(IMPORTED)
     finally:
         with trio.CancelScope(shield=True):
             await child.stop(GRACE)

@@ -86,11 +86,19 @@ class AddedModel(ModelEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddModel(Ask[AddedModel, BytesDone]):
-    """Request to import the model in a folder, which is given by its absolute path."""
+    """Request to add a model.
+
+    `origin` says what `path` is: the absolute path of a folder or a GGUF file (`path`), a name in
+    the Ollama store in the folder `place` (`ollama`), or ORG/NAME at the address `place` (`hub`),
+    for which `token` may be needed.
+    """
 
     op = "model_add"
     path: Annotated[str, FileName()]
     name: Name | None = None
+    origin: Literal["path", "ollama", "hub"] = "path"
+    place: Annotated[str, FileName()] = ""
+    token: Annotated[str, TextBound(512)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from shoal.dht.errors import ModelError
 from shoal.node.daemon.embedded import embedded_folder
 from shoal.tasks.engine.families import architecture, check_model, weight_bytes
 from shoal.tasks.engine.interface import Parts
-from shoal.tasks.models.adding import add_files, quantise, quantised_name
+from shoal.tasks.models.adding import Source, add_model, quantise, quantised_name
 from shoal.tasks.models.process import converted
 from shoal.tasks.placement.coverage import LayerSizes
 from shoal.tasks.placement.shard import choose_dtype
@@ -140,7 +140,7 @@ async def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(
 
 async def test_a_gguf_file_is_added_under_its_name(library: Library, tmp_path: Path) -> None:
     path = small(["Q4_K", "Q6_K"]).write(tmp_path / "Small.Q4_K_M.gguf")
-    added = await add_files(RealHost(), library, path, None, ignored)
+    added = await add_model(RealHost(), library, Source("path", str(path)), None, ignored)
     assert added.name == "Small.Q4_K_M"
     assert [note.split(":")[0] for note in added.notes] == ["Q4_K", "Q6_K"]
     assert architecture(added.manifest.config).layouts.precision == "int4+int8"
@@ -165,20 +165,18 @@ async def test_a_lying_file_adds_nothing(
     path = small(["Q8_0"]).write(tmp_path / "x.gguf", **lie)
     chunks = library.store.used_bytes
     with pytest.raises(ModelError) as failure:
-        await add_files(RealHost(), library, path, None, ignored)
+        await add_model(RealHost(), library, Source("path", str(path)), None, ignored)
     assert failure.value.code == code and failure.value.hint
     assert set(library.names()) == {"tiny"} and not leftovers(library)
     assert library.store.used_bytes == chunks
 
 
-async def test_a_tokenizer_that_does_not_fit_adds_nothing(
-    library: Library, tmp_path: Path
-) -> None:
+async def test_a_tokenizer_that_does_not_fit_adds_nothing(library: Library, tmp_path: Path) -> None:
     file = small(["Q8_0"])
     file.metadata["tokenizer.ggml.bos_token_id"] = 319
     file.metadata["tokenizer.ggml.tokens"][319] = ""  # an empty token
     path = file.write(tmp_path / "x.gguf")
     with pytest.raises(ModelError) as failure:
-        await add_files(RealHost(), library, path, None, ignored)
+        await add_model(RealHost(), library, Source("path", str(path)), None, ignored)
     assert failure.value.code == "bad-tokenizer" and failure.value.hint
     assert set(library.names()) == {"tiny"} and not leftovers(library)
