@@ -9,7 +9,7 @@ from ..layouts import layouts_of
 from .architecture import Architecture
 from .family import Family, families
 from .reader import Reader, unsupported
-from .shapes import stored_tensors
+from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
 
@@ -55,25 +55,35 @@ def _check_heads(arch: Architecture) -> None:
 def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]:
     """Check a model before its weights are read.
 
-    The config is checked now. The returned function checks the shapes of the tensors, by parameter
-    name. Both raise EngineError if the model is invalid or unsupported.
+    The config is checked now. The returned function checks that all tensors are there, and their
+    shapes, by parameter name. Both raise EngineError if the model is invalid or unsupported.
     """
     arch = architecture(config)
 
     def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
-        for role, (dtype, shape) in stored_tensors(arch, Parts(True, 0, arch.layers, True)).items():
-            if role in shapes and tuple(shapes[role]) != shape:
+        wanted = stored_tensors(arch, Parts(True, 0, arch.layers, True))
+        _check_complete([role for role in wanted if role not in shapes])
+        for role, (_, shape) in wanted.items():
+            if tuple(shapes[role]) != shape:
                 raise EngineError(
                     "bad-tensor",
                     f"`{role}` has the shape {list(shapes[role])}, "
                     f"config.json makes it {list(shape)}",
                     hint="the folder's config.json belongs to another model: download it again",
                 )
-            if dtype is not None and role not in shapes:
-                raise EngineError(
-                    "missing-tensor",
-                    f"config.json says that a weight is quantised, but there is no `{role}`",
-                    hint="download the folder again, or quantise the model again",
-                )
 
     return check_shapes
+
+
+def _check_complete(absent: Sequence[str]) -> None:
+    """Raise EngineError `missing-tensor` if tensors are absent."""
+    if not absent:
+        return
+    hint = "download the folder again; config.json and the weights do not match"
+    if absent == [HEAD]:
+        hint = "if the model ties its embeddings, config.json needs `tie_word_embeddings: true`"
+    raise EngineError(
+        "missing-tensor",
+        f"the weights lack {len(absent)} tensors that config.json declares, first `{absent[0]}`",
+        hint=hint,
+    )
