@@ -12,6 +12,7 @@ from ...dht.content.manifest import EMBEDDING, Blob, Manifest, Tensor
 from ...dht.defaults import CHUNK, ITEM_BYTES, MANIFEST_LIMIT
 from ...dht.errors import ChunkCorrupt, ChunkMissing, ModelError, unreadable
 from ..engine.families import architecture
+from ..engine.families.shapes import layer_prefix
 from ..engine.layouts import INT4, INT8, Layout, Precision
 from .output import Converted, Output, floats_of, quantised_pieces, row_spans
 from .quantise import Floats
@@ -80,25 +81,36 @@ def quantised_model(library: Path, root: str, precision: Precision) -> Converted
     """
     stored = StoredModel(library, root)
     manifest = stored.manifest
-    if architecture(manifest.config).layouts.precision:
+    arch = architecture(manifest.config)
+    if arch.layouts.precision:
         raise ModelError(
             "quantised",
             "this model is quantised already, and each further rounding loses more",
             hint="quantise the model that it was made from: `shoal model list` shows all models",
         )
     layout = TARGETS[precision]
-    outputs = [_output(stored, tensor, layout) for tensor in manifest.tensors]
+    # A router has few values, and decides which experts compute a row.
+    routers = {
+        f"{layer_prefix(number)}{kind.experts.names.router}.weight"
+        for number, kind in enumerate(arch.kinds)
+        if kind.experts is not None
+    }
+    outputs = [
+        _output(stored, tensor, None if tensor.roles[0] in routers else layout)
+        for tensor in manifest.tensors
+    ]
     kept = sum(output.layout is None and len(output.shape) == 2 for output in outputs)
+    kept -= len(routers)
     notes = [f"{kept} matrices stay in {manifest.tensors[0].dtype}: their columns are no groups of "
              f"{layout.group}"] if kept else []  # fmt: skip
     texts = {file_name(key): stored.text(key) for key in manifest.files}
     return Converted(manifest.config, texts, outputs, tuple(notes))
 
 
-def _output(stored: StoredModel, tensor: Tensor, layout: Layout) -> Output:
+def _output(stored: StoredModel, tensor: Tensor, layout: Layout | None) -> Output:
     """Return how one tensor is stored. A tied table is written once, as the embedding."""
     role = tensor.roles[-1] if EMBEDDING in tensor.roles else tensor.roles[0]
-    if role.endswith(".weight") and layout.fits(tensor.shape):
+    if layout is not None and role.endswith(".weight") and layout.fits(tensor.shape):
         pieces = partial(quantised_pieces, partial(stored.rows, tensor), layout)
         return Output(role, tensor.shape, layout, "", pieces)
     return Output(role, tensor.shape, None, tensor.dtype, partial(_copied, stored, tensor))
