@@ -7,8 +7,9 @@ bits. At most 1.
 
 Whole GGUF files of each family are converted and computed by the engine in float32; the reference
 is transformers with the values that the layouts stand for. The same for each family of the engine,
-quantised to int8 and int4, and in float32. `value` is the largest difference of the logits, relative
-to the largest logit if that is above 1; goal 1e-4. `ok` also asks that the types keep within 1.
+quantised to int8 and int4, and in float32. `value` is the largest difference of the logits,
+relative to the largest logit if that is above 1; goal 1e-4. `ok` also asks that the types keep
+within 1.
 """
 
 import argparse

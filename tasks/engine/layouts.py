@@ -5,7 +5,7 @@ and `int4` half a byte for each value; each group has a scale, and in `int4` als
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
@@ -119,6 +119,20 @@ class Layouts:
 
 FLOATS: Final = Layouts()
 """Layouts of a model without quantised weights."""
+
+
+def fitting(shapes: Mapping[str, Shape], layout: Layout, kept: Iterable[str] = ()) -> Layouts:
+    """Return the layouts with which all matrices have a layout, except those that it does not fit
+    and those in `kept`."""
+    plain = set(kept)
+    others = {
+        role.removesuffix(".weight"): None
+        for role, shape in shapes.items()
+        if len(shape) == 2
+        and role.endswith(".weight")
+        and (role in plain or not layout.fits(shape))
+    }
+    return Layouts(layout, others)
 
 
 def layouts_of(config: Mapping[str, object]) -> Layouts:

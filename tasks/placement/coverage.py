@@ -44,6 +44,12 @@ class LayerSizes:
         both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # shared weights count once
         return cls(arch.layers, layer, first, last, arch.layers * layer + both)
 
+    @property
+    def smallest(self) -> int:
+        """Bytes of the shard with one layer that needs least."""
+        some = {0, self.layers // 2, self.layers - 1}
+        return min(self.of_span(layer, layer + 1) for layer in some)
+
     def of_span(self, start: int, stop: int) -> int:
         """Return the bytes that layers start:stop need.
 

@@ -39,11 +39,11 @@ def test_the_supported_families_are_listed_without_a_daemon(
     assert heads.split() == ["FAMILY", "ARCHITECTURE", "DEVICE", "PRECISIONS"]
     kinds = families()
     assert [row.split()[1] for row in rows] == list(kinds)
-    assert all(row.split()[2:] == ["cpu", "float32,", "bfloat16"] for row in rows)
+    assert all(row.split()[2:] == ["cpu", "float32,", "bfloat16,", "int8,", "int4"] for row in rows)
     assert invoke(["model", "list", "--supported", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["supported"]
     assert [each["family"] for each in listed] == [each.name for each in kinds.values()]
-    assert listed[0]["precisions"] == ["float32", "bfloat16"]
+    assert listed[0]["precisions"] == ["float32", "bfloat16", "int8", "int4"]
 
 
 def test_a_model_is_quantised_without_a_daemon(

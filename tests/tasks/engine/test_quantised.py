@@ -16,7 +16,7 @@ from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.layouts import INT4, INT8, INT8_SMALL, Layout, Layouts
 from shoal.tasks.models.quantise import quantise, values
-from tests.tasks.engine.quantised_model import fitting, quantised
+from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import TOKENS, close
 
 LAYOUTS = [INT8, INT8_SMALL, INT4]
@@ -34,7 +34,7 @@ def test_logits_equal_those_of_the_rounded_weights_over_every_split(
     layout: Layout, tied: bool, checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
     plain = checkpoint("Llama", tie_word_embeddings=tied)
-    made = quantised(plain, fitting(plain, layout), tmp_path)
+    made = quantised(plain, fitting_of(plain, layout), tmp_path)
     expected = made.logits(TOKENS)
     assert not close(plain.logits(TOKENS), expected)  # the rounding is seen
     whole = chain(made, made.splits(1)).logits(TOKENS)
@@ -47,7 +47,7 @@ def test_projections_in_different_layouts_are_joined(
     checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
     plain = checkpoint("Qwen2")  # with biases
-    others = {**fitting(plain, INT4).others, **MIXED}
+    others = {**fitting_of(plain, INT4).others, **MIXED}
     made = quantised(plain, Layouts(INT4, others), tmp_path)
     assert close(chain(made, made.splits(2)).logits(TOKENS), made.logits(TOKENS))
 
@@ -60,7 +60,7 @@ def test_a_row_does_not_depend_on_its_batch(
     from shoal.tasks.engine.interface import Span
 
     plain = checkpoint("Llama")
-    made = quantised(plain, fitting(plain, layout), tmp_path)
+    made = quantised(plain, fitting_of(plain, layout), tmp_path)
     node = driver(made.shard())
     alone = node.open(b"alone")
     expected = node.hidden(Span(alone, 1, 0, len(TOKENS), tokens=tuple(TOKENS), want="logits"))
@@ -80,7 +80,7 @@ def test_the_class_of_exactness_names_the_precision(
     plain = checkpoint("Llama")
     classes = {driver(plain.shard()).shard.compute.exactness}
     for layout in (INT8, INT4):
-        made = quantised(plain, fitting(plain, layout), tmp_path)
+        made = quantised(plain, fitting_of(plain, layout), tmp_path)
         classes.add(driver(made.shard()).shard.compute.exactness)
     assert len(classes) == 3
 
@@ -100,7 +100,7 @@ def test_embeddings_and_joined_products_have_the_values(layout: Layout) -> None:
 
 def test_lies_about_quantised_tensors_are_refused(checkpoint: Any, tmp_path: Path) -> None:
     plain = checkpoint("Llama")
-    made = quantised(plain, fitting(plain, INT4), tmp_path)
+    made = quantised(plain, fitting_of(plain, INT4), tmp_path)
     shard = made.shard(Parts(True, 0, 1, False))
     from shoal.tasks.engine.families import architecture, tensor_shapes
 
@@ -133,7 +133,7 @@ def test_lies_about_quantised_tensors_are_refused(checkpoint: Any, tmp_path: Pat
 
 def test_memory_is_that_of_the_stored_bytes(checkpoint: Any, driver: Any, tmp_path: Path) -> None:
     plain = checkpoint("Llama")
-    made = quantised(plain, fitting(plain, INT4), tmp_path)
+    made = quantised(plain, fitting_of(plain, INT4), tmp_path)
     node = driver(made.shard())
     arch = node.shard.compute.arch
     stored = stored_tensors(arch, made.whole)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from shoal.tasks.placement.coverage import LayerSizes
 from shoal.tasks.placement.shard import choose_dtype
 from shoal.transport.host.real import RealHost
 from tests.tasks.models.test_gguf import small
+from tests.tasks.models.test_hub import Server, redirect_to
+from tests.tasks.models.test_ollama import Store
+from tests.tasks.models.test_packed import awq_folder
 
 pytestmark = pytest.mark.trio
 
@@ -180,3 +184,56 @@ async def test_a_tokenizer_that_does_not_fit_adds_nothing(library: Library, tmp_
         await add_model(RealHost(), library, Source("path", str(path)), None, ignored)
     assert failure.value.code == "bad-tokenizer" and failure.value.hint
     assert set(library.names()) == {"tiny"} and not leftovers(library)
+
+
+async def test_a_model_is_downloaded_from_a_hub_and_the_download_removed(
+    library: Library,
+) -> None:
+    """The embedded model, so its root is the same."""
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    downloading = library.folder / "downloading"
+    try:
+        source = Source("hub", "org/tiny", server.url, "a-token")
+        server.behave = redirect_to("http://127.0.0.1:1/x")
+        with pytest.raises(ModelError) as failure:
+            await add_model(RealHost(), library, source, "mine", ignored)
+        assert failure.value.code == "hub-unreachable"
+        assert len(list(downloading.iterdir())) == 1  # the next command continues
+        server.behave = None
+        added = await add_model(RealHost(), library, source, "mine", ignored)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert all(headers["Authorization"] == "Bearer a-token" for _, headers in server.seen)
+    assert len(server.requested("config.json")) == 1
+    files = set((await library.manifest(library.names()["tiny"])).files)
+    assert set(added.manifest.files) <= files and library.names()["mine"] == added.manifest.root
+    assert not downloading.exists() and not leftovers(library)
+
+
+async def test_a_model_of_ollama_is_added(library: Library, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", small(["Q4_K"]).encode())
+    source = Source("ollama", "tiny:latest", str(store.folder))
+    added = await add_model(RealHost(), library, source, None, ignored)
+    assert added.name == "tiny-latest"
+    store.blob.unlink()
+    with pytest.raises(ModelError) as failure:
+        await add_model(RealHost(), library, source, "again", ignored)
+    assert failure.value.code == "missing-blob" and "again" not in library.names()
+    assert not leftovers(library)
+
+
+async def test_an_awq_folder_is_converted(library: Library, tmp_path: Path) -> None:
+    folder = awq_folder(tmp_path / "Small-AWQ")
+    added = await add_model(RealHost(), library, Source("path", str(folder)), None, ignored)
+    assert added.name == "Small-AWQ" and "natively as int4/32" in added.notes[0]
+    arch = architecture(added.manifest.config)
+    assert arch.layouts.precision == "int4"
+    assert arch.layouts.of("model.embed_tokens.weight", (320, 256)) is None
+    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(ModelError) as failure:
+        await add_model(RealHost(), library, Source("path", str(folder)), "bad", ignored)
+    assert failure.value.code == "bad-header" and "bad" not in library.names()

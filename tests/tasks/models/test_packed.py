@@ -9,9 +9,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from shoal.dht.errors import ModelError
+from shoal.node.daemon.embedded import embedded_folder
+from shoal.tasks.engine.families import architecture, tensor_shapes
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.models.packed import packed_model
 from shoal.tasks.models.quantise import values
 from shoal.transport.host.real import RealHost
+from tests.tasks.models.test_gguf import CONFIG
 
 N, K = 64, 256
 BASE = "model.layers.0.mlp.up_proj"
@@ -29,7 +33,8 @@ def random_parts(group: int, seed: int = 1) -> tuple[Array, Array, Array]:
 
 def expected(levels: Array, zeros: Array, scales: Array, group: int) -> Array:
     wide = np.repeat(scales.astype(np.float32), group, 0)
-    return (wide * (levels.astype(np.float32) - np.repeat(zeros, group, 0))).T
+    found: Array = (wide * (levels.astype(np.float32) - np.repeat(zeros, group, 0))).T
+    return found
 
 
 def packed_columns(values_: Array, order: tuple[int, ...]) -> Array:
@@ -38,7 +43,8 @@ def packed_columns(values_: Array, order: tuple[int, ...]) -> Array:
     word = np.zeros(split.shape[:2], np.uint32)
     for nibble, column in enumerate(order):
         word |= split[:, :, column] << np.uint32(4 * nibble)
-    return word.view(np.int32)
+    packed: Array = word.view(np.int32)
+    return packed
 
 
 def awq(group: int) -> tuple[dict[str, Array], Array]:
@@ -158,3 +164,26 @@ def test_scales_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as failure:
         found(folder_of(tmp_path, tensors, quant_method="awq"))
     assert failure.value.code == "bad-tensor"
+
+
+def awq_folder(folder: Path) -> Path:
+    """A whole small model, whose projections are quantised by AWQ."""
+    arch = architecture(CONFIG)
+    rng, tensors = np.random.default_rng(2), dict[str, Array]()
+    for role, shape in tensor_shapes(arch, Parts(True, 0, arch.layers, True)).items():
+        if not role.endswith("_proj.weight"):
+            tensors[role] = rng.standard_normal(shape).astype(np.float16)
+            continue
+        outputs, inputs = shape
+        base, order = role.removesuffix(".weight"), (0, 2, 4, 6, 1, 3, 5, 7)
+        levels = rng.integers(0, 16, (inputs, outputs), np.uint32)
+        zeros = rng.integers(0, 16, (inputs // 128, outputs), np.uint32)
+        tensors[f"{base}.qweight"] = packed_columns(levels, order)
+        tensors[f"{base}.qzeros"] = packed_columns(zeros, order)
+        tensors[f"{base}.scales"] = np.full((inputs // 128, outputs), 0.01, np.float16)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    told = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": told}))
+    (folder / "tokenizer.json").write_bytes((embedded_folder() / "tokenizer.json").read_bytes())
+    return folder
