@@ -13,7 +13,7 @@ FRAME_BYTES: Final = 1 << 16
 TOKEN: Final = "SHOAL_HUB_TOKEN"
 """Environment variable that holds the token for a hub. A command line could be read by others."""
 IMPORTED: Final = b"\1"
-"""What the daemon sends when the model has been imported, so that a download may be removed."""
+"""Byte that the daemon sends after it has imported the model. A download may then be removed."""
 NOTES: Final = 64  # lines about what was converted
 _Text = Annotated[str, Meta(max_length=4096)]
 

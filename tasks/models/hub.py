@@ -163,7 +163,7 @@ class Hub:
         return data
 
     def _file(self, url: str, path: Path, file: _File, note: Callable[[int], None]) -> None:
-        """Download one file and verify it. What is there already is not downloaded again."""
+        """Download one file and verify it. Skips a file that is complete."""
         size = file.lfs.size if file.lfs else file.size
         part = path.with_name(f"{path.name}.part")
         if path.exists() and path.stat().st_size == size:

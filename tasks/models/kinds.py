@@ -1,4 +1,4 @@
-"""What the converting process can convert, by the kind that the daemon names."""
+"""Kinds of sources that the converting process can convert."""
 
 import argparse
 import os

@@ -27,7 +27,7 @@ class PrecisionCost:
 def smaller(arch: Architecture, dtype: DType) -> Sequence[PrecisionCost]:
     """Return the precisions to which a model can be quantised, none if it is quantised already.
 
-    The one that loses least comes first. `dtype` is that of the activations.
+    They are in the order of their loss. `dtype` is that of the activations.
     """
     if arch.layouts.precision:
         return ()

@@ -21,7 +21,7 @@ LAYOUTS: Final[dict[str, Layout]] = {
 }  # fmt: skip
 """The layout in which the weights of each type are stored."""
 EXACT: Final = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
-"""Types whose integers are kept; the others are rounded anew."""
+"""Types whose integers are kept; the others are rounded again."""
 
 
 def stored_parts(data: bytes, kind: Kind, rows: int) -> Parts:

@@ -1,8 +1,8 @@
 """From the vocabulary in a GGUF file to `tokenizer.json` and its settings.
 
 Kinds: `gpt2` (byte-level BPE) and `llama` (BPE of SentencePiece, with scores). The texts are
-untrusted. What is built is loaded once here, so that a file that the library `tokenizers` refuses
-is not added.
+untrusted. The result is loaded once here, so that a file that the library `tokenizers` refuses is
+not added.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""GGUF files for tests: of small random models, and with any lie in their bytes."""
+"""Makes GGUF files of small random models for tests, if necessary with wrong counts and offsets."""
 
 import struct
 from collections.abc import Mapping, Sequence

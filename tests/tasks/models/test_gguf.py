@@ -69,7 +69,7 @@ def test_each_type_has_the_values_of_the_gguf_package(name: str) -> None:
     error = np.abs(found - expected)
     if name in ("Q8_0", "Q4_0"):
         assert (error <= 1e-7 * np.abs(expected).max()).all()
-    elif name == "Q5_K":  # rounded anew: half a step of 8 bits
+    elif name == "Q5_K":  # rounded again: half a step of 8 bits
         step = np.abs(expected.reshape(-1, 32)).max(1) / 127
         assert (error.reshape(-1, 32) <= 0.51 * step[:, None] + 127 * step[:, None] / 2**11).all()
     else:  # scale and minimum are rounded to 11 bits

@@ -1,4 +1,4 @@
-"""Quantised values: within the bounds of the layout, better than plain rounding, packed as told."""
+"""Quantised values keep the bounds of their layout, and are better than plain rounding."""
 
 import numpy as np
 import pytest
