@@ -49,7 +49,7 @@ class TorchCompute(ShardModel):
 
     @property
     def exactness(self) -> str:
-        """Instruction set or device, kernel, dtype and version of torch.
+        """Instruction set or device, kernel, dtype, precision of the weights and version of torch.
 
         How far products are padded is not part of it, because a row is the same for any number of
         rows from the least on.
@@ -60,7 +60,8 @@ class TorchCompute(ShardModel):
             machine = torch.cuda.get_device_name(self.device.torch) if on_cuda else "device"
         kernel = "onednn" if self.packed else "plain"
         version = torch.__version__.split("+")[0]
-        return f"{machine[:24]} {kernel} {self.dtype} torch-{version[:16]}"[:EXACTNESS_BYTES]
+        precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
+        return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
 
     def allocate(self, blocks: int) -> None:
         self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)

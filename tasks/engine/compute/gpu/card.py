@@ -44,7 +44,7 @@ def fits(arch: Architecture, parts: Parts) -> bool:
     other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
     other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap
     return (
-        not (other_norms or other_scores)
+        not (other_norms or other_scores or arch.layouts.precision)
         and arch.activation == "silu"
         and arch.embedding_scale == 1.0
         and arch.rotated in (0, arch.head_dim)
