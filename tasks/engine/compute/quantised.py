@@ -26,12 +26,31 @@ def product_of(
     """Return a function that computes `x W^T + b`, where W is the matrices stacked by rows."""
     if len(matrices) == 1:
         return _product(matrices[0], bias, pack)
+    stacked = _stacked(matrices)
+    if stacked is not None:
+        return _product(stacked, bias, pack)
     parts, first = [], 0
     for matrix in matrices:
         last = first + (matrix.outputs if isinstance(matrix, Quantised) else len(matrix))
         parts.append(_product(matrix, None if bias is None else bias[first:last], pack))
         first = last
     return lambda x: torch.cat([part(x) for part in parts], -1)
+
+
+def _stacked(matrices: Sequence[Matrix]) -> Quantised | None:
+    """Return quantised matrices of one layout as one in the memory of an accelerator, which starts
+    fewer products then. On the CPU, the copy would cost memory."""
+    quantised = [each for each in matrices if isinstance(each, Quantised)]
+    kinds = {(each.layout, each.group) for each in quantised}
+    if len(kinds) != 1 or len(quantised) != len(matrices) or quantised[0].q.device.type == "cpu":
+        return None
+    minima = [each.minimum for each in quantised if each.minimum is not None]
+    return Quantised(
+        quantised[0].layout,
+        torch.cat([each.q for each in quantised]),
+        torch.cat([each.scale for each in quantised]),
+        torch.cat(minima) if minima else None,
+    )
 
 
 def _product(matrix: Matrix, bias: torch.Tensor | None, pack: bool) -> Linear:
