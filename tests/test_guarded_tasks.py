@@ -19,7 +19,7 @@ PARTS = {
     "transport/dial/attempt.py": {"self._try"},  # guards each dial
     "transport/dial/attempts.py": {"ConnectionAttempt"},  # the same
     "transport/link/grace.py": {"self._run_out"},  # of a link
-    "transport/dial/introducing.py": {"self.links.run"},  # guards itself
+    "transport/dial/introducing.py": {"self._links.run"},  # guards itself
     "transport/lan/mdns.py": {"self._serve", "self._receive"},  # guard each datagram and network
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
