@@ -60,7 +60,11 @@ FAMILIES: Final[dict[str, dict[str, object]]] = {
     "Qwen2": {},
     "Qwen3": {"head_dim": 16},
     "Mistral": {"sliding_window": 24},
+    "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "Gemma2": {"head_dim": 16, "sliding_window": 24},
+    "Gemma3": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
 }
+CONFIGS: Final[dict[str, str]] = {"Gemma3": "Gemma3TextConfig"}
 NEW: Final = 24  # tokens of a greedy answer
 MATES: Final = 7
 ADAPTERS: Final = ((1, 4), (2, 11))  # (seed, rank)
@@ -108,7 +112,9 @@ def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
     """Make a random model of a family."""
     torch.manual_seed(seed)
     family = name.split()[0]
-    settings = getattr(transformers, f"{family}Config")(**{**TINY, **FAMILIES[name]})
+    settings = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(
+        **{**TINY, **FAMILIES[name]}
+    )
     kind = getattr(transformers, f"{family}ForCausalLM")
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     model = kind(settings).to(kinds[dtype])

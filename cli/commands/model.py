@@ -1,6 +1,7 @@
 """`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..progress import Bar
 
 HEADS = ("NAME", "LAYERS", "WEIGHTS", "HERE", "SERVED", "VOUCHED BY", "ROOT")
+FAMILY_HEADS = ("FAMILY", "ARCHITECTURE", "DEVICE", "PRECISIONS")
 PULLED = 16  # digits of a root in a suggested command: too many to find another root by trial
 SHOWN = 8  # most vouchers, and most other models of the same name, that are printed
 
@@ -82,11 +84,17 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.Ad
     return request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
 
 
-@model.command("list", epilog=example("shoal model list", "shoal model list --json"))
+@model.command("list", epilog=example("shoal model list", "shoal model list --supported"))
+@click.option(
+    "--supported", is_flag=True, help="List the families of models that shoal can compute instead."
+)
 @data_option
 @json_option
-def list_(data: Path, as_json: bool) -> None:
+def list_(supported: bool, data: Path, as_json: bool) -> None:
     """List the models of this node and, while its daemon runs, of the swarm."""
+    if supported:
+        _list_supported(as_json)
+        return
     answer = _models(data)
     if as_json:
         click.echo(render.as_json(answer))
@@ -97,6 +105,20 @@ def list_(data: Path, as_json: bool) -> None:
         click.echo(render.table(HEADS, rows))
         if any(item.complete is False for item in answer.models):
             click.echo("incomplete: no node serves some layers; `shoal model show NAME` lists them")
+
+
+def _list_supported(as_json: bool) -> None:
+    """Print the families with the devices and precisions in which the tests cover them."""
+    from ...tasks.engine.families import supported
+
+    found = supported()
+    if as_json:
+        rows = [asdict(each) | {"precisions": list(each.precisions)} for each in found]
+        click.echo(render.as_json({"supported": rows}))
+        return
+    cells = [[each.family, each.architecture, each.device, *each.precisions] for each in found]
+    click.echo(render.table(FAMILY_HEADS, [[*row[:3], ", ".join(row[3:])] for row in cells]))
+    click.echo("a model's family is the word in `architectures` of its config.json")
 
 
 def _row(item: "messages.ListedModel") -> list[str]:

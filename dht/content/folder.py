@@ -31,7 +31,7 @@ from .manifest import (
 )
 from .safetensors import Slice, read_header, read_index
 
-# Raises ShoalError if the shape of a named tensor does not suit the config.
+# Raises ShoalError if a tensor is missing, or its shape does not suit the config.
 CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
 CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
 """Checks a config, and returns the check of the shapes of its tensors.
@@ -48,7 +48,7 @@ _FILES = {  # key in a manifest -> name of the file in the folder
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "merges.txt")
-# The tensors that a layer has in every family. Further ones (biases, norms) depend on the family.
+# The tensors that a layer of a model has whose family nobody has checked.
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (
@@ -196,9 +196,12 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     tied = config.get("tie_word_embeddings") is True
     layers = config["num_hidden_layers"]
     assert isinstance(layers, int)  # `canonical_config` has checked it
-    _check_complete(weights, layers, tied)
-    if check_shapes is not None:
+    if check_shapes is None:
+        _check_complete(weights, layers, tied)
+    else:
         check_shapes({role: place.shape for role, place in weights.items()})
+        # Some families are tied unless their config says otherwise.
+        tied = tied or HEAD not in weights
     return Scan(config, texts, weights, tied)
 
 

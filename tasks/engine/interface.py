@@ -55,7 +55,7 @@ class TensorSource(Row, frozen=True):
 @dataclass(frozen=True, slots=True)
 class LoadShard:
     """Command to load a shard. `config` is the model's config.json, already checked by
-    `families.py`."""
+    `families/`."""
 
     root: str  # the manifest's root, 64 hex digits
     parts: Parts

@@ -2,7 +2,7 @@
 
 Neighbouring layers with the same replicas form one segment, so the work grows with the number of
 shard ends and not with the number of layers. All layers of a model need the same memory
-(`engine/families.py`).
+(`engine/families/`).
 """
 
 from bisect import bisect_left, bisect_right

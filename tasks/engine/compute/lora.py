@@ -21,9 +21,9 @@ from .weights import TORCH_DTYPES, TORCH_SOURCES, ChunkFiles
 
 Matrix = Literal["qkv", "output", "gate_up", "down"]
 _MATRICES: Final[dict[Matrix, tuple[Module, ...]]] = {  # in the order of their outputs
-    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
     "output": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
+    "gate_up": ("gate_proj", "up_proj", "gate_up_proj"),
     "down": ("down_proj",),
 }
 
@@ -127,7 +127,7 @@ def _layer(
     shapes, found, at = module_shapes(arch), Layer(), 0
     for matrix, modules in _MATRICES.items():
         first = 0
-        for module in modules:
+        for module in filter(shapes.__contains__, modules):
             outputs, inputs = shapes[module]
             if module in terms.modules:
                 middle = at + terms.rank * inputs

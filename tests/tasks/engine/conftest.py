@@ -40,6 +40,12 @@ TINY = {
     "initializer_range": 0.3,
 }
 
+# The special tokens of some families are outside the tiny vocabulary by default.
+EXTRA: dict[str, dict[str, Any]] = {
+    "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+}
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -117,12 +123,17 @@ def make_checkpoint(
     **config: Any,
 ) -> Checkpoint:
     torch.manual_seed(7)
-    made = getattr(transformers, f"{family}Config")(**{**TINY, **config})
+    kinds = {"Gemma3": "Gemma3TextConfig"}
+    made = getattr(transformers, kinds.get(family, f"{family}Config"))(
+        **{**TINY, **EXTRA.get(family, {}), **config}
+    )
     kind = getattr(transformers, f"{family}ForCausalLM")
     model = kind(made).to(dtype)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
             torch.nn.init.normal_(parameter, std=0.3)
+        elif "norm" in name:  # and weights of norms at one value
+            parameter.data += torch.randn_like(parameter) * 0.1
     torch.set_num_threads(1)
     model.save_pretrained(folder, max_shard_size="20KB" if shards else "1GB")
     saved = json.loads((folder / "config.json").read_text())

@@ -1,0 +1,136 @@
+"""Forward pass of a model over a range of layers, in plain torch.
+
+There is no batch dimension: input and output have the shape (T, hidden), for T rows of any
+sessions. Only attention sees which rows belong together (attention.py). The layers are in
+`layers.py`; what distinguishes the families is in their architecture (`../families`).
+
+Products with few rows are padded, so that a row does not depend on the others (products.py). Rows
+with an adapter get its changes after each product (lora.py).
+"""
+
+import torch
+from torch.nn import functional as F
+
+from ..defaults import LEAST_ROWS, SHARED_HEAD_BYTES
+from ..families import Architecture, Rope, check_parts, tensor_shapes
+from ..families.shapes import EMBEDDING, HEAD, NORM
+from ..interface import DType, LoadShard
+from .attention import Attention
+from .device import CPU, ComputeDevice
+from .experts import ExpertsPart
+from .kv import KvMemory
+from .layers import AttentionPart, DensePart, LayerWeights, Step
+from .lora import WITHOUT_ADAPTERS, StepAdapters
+from .norms import norm_of
+from .products import linear_of, packs, padded
+from .rotary import Rotary
+from .weights import TORCH_DTYPES, Weights
+
+
+class Layer:
+    """One decoder layer: an attention part and a feed-forward part, and their norms."""
+
+    def __init__(self, weights: LayerWeights, turn: int) -> None:
+        """Read the weights. `turn` is the index of the layer's rotary embedding in a step."""
+        names = weights.arch.names
+        self.input_norm = weights.norm(names.input_norm)
+        self.attention = AttentionPart(weights, turn)
+        self.mixed_norm = weights.norm_if(names.mixed_norm)
+        self.mlp_norm = weights.norm(names.mlp_norm)
+        self.output_norm = weights.norm_if(names.output_norm)
+        experts = weights.kind.experts
+        self.mlp = ExpertsPart(weights, experts) if experts else DensePart(weights)
+
+    def __call__(self, x: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+        """Compute the layer with this index in the shard, and return the residual stream."""
+        mixed = self.attention(self.input_norm(x), index, step)
+        x = x + (mixed if self.mixed_norm is None else self.mixed_norm(mixed))
+        output = self.mlp(self.mlp_norm(x), index, step)
+        return x + (output if self.output_norm is None else self.output_norm(output))
+
+
+class ShardModel:
+    """Weights of one shard, and their forward pass over the rows of many sessions."""
+
+    def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
+        """Load the weights to a device. Raises EngineError if they are missing, damaged or do not
+        fit the architecture."""
+        parts = shard.parts
+        check_parts(arch, parts)
+        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        self.device = device
+        self.arch = arch
+        self.parts = parts
+        self.dtype: DType = shard.dtype
+        own = range(parts.start, parts.stop)
+        # Each different rotary embedding, in the order of the layers.
+        ropes = list(dict.fromkeys(arch.kinds[index].rope for index in own))
+        self._rotaries = [self._rotary(rope) for rope in ropes]
+        self.layers = [
+            Layer(LayerWeights(arch, weights, index), ropes.index(arch.kinds[index].rope))
+            for index in own
+        ]
+        self._read_ends(weights)
+        # Products of fewer rows are padded, so that a row does not depend on their number.
+        self.least_rows = max(LEAST_ROWS)
+
+    def _rotary(self, rope: Rope) -> Rotary:
+        rotated = self.arch.rotated or self.arch.head_dim
+        return Rotary(rope, rotated, self.arch.context, self.dtype, self.device)
+
+    def _read_ends(self, weights: Weights) -> None:
+        """Read the embedding, the last norm and the head, as far as the shard has them."""
+        parts, arch = self.parts, self.arch
+        table = weights.read_optional(EMBEDDING)
+        self._embedding = table if parts.embedding else None
+        # transformers rounds the scale to the dtype of the weights.
+        self._scale = float(torch.tensor(arch.embedding_scale, dtype=TORCH_DTYPES[self.dtype]))
+        norm = weights.read_optional(NORM)
+        self._norm = None if norm is None else norm_of(arch, norm)
+        head = table if parts.head and arch.tied else weights.read_optional(HEAD)
+        # A table that the embedding also uses would need a second copy in the blocked layout.
+        pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
+        self._head = None if head is None else linear_of(head, None, pack=pack)
+        packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
+        self.packed = packed and (pack or head is None)
+        """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Convert token ids (T) to the residual stream (T x hidden)."""
+        assert self._embedding is not None
+        rows = F.embedding(tokens, self._embedding)
+        return rows if self._scale == 1.0 else rows * self._scale
+
+    def forward_rows(
+        self,
+        x: torch.Tensor,
+        batch: Attention,
+        memory: KvMemory,
+        adapters: StepAdapters = WITHOUT_ADAPTERS,
+    ) -> torch.Tensor:
+        """Compute all layers for T rows, and return the residual stream.
+
+        Row i has the position `batch.positions[i]`. Its keys and values are written into the slot
+        `batch.slots[i]` of `memory`. `adapters` says which rows have an adapter.
+        """
+        count = len(x)
+        x = padded(x, self.least_rows)
+        turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self._rotaries)
+        step = Step(batch, memory, adapters, turns, count, self.least_rows)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, index, step)
+        return x[:count]
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Convert the residual stream (T x hidden) to float32 logits (T x vocabulary)."""
+        assert self._head is not None and self._norm is not None
+        logits = self._head(self._norm(padded(x, self.least_rows)))[: len(x)]
+        if cap := self.arch.logit_cap:
+            logits = torch.tanh(logits / cap) * cap
+        return logits.float()
+
+    def final_states(self, x: torch.Tensor) -> torch.Tensor:
+        """Convert the residual stream (T x hidden) to the states that the head projects, in the
+        shard's dtype."""
+        assert self._norm is not None
+        return self._norm(x)

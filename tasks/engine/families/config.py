@@ -1,0 +1,88 @@
+"""Checks a model's `config.json` and its tensors, before its weights are read."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..errors import EngineError
+from ..interface import Parts
+from .architecture import Architecture
+from .family import Family, families
+from .reader import Reader, unsupported
+from .shapes import HEAD, tensor_shapes
+
+Config = Mapping[str, object]
+
+
+def architecture(config: Config) -> Architecture:
+    """Check a config.json and return its architecture.
+
+    Raises EngineError `bad-config` if a value is invalid, and `unsupported-architecture` if this
+    engine cannot compute the model.
+    """
+    family = _family(config)
+    if config.get("quantization_config") is not None:
+        raise unsupported("the weights are quantised (`quantization_config`)")
+    checked = family.read(Reader(config))
+    _check_heads(checked)
+    return checked
+
+
+def _family(config: Config) -> Family:
+    """Return the family of the model. Raises EngineError if the config names none or an unsupported
+    one."""
+    names = config.get("architectures")
+    if names is None and isinstance(config.get("model_type"), str):
+        for family in families().values():
+            if family.name == config["model_type"]:
+                return family
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise EngineError("bad-config", "config.json names no architecture (`architectures`)")
+    if names[0] not in families():
+        raise unsupported(f"`{names[0][:80]}`")
+    return families()[names[0]]
+
+
+def _check_heads(arch: Architecture) -> None:
+    if arch.heads % arch.kv_heads:
+        raise EngineError(
+            "bad-config",
+            f"{arch.heads} attention heads cannot share {arch.kv_heads} key-value heads",
+        )
+    if arch.head_dim % 2:
+        raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
+
+
+def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]:
+    """Check a model before its weights are read.
+
+    The config is checked now. The returned function checks that all tensors are there, and their
+    shapes, by parameter name. Both raise EngineError if the model is invalid or unsupported.
+    """
+    arch = architecture(config)
+
+    def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
+        wanted = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
+        _check_complete([role for role in wanted if role not in shapes])
+        for role, shape in wanted.items():
+            if tuple(shapes[role]) != shape:
+                raise EngineError(
+                    "bad-tensor",
+                    f"`{role}` has the shape {list(shapes[role])}, "
+                    f"config.json makes it {list(shape)}",
+                    hint="the folder's config.json belongs to another model: download it again",
+                )
+
+    return check_shapes
+
+
+def _check_complete(absent: Sequence[str]) -> None:
+    """Raise EngineError `missing-tensor` if tensors are absent."""
+    if not absent:
+        return
+    hint = "download the folder again; config.json and the weights do not match"
+    if absent == [HEAD]:
+        hint = "if the model ties its embeddings, config.json needs `tie_word_embeddings: true`"
+    raise EngineError(
+        "missing-tensor",
+        f"the weights lack {len(absent)} tensors that config.json declares, first `{absent[0]}`",
+        hint=hint,
+    )

@@ -1,0 +1,5 @@
+"""The families that this engine computes, one in each module. docs/families.md says how to add one.
+
+Each module has `FAMILY`, whose `read` checks a config.json. Names and defaults are those of the
+family's configuration class in transformers.
+"""
