@@ -214,7 +214,7 @@ class Liveness:
     def rumoured(self, by: PeerId, peers: Iterable[PeerId], now: float) -> None:
         """Process a message of `by`: a watcher of each of these peers reports it no longer.
 
-        Those of them whose links rest here are checked.
+        Checks those of them whose links rest on this node.
         """
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
         for peer in peers:
