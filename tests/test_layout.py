@@ -79,6 +79,7 @@ CONVERTER = {
 }
 BEYOND_THE_SEAM = {
     "transport/host/real.py",
+    "transport/host/realfiles.py",
     "transport/host/datagrams.py",  # the real host's UDP sockets
     "transport/host/localname.py",  # and the names of its Unix sockets, which the commands need too
     "transport/host/database.py",  # SQLite, whose system calls the host provides
@@ -416,6 +417,20 @@ def test_every_folder_is_linked_and_checked() -> None:
         assert link.is_symlink(), f"run: ln -s ../{folder} {link.relative_to(ROOT)}"
         assert link.resolve() == ROOT / folder
         assert folder in CONFIG["pyright"]["include"]
+
+
+MOST_MODULES = 20
+
+
+def test_no_folder_is_too_large() -> None:
+    """The names of the folders are the architecture: one with many modules hides it."""
+    large = {
+        path.parent.relative_to(ROOT).as_posix(): modules
+        for folder in FOLDERS.values()
+        for path in (ROOT / folder).rglob("__init__.py")
+        if (modules := len(list(path.parent.glob("*.py"))) - 1) > MOST_MODULES
+    }
+    assert not large, f"more than {MOST_MODULES} modules in a folder; divide by purpose: {large}"
 
 
 def test_every_package_is_shipped() -> None:

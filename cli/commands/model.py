@@ -12,6 +12,7 @@ from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
 from . import pull, quantize, remove
 from .quantize import report_added
+from .share import OWNERS_WORD, SHARED_HEADS, offer_rows
 
 if TYPE_CHECKING:
     from ...node.control.messages import models as messages
@@ -90,13 +91,18 @@ def list_(supported: bool, data: Path, as_json: bool) -> None:
     answer = _models(data)
     if as_json:
         click.echo(render.as_json(answer))
-    elif not answer.models:
+    elif not answer.models and not answer.shared:
         click.echo("no models are known; add one with `shoal model add FOLDER`")
     else:
         rows = [_row(item) for item in answer.models]
-        click.echo(render.table(HEADS, rows))
+        if rows:
+            click.echo(render.table(HEADS, rows))
         if any(item.complete is False for item in answer.models):
             click.echo("incomplete: no node serves some layers; `shoal model show NAME` lists them")
+        if answer.shared:
+            before = "\n" if rows else ""
+            click.echo(before + render.table(SHARED_HEADS, offer_rows(answer.shared)))
+            click.echo(OWNERS_WORD)
 
 
 def _list_supported(as_json: bool) -> None:

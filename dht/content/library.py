@@ -124,7 +124,7 @@ class Library:
     async def content(self, root: str) -> Content:
         """Return the chunks of a model or a blob.
 
-        Raises ModelError if its manifest or tree is not here.
+        Raises ModelError if this node lacks its manifest or tree.
         """
         if root in self.blobs.roots():
             return await self.blobs.content(root)
@@ -293,8 +293,8 @@ class Library:
     async def manifest(self, root: str) -> Manifest:
         """Return a manifest from this disk.
 
-        Raises ModelError: `unknown-model` if the manifest is not here, `manifest-corrupt` if it is
-        damaged. A damaged manifest is removed, so that it can be fetched or added again.
+        Raises ModelError: `unknown-model` if this node lacks the manifest, `manifest-corrupt` if it
+        is damaged. A damaged manifest is removed, so that it can be fetched or added again.
         """
         if root not in self._roots:
             self._contents.pop(root, None)

@@ -13,25 +13,32 @@ from ...dht.exchange.fetch import FetchReport
 from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
 from ...tasks.models.adding import Added, Source, add_model, quantise, quantised_name
+from ...tasks.sharing.offers import WORD, Offer
+from ...transport import naming, shortid
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
 from ..daemon.content import ContentParts
+from ..daemon.sharing import SharingParts
 from ..models.providers import ALONE, WHO_HAD
 from . import views
 from .messages import models as messages
 from .messages.encoding import extended
 from .server import Emit, Operation, operation, progress_to
+from .sharing import offer_views
 
 
 class ModelOperations:
     """Control socket operations on the models that one node and its swarm know."""
 
-    def __init__(self, host: Host, content: ContentParts, directory: Directory) -> None:
+    def __init__(
+        self, host: Host, content: ContentParts, directory: Directory, sharing: SharingParts
+    ) -> None:
         self._host = host
         self._content = content
         self._library = content.library
         self._directory = directory
+        self._sharing = sharing
 
     def table(self) -> Mapping[str, Operation]:
         return dict(
@@ -51,7 +58,8 @@ class ModelOperations:
         return messages.ModelsView(
             tuple(
                 extended(messages.ListedModel, each, lacks=lacking.get(each.root)) for each in found
-            )
+            ),
+            offer_views(self._sharing, self._directory.own().peer),
         )
 
     async def _missing(self, root: str) -> int | None:
@@ -118,7 +126,11 @@ class ModelOperations:
         try:
             return await self._content.names.resolve(asked)
         except ModelError as error:
-            if error.code != "unknown-model" or self._content.holdings.linked():
+            if error.code != "unknown-model":
+                raise
+            if shared := self._sharing.answering.shared(asked):
+                raise without_root(asked, shared[0]) from None
+            if self._content.holdings.linked():
                 raise
             raise ModelError(error.code, error.message, hint=ALONE) from None
 
@@ -204,6 +216,16 @@ class ModelOperations:
             await library.set_name(meaning.name, root)
             return meaning.name
         return next((name for name, known in names.items() if known == root), root[:16])
+
+
+def without_root(asked: str, offer: Offer) -> ModelError:
+    """Return the error for a shared model where one with a root is needed."""
+    peer = shortid.short(offer.peer)
+    return ModelError(
+        "no-root",
+        f"`{naming.spelled(asked)}` is served by an engine of {peer}, which shares it ({WORD})",
+        hint="`shoal run NAME TEXT` asks it; it cannot be shown, fetched or served",
+    )
 
 
 def source_of(ask: messages.AddModel) -> Source:

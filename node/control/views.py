@@ -19,7 +19,7 @@ from ...tasks.inference.stage import Stage
 from ...tasks.models.adding import Added
 from ...tasks.placement.precision import smaller
 from ...tasks.placement.shard import choose_dtype
-from ...tasks.serving.serving import ServingStatus
+from ...tasks.serving.interface import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId

@@ -100,6 +100,25 @@ class PlainLinear:
         return F.linear(x, self.weight, self.bias)
 
 
+@dataclass(frozen=True, slots=True)
+class QuantisedLinear:
+    """Product with a quantised matrix, which is dequantised a tile of outputs at a time, plus a
+    bias (outputs)."""
+
+    weight: Quantised
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = self.weight.outputs
+        step = max(1, _TILE // self.weight.inputs)
+        out = x.new_empty(*x.shape[:-1], outputs)
+        for first in range(0, outputs, step):
+            end = min(first + step, outputs)
+            some = None if self.bias is None else self.bias[first:end]
+            out[..., first:end] = F.linear(x, self.weight.dequantised(first, end, x.dtype), some)
+        return out
+
+
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
     """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
     if pack and packs(weight.dtype, weight.device.type):
@@ -121,22 +140,7 @@ def linear_of_quantised(
 
     Raises ValueError if they do not fit the layout.
     """
-    return _tiled(Quantised(layout, q, scale, minimum), bias)
-
-
-def _tiled(weight: Quantised, bias: torch.Tensor | None) -> Linear:
-    """Return a product that dequantises a tile of outputs at a time."""
-    step = max(1, _TILE // weight.inputs)
-    tiles = [(at, min(at + step, weight.outputs)) for at in range(0, weight.outputs, step)]
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        out = x.new_empty(*x.shape[:-1], weight.outputs)
-        for first, end in tiles:
-            some = None if bias is None else bias[first:end]
-            out[..., first:end] = F.linear(x, weight.dequantised(first, end, x.dtype), some)
-        return out
-
-    return product
+    return QuantisedLinear(Quantised(layout, q, scale, minimum), bias)
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

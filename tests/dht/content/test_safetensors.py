@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.dht import defaults
 from shoal.dht.content.safetensors import parse_header, read_header, read_index
 from shoal.dht.errors import ModelError
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 
 from ..models import Weights, header_of, safetensors, tensor, weights
 
