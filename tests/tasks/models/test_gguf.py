@@ -12,7 +12,7 @@ from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.models.gguf.blocks import LAYOUTS, stored_parts
 from shoal.tasks.models.gguf.config import Metadata, config_of
-from shoal.tasks.models.gguf.header import HEADER_LIMIT, KINDS, Kind, read_header
+from shoal.tasks.models.gguf.header import HEADER_LIMIT, KINDS, METADATA_LIMIT, Kind, read_header
 from shoal.tasks.models.gguf.model import gguf_model
 from shoal.tasks.models.output import floats_of
 from shoal.tasks.models.quantise import values
@@ -301,3 +301,18 @@ def test_frequencies_of_llama_3_become_its_scaling(tmp_path: Path) -> None:
 
 def test_metadata_of_the_helper_is_complete() -> None:
     assert model_metadata(CONFIG, "llama").keys() == PLAIN.metadata.keys()
+
+
+def test_counts_above_their_limits_are_refused_although_all_entries_are_there(
+    tmp_path: Path,
+) -> None:
+    many = File({"general.architecture": "llama", **{f"k{n}": n for n in range(METADATA_LIMIT)}})
+    with pytest.raises(ModelError, match="it claims 0 tensors and 4097 entries"):
+        read_header(many.write(tmp_path / "x.gguf"))
+
+
+def test_an_offset_that_is_not_aligned_is_refused_although_it_fits(tmp_path: Path) -> None:
+    file = File({}, {"t": ("F32", (8,), bytes(64))})
+    read_header(file.write(tmp_path / "x.gguf", places={"t": 32}))
+    with pytest.raises(ModelError, match="is not aligned"):
+        read_header(file.write(tmp_path / "x.gguf", places={"t": 8}))
