@@ -10,6 +10,7 @@ from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
 from .shard import Choice, LoadedShard
+from .states import SessionStates
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
@@ -73,6 +74,7 @@ class Session:
         self.table = table
         self.share = share
         self.adapter: LoadedAdapter | None = None
+        self.states: SessionStates | None = None  # of recurrent layers
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()

@@ -27,6 +27,7 @@ TORCH_SOURCES: Mapping[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
 }
+BYTES = ("_blocks", "_scales")  # ends of the names of tensors in MXFP4
 
 
 class ChunkFiles:
@@ -112,6 +113,21 @@ class Weights:
         """Read tensors like `read`, or return None if the shard does not have the first role."""
         return self.read(*roles) if self.has(roles[0]) else None
 
+    def read_bytes(self, role: str) -> torch.Tensor:
+        """Read a tensor of bytes to the CPU, without converting it.
+
+        Raises EngineError `digest-mismatch` or `bad-tensor` if a chunk is damaged.
+        """
+        source, data = self._sources[role], bytearray()
+        size = math.prod(self._shapes[role])
+        for path, digest in zip(source.chunks, source.digests, strict=True):
+            data += self._files.read(path, digest)
+            if len(data) > size:
+                break
+        if len(data) != size:
+            raise EngineError("bad-tensor", f"the chunks of `{role}` do not fit it")
+        return torch.frombuffer(data, dtype=torch.uint8).view(self._shapes[role])
+
     def _check(self, role: str, shape: tuple[int, ...]) -> None:
         """Raise EngineError unless the tensor of this role exists, has this shape and can be
         converted."""
@@ -123,8 +139,10 @@ class Weights:
                 "bad-tensor",
                 f"`{role}` has shape {list(source.shape)}, config.json asks for {list(shape)}",
             )
-        if source.dtype not in TORCH_SOURCES:
-            raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not a float one")
+        wanted = ("U8",) if role.endswith(BYTES) else tuple(TORCH_SOURCES)
+        if source.dtype not in wanted:
+            kinds = ", ".join(wanted)
+            raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not {kinds}")
         if len(source.chunks) != len(source.digests):
             raise EngineError("bad-tensor", f"`{role}` has not one digest per chunk")
 

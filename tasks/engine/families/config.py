@@ -6,7 +6,7 @@ from ..errors import EngineError
 from ..interface import Parts
 from .architecture import Architecture
 from .family import Family, families
-from .reader import Reader, unsupported
+from .reader import Reader, quant_method, unsupported
 from .shapes import HEAD, tensor_shapes
 
 Config = Mapping[str, object]
@@ -19,7 +19,7 @@ def architecture(config: Config) -> Architecture:
     engine cannot compute the model.
     """
     family = _family(config)
-    if config.get("quantization_config") is not None:
+    if quant_method(config) not in (None, *family.quantised):
         raise unsupported("the weights are quantised (`quantization_config`)")
     checked = family.read(Reader(config))
     _check_heads(checked)

@@ -42,6 +42,18 @@ TINY = {
 
 # The special tokens of some families are outside the tiny vocabulary by default.
 EXTRA: dict[str, dict[str, Any]] = {
+    "Qwen3Next": {
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 6,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 20,
+    },
+    "GptOss": {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 8},
     "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
     "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
@@ -130,7 +142,9 @@ def make_checkpoint(
     kind = getattr(transformers, f"{family}ForCausalLM")
     model = kind(made).to(dtype)
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
+        if name.endswith(
+            ("bias", "sinks")
+        ):  # transformers starts biases at zero, which would test nothing
             torch.nn.init.normal_(parameter, std=0.3)
         elif "norm" in name:  # and weights of norms at one value
             parameter.data += torch.randn_like(parameter) * 0.1

@@ -172,7 +172,7 @@ def test_costs_are_measured_on_the_device(checkpoint: Any, device: ComputeDevice
     made = checkpoint("Llama")
     with torch.inference_mode():
         compute = TorchCompute(_arch(made), made.shard(), device)
-        compute.allocate(8)
+        compute.allocate(8, 0)
         costs = compute.costs()
     assert costs.fixed >= 0 and costs.row >= 0
 
