@@ -68,7 +68,7 @@ WHY_WORLD = (
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
     for name in ("worker", "core", "devicecore", "sampling", "session", "clock")
-} | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").glob("*.py")}
+} | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
 BEYOND_THE_SEAM = {

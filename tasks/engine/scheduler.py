@@ -36,7 +36,8 @@ from .defaults import (
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
-    `attended` for each pair of a row and a position that it attends to.
+    `attended` for each pair of a row and a position that it attends to. A step has at most
+    `most_rows` rows, which bounds the memory for intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -45,6 +46,7 @@ class StepCosts:
     fixed: float
     row: float
     attended: float
+    most_rows: int = STEP_ROWS
 
     def rows(self, count: int, position: int) -> float:
         """Return the seconds for `count` rows of one session, the first at `position`, without
@@ -230,7 +232,7 @@ class Scheduler:
         costs = step.costs
         positions = sum([share.position + 1 for share in shares])
         wanted = len(shares) * costs.row + positions * costs.attended
-        if step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS:
+        if step.seconds + wanted <= budget and step.rows + len(shares) <= step.costs.most_rows:
             for share in shares:
                 self._charge(share, costs.row + costs.attended * (share.position + 1))
             step.seconds += wanted
@@ -239,7 +241,7 @@ class Scheduler:
             return
         for share in _fair(shares):
             seconds = costs.rows(1, share.position)
-            full = step.seconds + seconds > budget or step.rows >= STEP_ROWS
+            full = step.seconds + seconds > budget or step.rows >= step.costs.most_rows
             if full and step.chosen:
                 return
             self._add(step, share, 1, seconds)
@@ -251,13 +253,13 @@ class Scheduler:
         """
         first = not any(not share.decode for share, _ in step.chosen)
         for share in _fair(shares):
-            room = min(STEP_ROWS - step.rows, share.rows)
+            room = min(step.costs.most_rows - step.rows, share.rows)
             rows = min(room, _affordable(share, budget - step.seconds))
             if rows < share.rows:
                 rows = max(0, rows - (share.position + rows) % BLOCK)
             if rows <= 0 and first:
                 rows = min(share.rows, BLOCK - share.position % BLOCK)
-            if rows <= 0 or step.rows + rows > max(STEP_ROWS, BLOCK):
+            if rows <= 0 or step.rows + rows > max(step.costs.most_rows, BLOCK):
                 return
             self._add(step, share, rows, step.costs.rows(rows, share.position))
             first = False

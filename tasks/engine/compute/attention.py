@@ -132,7 +132,7 @@ class Attention:
                 # Heads that share keys become rows of one query, so the keys need not be repeated.
                 grouped = some.view(1, self._kv_heads, group, width)
                 attended = scoring.attend(grouped, *mine)
-                out[tile.first] = attended.view(-1)
+                out[tile.first] = attended.reshape(-1)
                 continue
             if tile.end - tile.first < tile.size:
                 after = tile.size - tile.offset - (tile.end - tile.first)

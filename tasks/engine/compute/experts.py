@@ -6,10 +6,10 @@ share the step.
 """
 
 import torch
-from torch.nn import functional as F
 
 from ..families import Experts
 from .mxfp4 import converted
+from .pointwise import sigmoid, silu
 from .products import Linear, linear_of, padded
 from .step import LayerWeights, Step
 
@@ -50,7 +50,7 @@ class ExpertsPart:
         assert self.shared is not None and self.shared_down is not None
         assert self.shared_gate is not None
         gate, up = self.shared(normed).chunk(2, -1)
-        return torch.sigmoid(self.shared_gate(normed)) * self.shared_down(F.silu(gate) * up)
+        return sigmoid(self.shared_gate(normed)) * self.shared_down(silu(gate) * up)
 
     def _route(self, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weights and the numbers of the experts of each row (rows x active)."""
@@ -71,9 +71,9 @@ class ExpertsPart:
     def _activate(self, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         limit = self._experts.swiglu_limit
         if not limit:
-            return F.silu(gate) * up
+            return silu(gate) * up
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-        return (up + 1) * (gate * torch.sigmoid(gate * self._experts.swiglu_alpha))
+        return (up + 1) * (gate * sigmoid(gate * self._experts.swiglu_alpha))
 
 
 def _single(weights: LayerWeights, experts: Experts) -> tuple[list[Linear], list[Linear]]:
@@ -99,13 +99,15 @@ def _products(
     """Return one product for each expert, with its outputs in this order (None: as stored)."""
     bias = weights.read_plain(f"{name}_bias")
     parts = (f"{name}_blocks", f"{name}_scales") if experts.mxfp4 else (name,)
-    stored = [
-        weights.read_bytes(part) if experts.mxfp4 else weights.read_plain(part) for part in parts
-    ]
+    read = weights.read_bytes if experts.mxfp4 else weights.read_plain
+    stored = [read(part) for part in parts]
     found = []
     for expert in range(experts.count):
-        some = [tensor[expert] for tensor in stored]
-        matrix = converted(*some, bias.dtype).to(bias.device) if experts.mxfp4 else some[0].T
+        matrix, *scales = (tensor[expert] for tensor in stored)
+        for scale in scales:
+            matrix = converted(matrix, scale, bias.dtype).to(bias.device)
+        if not scales:  # inputs x outputs
+            matrix = matrix.T
         rows = torch.arange(len(matrix)) if order is None else order
         rows = rows.to(bias.device)
         found.append(linear_of(matrix[rows].contiguous(), bias[expert][rows]))

@@ -36,7 +36,7 @@ class AttentionPart:
         self.window = weights.kind.window
         sinks = weights.read_plain(names.sinks) if arch.sinks else None
         self.scoring = Scoring(arch.attention_scale or None, arch.attention_cap, sinks)
-        self._turn_index = turn
+        self.turn = turn
         self._head_dim = arch.head_dim
         self._rotated = arch.rotated or arch.head_dim
         self._heads = arch.heads
@@ -49,7 +49,7 @@ class AttentionPart:
         heads = heads.view(len(normed), -1, self._head_dim)
         if self._gated:  # the gates come last
             heads, gates = heads[:, : -self._heads], heads[:, -self._heads :]
-        turned = self._turn(heads[:, : self._turned], *step.turns[self._turn_index])
+        turned = self._turn(heads[:, : self._turned], *step.turns[self.turn])
         keys, values = step.memory.keys[self._place], step.memory.values[self._place]
         batch.write(keys, turned[:, self._heads :])
         batch.write(values, heads[:, self._turned :])

@@ -7,6 +7,7 @@ for 2 to 16). Smaller products are padded, so that a row does not depend on the 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -20,13 +21,24 @@ def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
     return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
 
 
+@dataclass(frozen=True, slots=True)
+class PlainLinear:
+    """Product with a matrix (outputs x inputs) in torch's own layout, plus a bias (outputs)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
     """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
     if pack and packs(weight.dtype, weight.device.type):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: operator(x, blocked, bias, "none", [], "")
-    return lambda x: F.linear(x, weight, bias)
+    return PlainLinear(weight, bias)
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

@@ -8,7 +8,6 @@ of a session is a matrix for each head, and the last inputs of the convolution.
 from collections.abc import Sequence
 
 import torch
-from torch.nn import functional as F
 
 from ..errors import EngineError
 from ..families import Architecture, Recurrent
@@ -16,6 +15,7 @@ from ..interface import DType, Parts
 from ..states import StateUse
 from .device import CPU, ComputeDevice, lazy_zeros
 from .norms import Norm
+from .pointwise import sigmoid, silu, softplus
 from .step import LayerWeights, Step
 from .weights import TORCH_DTYPES
 
@@ -95,7 +95,7 @@ class RecurrentPart:
             matrix = memory.matrices[self._place, slot]
             found = self._advance(matrix, rows, strength[first:end], decay[first:end])
             out[first:end] = found.to(out.dtype)
-        gated = self.norm(out) * F.silu(gate.float())
+        gated = self.norm(out) * silu(gate.float())
         return self.output(gated.to(normed.dtype).flatten(1))
 
     def _split(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,8 +116,8 @@ class RecurrentPart:
         sizes = self._sizes
         each = self.gates(normed).view(len(normed), sizes.key_heads, 2, -1)
         write, keep = each[:, :, 0].flatten(1), each[:, :, 1].flatten(1)
-        decay = self._decay * F.softplus(keep.float() + self._bias)
-        return write.sigmoid().float(), decay.exp()
+        decay = self._decay * softplus(keep.float() + self._bias)
+        return sigmoid(write).float(), decay.exp()
 
     def _convolve(self, last: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return the causal convolution of rows (T x channels), and store their last inputs."""
@@ -126,7 +126,7 @@ class RecurrentPart:
         total = every[: len(rows)].float() * self._kernel[0]
         for offset in range(1, len(self._kernel)):
             total = total + every[offset : offset + len(rows)].float() * self._kernel[offset]
-        return F.silu(total.to(rows.dtype))
+        return silu(total.to(rows.dtype))
 
     def _advance(
         self, matrix: torch.Tensor, rows: torch.Tensor, strength: torch.Tensor, decay: torch.Tensor

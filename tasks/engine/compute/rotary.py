@@ -43,6 +43,12 @@ class Rotary:
         positions = F.pad(positions, (0, count - len(positions)))
         return self._cos[positions], self._sin[positions]
 
+    def all(self) -> Turn:
+        """Return (cosines, sines) of all positions, each of shape (context, 1, rotated)."""
+        if len(self._cos) < self._context:
+            self._grow(self._context)
+        return self._cos, self._sin
+
     def _grow(self, size: int) -> None:
         angles = torch.arange(size).float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._scale, angles.sin() * self._scale

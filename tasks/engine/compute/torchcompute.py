@@ -24,7 +24,7 @@ from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
 from .device import CPU, ComputeDevice
-from .devicesampling import choose_all
+from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
 from .model import ShardModel
@@ -40,6 +40,10 @@ def computing() -> AbstractContextManager[None]:
 
 class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`shard.py`) with a shard's weights in torch."""
+
+    peaks = staticmethod(peaks)
+    calibration_rows = CALIBRATION_ROWS
+    """Rows of the larger step that is measured after loading."""
 
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
         super().__init__(arch, shard, device)
@@ -76,6 +80,10 @@ class TorchCompute(ShardModel):
         if blocks and self.packed:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         return _measured_costs(self, blocks)
+
+    def attended_seconds(self) -> float:
+        """Return the seconds in which a row attends to one position in all layers."""
+        return _attended(self)
 
     def adapt(self, adapter: LoadAdapter) -> Lora:
         return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
@@ -148,7 +156,8 @@ class TorchCompute(ShardModel):
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
         on_device = self.device.samples and not self.device.is_cpu
         if on_device and not any(pick.top for pick in picks):
-            found = choose_all(logits, [(pick.sampling, pick.position) for pick in picks])
+            asked = [(pick.sampling, pick.position) for pick in picks]
+            found = choose_all(logits, asked, self.peaks)
             return [each if isinstance(each, EngineError) else Choice(*each) for each in found]
         rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[Choice | EngineError] = []
@@ -179,14 +188,14 @@ def _check_finite(values: torch.Tensor, position: int) -> None:
 
 def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     """Measure steps of a few and of many rows, and an attention over one tile."""
-    few, many = 1, min(CALIBRATION_ROWS, blocks * BLOCK, model.arch.context)
+    few, many = 1, min(model.calibration_rows, blocks * BLOCK, model.arch.context)
     if many <= few:
         return StepCosts(0.0, 0.0, 0.0)
     least = _seconds(model, few)
     if least > CALIBRATION_S:  # a long measurement would delay the start
         return StepCosts(least, least / 16, 0.0)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
-    return StepCosts(max(0.0, least - row), row, _attended(model))
+    return StepCosts(max(0.0, least - row), row, model.attended_seconds())
 
 
 def _padded_seconds(model: TorchCompute, rows: int) -> float:
