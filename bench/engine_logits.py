@@ -122,7 +122,8 @@ def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
         for role, tensor in load_file(path).items()
     ]
     config = json.loads((folder / "config.json").read_text())
-    adapters = tuple(random_adapter(config, ROOT, seed, rank) for seed, rank in ADAPTERS)
+    given = () if family in RECURRENT else ADAPTERS
+    adapters = tuple(random_adapter(config, ROOT, seed, rank) for seed, rank in given)
     return Checkpoint(model, config, tensors, dtype, folder, adapters)
 
 
@@ -275,7 +276,7 @@ def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool)
             off = float(np.abs(chain.mean(tokens, model.adapter) - model.mean(tokens)).max())
             found.worst_mean = max(found.worst_mean, off)
             for mates in (0, MATES):
-                for cached in (False, True):
+                for cached in (False, True) if model.adapters else (False,):
                     way = f"{shards} shards, {costs}, {mates} mates, cached {cached}"
                     made = []
                     for start, rows in answers(chain, model, tokens, mates=mates, cached=cached):
@@ -317,7 +318,8 @@ def measure(quick: bool) -> dict[str, Any]:
         for number, name in enumerate(FAMILIES):
             with tempfile.TemporaryDirectory() as folder:
                 plain = checkpoint(Path(folder), name, dtype, 7 + number)
-                for model, size in itertools.product((plain, adapted(plain)), sizes):
+                models = (plain, adapted(plain)) if plain.adapters else (plain,)
+                for model, size in itertools.product(models, sizes):
                     rng = np.random.default_rng(size)
                     tokens = [int(each) for each in rng.integers(0, 211, size)]
                     compare(model, tokens, found[dtype], quick)

@@ -428,7 +428,7 @@ class Core:
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
         if session.states is not None and not session.states.reaches(span.start):
-            raise EngineError("gap", f"the recurrent states after {span.start} positions are gone")
+            raise EngineError("gap", f"no recurrent state after {span.start} positions is stored")
         source = session.shard.compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 

@@ -194,8 +194,10 @@ class LoadedShard:
 
     @property
     def reuses(self) -> bool:
-        """Whether sessions can use blocks of others. Those of a model with recurrent layers cannot,
-        on any stage: a block has no state of such a layer."""
+        """Whether sessions can use blocks of other sessions.
+
+        With recurrent layers they cannot, on any stage: a block has no state of such a layer.
+        """
         return not self.compute.arch.recurrent
 
     def new_states(self) -> SessionStates | None:

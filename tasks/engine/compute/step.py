@@ -1,4 +1,4 @@
-"""What the layers of a model have in common: what they read their weights from, and a step."""
+"""A step, and the weights of a layer: all parts of layers are made from and called with these."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
