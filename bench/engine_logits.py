@@ -63,7 +63,30 @@ FAMILIES: Final = {
     "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "Gemma2": {"head_dim": 16, "sliding_window": 24},
     "Gemma3": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
+    "Mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "Qwen3Moe": {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32},
+    "GptOss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 24,
+        "initializer_range": 0.15,
+    },
+    "Qwen3Next": {
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "initializer_range": 0.15,
+    },
 }
+RECURRENT: Final = ("Qwen3Next",)  # without prefixes and adapters
+# Classes of configs that are not named like the family.
 CONFIGS: Final[dict[str, str]] = {"Gemma3": "Gemma3TextConfig"}
 NEW: Final = 24  # tokens of a greedy answer
 MATES: Final = 7
