@@ -413,6 +413,9 @@ class Core:
                 for header, payload in answer.frames:
                     self._emit(header, payload)
                 continue
+            if span.start <= session.table.length and not session.reaches(span.start):
+                self._evict(session, "its recurrent state at that position is not stored")
+                return
             try:
                 session.job = self._begin(session, span, key)
             except EngineError as error:
@@ -427,8 +430,6 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
-        if session.states is not None and not session.states.reaches(span.start):
-            raise EngineError("gap", f"no recurrent state after {span.start} positions is stored")
         source = session.shard.compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 
@@ -503,11 +504,14 @@ class Core:
         for each in sessions:
             has[each.owner] = has.get(each.owner, 0) + each.table.promised
         victim = max(sessions, key=lambda each: (each.share.background, has[each.owner], each.age))
-        del self._sessions[victim.name]
-        epoch = victim.epoch
-        self._drop(victim)
-        error = EngineError("preempted", "its memory was needed by another session")
-        self._failed(victim.name, epoch, error)
+        self._evict(victim, "its memory was needed by another session")
+
+    def _evict(self, session: Session, why: str) -> None:
+        """End a session whose gateway may open it again."""
+        del self._sessions[session.name]
+        epoch = session.epoch
+        self._drop(session)
+        self._failed(session.name, epoch, EngineError("preempted", why))
 
     def _choose(self, model: Compute, done: list[tuple[Session, SpanInProgress, Any]]) -> None:
         """Choose the next token of each session whose span is complete and wants one."""

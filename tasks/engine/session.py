@@ -86,6 +86,10 @@ class Session:
         """The root of the session's adapter, or ""."""
         return self.adapter.root if self.adapter is not None else ""
 
+    def reaches(self, start: int) -> bool:
+        """Return whether the states of recurrent layers after `start` positions are there."""
+        return self.states is None or self.states.reaches(start)
+
     @property
     def busy(self) -> bool:
         """Whether a span is in progress or waits."""

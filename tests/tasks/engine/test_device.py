@@ -182,7 +182,7 @@ def test_attention_is_on_the_device(device: ComputeDevice) -> None:
     table.prepare(0, 20)
 
     class Piece:
-        count, position, decode = 20, 0, False
+        count, position, decode, state = 20, 0, False, None
 
     piece = Piece()
     piece.table = table  # type: ignore[attr-defined]

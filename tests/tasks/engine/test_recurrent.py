@@ -33,13 +33,19 @@ def test_a_session_goes_back_to_where_its_last_part_began(made: Any, driver: Any
     assert bytes(worker.hidden(ask(name, 0, 10, epoch=2))) == bytes(first)
 
 
-def test_a_position_whose_state_is_gone_is_a_gap(made: Any, driver: Any) -> None:
+def test_a_session_whose_state_is_not_stored_ends_as_preempted(made: Any, driver: Any) -> None:
+    """So its gateway opens it again and sends all of its tokens."""
     worker = driver(made.shard())
     name = worker.open(b"s", 96)
     whole = bytes(worker.hidden(ask(name, 0, 20)))
     (event,) = worker.run(ask(name, 7, 5, epoch=1))
-    assert isinstance(event, FailedEvent) and event.code == "gap", event
-    assert bytes(worker.hidden(ask(name, 0, 20, epoch=2))) == whole
+    assert isinstance(event, FailedEvent) and (event.code, event.epoch) == ("preempted", 1)
+    assert worker.shard.pool.used == worker.shard.pool.promised == 0
+    (event,) = worker.run(ask(name, 0, 20, epoch=2))
+    assert isinstance(event, FailedEvent) and event.code == "unknown-session"
+    assert bytes(worker.hidden(ask(worker.open(b"s", 96), 0, 20))) == whole
+    (event,) = worker.run(ask(name, 30, 2, epoch=1))
+    assert isinstance(event, FailedEvent) and event.code == "gap"
 
 
 def test_prefixes_are_not_reused(made: Any, driver: Any) -> None:
