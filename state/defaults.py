@@ -20,6 +20,9 @@ MAX_RATE = 1e24  # flop/s, byte/s
 MAX_BATCH = 2**20  # rows of one step
 DEVICES = 16  # on which a member computes
 DEVICE_TEXT_BYTES = 32  # of the name and the instructions of a device
+SHARED = 32  # models of other engines that one member offers
+SHARED_WORDS = 16  # things that one of them takes
+SHARED_TEXT_BYTES = 32  # of the name of its engine, and of one such thing
 
 # The exchange of member records.
 MEMBERS = 1024  # authors whose records are stored

@@ -75,6 +75,7 @@ class Session:
         self.share = share
         self.adapter: LoadedAdapter | None = None
         self.states: SessionStates | None = None  # of recurrent layers
+        self.own = False  # whether it is of the machine's own gateway
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()

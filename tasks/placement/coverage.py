@@ -36,13 +36,20 @@ class LayerSizes:
         """Compute the sizes for a model. Weights that the embedding and the head share count
         once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
-        # One layer of each kind: the largest counts for all.
+        # One layer of each kind, or all if their layouts differ: the largest one counts for all.
         kinds = {kind: index for index, kind in enumerate(arch.kinds)}.values()
-        layer = max(_layer_bytes(arch, index, dtype, tokens) for index in kinds)
+        some = range(arch.layers) if arch.layouts.is_mixed else kinds
+        layer = max(_layer_bytes(arch, index, dtype, tokens) for index in some)
         first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
         last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)
         both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # shared weights count once
         return cls(arch.layers, layer, first, last, arch.layers * layer + both)
+
+    @property
+    def smallest(self) -> int:
+        """Bytes of the shard with one layer that needs least."""
+        some = {0, self.layers // 2, self.layers - 1}
+        return min(self.of_span(layer, layer + 1) for layer in some)
 
     def of_span(self, start: int, stop: int) -> int:
         """Return the bytes that layers start:stop need.

@@ -4,15 +4,83 @@ On a CPU that oneDNN supports, matrices are stored in oneDNN's blocked layout. I
 times as fast for a single row, and a row's result is the same for any number of rows from 2 on
 (measured for up to 512 in both dtypes; MKL's products differ below 4 rows and take twice as long
 for 2 to 16). Smaller products are padded, so that a row does not depend on the others.
+
+Quantised matrices have the layouts `int8` and `int4` of `Quantised`. torch converts them to the
+dtype of the rows, a tile of outputs at a time, so they are never in memory as a whole.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 from torch.nn import functional as F
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
+Layout = Literal["int8", "int4"]
+
+INT4_GROUP: Final = 32
+"""Number of weights that share a scale and a minimum in the layout `int4`."""
+
+_TILE: Final = 1 << 20  # weights that are converted at once
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """A quantised matrix of N outputs and K inputs.
+
+    `int8`: `q` is int8, N x K; `scale` is float16, N x K/G with G = 16 or 32. A weight is
+    scale * q.
+
+    `int4`: `q` is uint8, N x K/2. Of each 32 weights along K, byte j (0 to 15) has weight j in its
+    low nibble and weight j + 16 in its high one. `scale` and `minimum` are float16, N x K/32. A
+    weight is scale * nibble + minimum.
+    """
+
+    layout: Layout
+    q: torch.Tensor
+    scale: torch.Tensor
+    minimum: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the tensors have the shapes and dtypes of the layout."""
+        expected = torch.int8 if self.layout == "int8" else torch.uint8
+        if self.q.dtype != expected or self.scale.dtype != torch.float16:
+            raise ValueError(f"{self.layout} has {self.q.dtype} with {self.scale.dtype} scales")
+        if self.scale.shape[0] != self.outputs or self.inputs % self.scale.shape[1]:
+            raise ValueError(f"scales of shape {list(self.scale.shape)} do not fit the matrix")
+        if self.group not in ((16, 32) if self.layout == "int8" else (INT4_GROUP,)):
+            raise ValueError(f"{self.layout} has groups of {self.group}")
+        if (self.minimum is None) != (self.layout == "int8"):
+            raise ValueError("a minimum belongs to int4 and to no other layout")
+        if self.minimum is not None and (
+            self.minimum.shape != self.scale.shape or self.minimum.dtype != torch.float16
+        ):
+            raise ValueError("the minimum has another shape or dtype than the scale")
+
+    @property
+    def outputs(self) -> int:
+        return int(self.q.shape[0])
+
+    @property
+    def inputs(self) -> int:
+        return int(self.q.shape[1]) * (1 if self.layout == "int8" else 2)
+
+    @property
+    def group(self) -> int:
+        """The number of weights that share a scale."""
+        return self.inputs // int(self.scale.shape[1])
+
+    def dequantised(self, first: int, end: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return the outputs `first` to `end` - 1 as a matrix (outputs x K)."""
+        q, scale = self.q[first:end], self.scale[first:end, :, None].float()
+        if self.minimum is None:
+            values = q.view(len(q), -1, self.group) * scale
+        else:
+            pairs = q.view(len(q), -1, INT4_GROUP // 2)
+            nibbles = torch.cat((pairs & 15, pairs >> 4), -1)
+            values = nibbles * scale + self.minimum[first:end, :, None].float()
+        return values.view(len(q), -1).to(dtype)
 
 
 def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
@@ -32,6 +100,25 @@ class PlainLinear:
         return F.linear(x, self.weight, self.bias)
 
 
+@dataclass(frozen=True, slots=True)
+class QuantisedLinear:
+    """Product with a quantised matrix, which is dequantised a tile of outputs at a time, plus a
+    bias (outputs)."""
+
+    weight: Quantised
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = self.weight.outputs
+        step = max(1, _TILE // self.weight.inputs)
+        out = x.new_empty(*x.shape[:-1], outputs)
+        for first in range(0, outputs, step):
+            end = min(first + step, outputs)
+            some = None if self.bias is None else self.bias[first:end]
+            out[..., first:end] = F.linear(x, self.weight.dequantised(first, end, x.dtype), some)
+        return out
+
+
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
     """Return a function that computes `x W^T + b`, in oneDNN's layout if that is supported."""
     if pack and packs(weight.dtype, weight.device.type):
@@ -39,6 +126,21 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = T
         operator = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: operator(x, blocked, bias, "none", [], "")
     return PlainLinear(weight, bias)
+
+
+def linear_of_quantised(
+    layout: Layout,
+    q: torch.Tensor,
+    scale: torch.Tensor,
+    minimum: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> Linear:
+    """Return a function that computes `x W^T + b` for a quantised W, whose parts are those of
+    `Quantised`. The tensors must not change after that.
+
+    Raises ValueError if they do not fit the layout.
+    """
+    return QuantisedLinear(Quantised(layout, q, scale, minimum), bias)
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

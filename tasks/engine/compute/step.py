@@ -12,7 +12,8 @@ from .attention import Attention
 from .kv import KvMemory
 from .lora import StepAdapters
 from .norms import Norm, norm_of
-from .products import Linear, linear_of
+from .products import Linear
+from .quantised import Matrix, joined, product_of, rows_of
 from .rotary import Turn
 from .weights import Weights
 
@@ -50,20 +51,26 @@ class LayerWeights:
 
     def linear(self, *names: str) -> Linear:
         """Return the product with one or several projections with the same input."""
-        return linear_of(self.read(*names), self._optional("bias", *names))
+        return product_of(self._matrices(*names), self._optional("bias", *names))
 
     def gated(self, queries: str, *others: str) -> Linear:
         """Return the product with queries, keys, values and gates, in this order.
 
         The tensor of the queries has each head's gate after its query.
         """
-        weight, bias = self.read(queries, *others), self._optional("bias", queries, *others)
         heads, width = self.arch.heads, self.arch.head_dim
-        order = torch.arange(2 * heads * width).view(heads, 2, width)
-        first, gates = order[:, 0].flatten(), order[:, 1].flatten()
-        rest = torch.arange(2 * heads * width, len(weight))
-        order = torch.cat((first, rest, gates)).to(weight.device)
-        return linear_of(weight[order], None if bias is None else bias[order])
+        rows = torch.arange(2 * heads * width).view(heads, 2, width)
+        asked, gates = rows[:, 0].flatten(), rows[:, 1].flatten()
+        (first,) = self._matrices(queries)
+        matrices = [rows_of(first, asked), *self._matrices(*others), rows_of(first, gates)]
+        bias = self._optional("bias", queries, *others)
+        if bias is not None:
+            bias = torch.cat((bias[asked], bias[2 * heads * width :], bias[gates]))
+        return product_of(joined(matrices), bias)
+
+    def _matrices(self, *names: str) -> list[Matrix]:
+        """Return the weights of projections, which may be quantised."""
+        return self._weights.matrices(*(f"{self._prefix}{name}.weight" for name in names))
 
     def read(self, *names: str) -> torch.Tensor:
         """Return the weights of projections, stacked by rows."""

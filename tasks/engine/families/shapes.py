@@ -4,12 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..defaults import NO_KV_POSITIONS, SHARED_HEAD_BYTES, STATE_SESSIONS, STATE_SLOTS
 from ..errors import EngineError
 from ..interface import DType, Parts
+from ..layouts import Shape
 from .architecture import Architecture, Experts, LayerKind, Recurrent
 
 DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
@@ -20,7 +20,7 @@ EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_he
 MXFP4_GROUP = 32
 """Number of values of MXFP4 that share a scale."""
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, Shape]
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:
@@ -187,24 +187,48 @@ def linear_shapes(name: str, rows: int, columns: int, *, bias: bool = False) -> 
     return shapes | {f"{name}.bias": (rows,)} if bias else shapes
 
 
+def stored_tensors(arch: Architecture, parts: Parts) -> dict[str, tuple[str | None, Shape]]:
+    """Return the tensors that store a shard's parameters, by role: dtype and shape.
+
+    A quantised weight has several (docs/spec/quantised.md). The dtype None means any float dtype.
+    """
+    return arch.layouts.stored(tensor_shapes(arch, parts))
+
+
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     """Return the most bytes that a shard's loaded weights may take.
 
     A table that embedding and head share (tied) counts once. A small one in bfloat16 counts twice,
-    because `compute/model.py` may store it in two layouts (docs/adr/0007).
+    because `compute/model.py` may store it in two layouts (docs/adr/0007). Quantised weights are
+    loaded as they are stored.
     """
+    parts_of = _stored_bytes if arch.layouts.precision else _plain_bytes
+    size = parts_of(arch, parts, dtype)
+    both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
+    twice = both and arch.layouts.of(EMBEDDING, (arch.vocab, arch.hidden)) is None
+    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    return size + table if twice and table < SHARED_HEAD_BYTES else size
+
+
+def _stored_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Return the bytes of weights of which some are quantised."""
+    size, shapes = 0, tensor_shapes(arch, parts)
+    for role, shape in shapes.items():
+        layout = arch.layouts.of(role, shape)
+        size += layout.bytes(shape) if layout else DTYPE_BYTES[dtype] * math.prod(shape)
+    return size + _wide_bytes(arch, shapes, dtype)
+
+
+def _plain_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Return the bytes of weights in a dtype. A layer may have thousands, so each kind of layer is
+    counted once."""
     kinds = Counter(arch.kinds[parts.start : parts.stop])
     size = sum(count * _layer_bytes(arch, kind, dtype) for kind, count in kinds.items())
     ends = tensor_shapes(arch, Parts(parts.embedding, 0, 0, parts.head))
-    size += _bytes_of(arch, ends, dtype)
-    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
-    both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
-    return size + table if both and table < SHARED_HEAD_BYTES else size
+    return size + _bytes_of(arch, ends, dtype)
 
 
-@lru_cache(maxsize=256)
 def _layer_bytes(arch: Architecture, kind: LayerKind, dtype: DType) -> int:
-    """Return the bytes of one layer's weights. A layer may have thousands of tensors."""
     if kind.experts is not None:  # MXFP4 is converted when it is loaded
         kind = replace(kind, experts=replace(kind.experts, mxfp4=False))
     return _bytes_of(arch, _layer_shapes(arch, kind), dtype)
@@ -212,7 +236,11 @@ def _layer_bytes(arch: Architecture, kind: LayerKind, dtype: DType) -> int:
 
 def _bytes_of(arch: Architecture, shapes: Shapes, dtype: DType) -> int:
     size = DTYPE_BYTES[dtype] * sum(map(math.prod, shapes.values()))
-    if arch.wide_norms:  # their weights are stored in float32
-        wide = (shape[0] for shape in shapes.values() if len(shape) == 1)
-        size += (4 - DTYPE_BYTES[dtype]) * sum(wide)
-    return size
+    return size + _wide_bytes(arch, shapes, dtype)
+
+
+def _wide_bytes(arch: Architecture, shapes: Shapes, dtype: DType) -> int:
+    """Return the bytes that norms need more, because their weights are stored in float32."""
+    if not arch.wide_norms:
+        return 0
+    return (4 - DTYPE_BYTES[dtype]) * sum(each[0] for each in shapes.values() if len(each) == 1)

@@ -471,7 +471,7 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
     """A peer that is near to many but reports no links is not a watcher."""
     node = next(iter(mesh(25)[0].values()))
     resting = min(node.resting())
-    for by in node._watchers(resting):
+    for by in node.watchers(resting):
         node.told(by, [], [resting], 1.0, whole=False)
     assert resting not in node.resting()
 
@@ -493,7 +493,7 @@ def test_watchers_depend_on_the_links_a_peer_reports(ended: bool) -> None:
 
 def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
     """Withdraw a witness's report, and return whether a check is due."""
-    by = min(node._watchers(peer))
+    by = min(node.watchers(peer))
     node.told(by, [], [peer], now, whole=False)
     return is_due(node, peer, now + defaults.RECHECK_S)
 

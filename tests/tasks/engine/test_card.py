@@ -13,7 +13,7 @@ import torch
 
 from shoal.tasks.engine.compute import layers, model, torchcompute
 from shoal.tasks.engine.compute.device import ComputeDevice
-from shoal.tasks.engine.compute.products import PlainLinear
+from shoal.tasks.engine.compute.products import Layout, PlainLinear, Quantised, QuantisedLinear
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, Sampling, Span
@@ -24,6 +24,7 @@ if not CARD:
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
+from shoal.tasks.engine.compute.gpu import launch  # noqa: E402
 from shoal.tasks.engine.compute.gpu.card import CardCompute  # noqa: E402
 
 DTYPES: Sequence[DType] = (
@@ -133,3 +134,27 @@ def test_the_torch_code_is_another(checkpoint: Any, driver: Any, on_card: None) 
     assert isinstance(engine.shard.compute, CardCompute)
     assert "triton" in engine.shard.compute.exactness
     assert torchcompute.TorchCompute is TorchCompute
+
+
+@pytest.mark.parametrize("layout", ["int8", "int4"])
+def test_products_with_quantised_matrices(device: ComputeDevice, layout: Layout) -> None:
+    made, where = torch.Generator().manual_seed(1), device.torch
+    outputs, inputs = (600, 1536) if CARD else (70, 160)
+    size = inputs if layout == "int8" else inputs // 2
+    low, high, kind = (-128, 128, torch.int8) if layout == "int8" else (0, 256, torch.uint8)
+    q = torch.randint(low, high, (outputs, size), generator=made).to(kind).to(where)
+    scale = torch.rand(outputs, inputs // 32, generator=made).half().to(where)
+    minimum = torch.randn(outputs, inputs // 32, generator=made).half().to(where)
+    bias = torch.randn(outputs, generator=made).to(where)
+    weight = Quantised(layout, q, scale, minimum if layout == "int4" else None)
+    linear = QuantisedLinear(weight, bias)
+    x = torch.randn(33, inputs, generator=made).to(where)
+    expected = linear(x)
+    product = launch.text_rows(x, linear)
+    found = product.sums.sum(0)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-3 * float(expected.abs().max()))
+    # numpy, with which the interpreter multiplies, is not the same for any number of rows.
+    same = torch.equal if CARD else torch.allclose
+    assert same(launch.text_rows(x[:1], linear).sums[:, 0], product.sums[:, 0])
+    whole = launch.dequantised(linear, torch.float32).weight
+    assert torch.equal(whole, weight.dequantised(0, outputs, torch.float32))

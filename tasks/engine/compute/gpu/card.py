@@ -22,17 +22,17 @@ from ...shard import Piece
 from ..device import ComputeDevice
 from ..layers import AttentionPart, DensePart
 from ..norms import Norm
-from ..products import PlainLinear
+from ..products import Linear, PlainLinear, QuantisedLinear
 from ..torchcompute import TorchCompute
 from ..weights import TORCH_DTYPES
 from . import launch
-from .launch import Heads, Product
+from .launch import Heads, Matrix, Product
 from .steprows import PromptRows, Rows, Seats, chunks_for, prompt_rows
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Rows of the graphs. More rows of texts are computed in several rounds."""
 _STEP_ROWS: Final = 4096  # rows of one step, which need about 2 GB in a model of 8 B weights
-_Multiply = Callable[[torch.Tensor, PlainLinear], Product]
+_Multiply = Callable[[torch.Tensor, Matrix], Product]
 _Compute = Callable[[Sequence[Piece]], Sequence[torch.Tensor]]
 _Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -44,6 +44,7 @@ def fits(arch: Architecture, parts: Parts) -> bool:
     other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap or arch.sinks
     return (
         not (other_norms or other_scores or arch.gated_attention or arch.recurrent)
+        and not arch.layouts.precision
         and arch.activation == "silu"
         and arch.embedding_scale == 1.0
         and arch.rotated in (0, arch.head_dim)
@@ -195,15 +196,15 @@ class CardCompute(TorchCompute):
             assert isinstance(attention, AttentionPart) and isinstance(mlp, DensePart)
             normed = launch.add_and_norm(x, change, layer.input_norm.weight, eps)
             keys, values = self._memory.keys[index], self._memory.values[index]
-            product = multiply(normed, _plain(attention.qkv))
+            product = multiply(normed, _matrix(attention.qkv))
             heads = self._heads(attention)
             queries = heads.turn(product, rows.positions, rows.slots, keys, values)
             attended = attend(queries, keys, values, attention.window)
-            change = multiply(attended, _plain(attention.output))
+            change = multiply(attended, _matrix(attention.output))
             normed = launch.add_and_norm(x, change, layer.mlp_norm.weight, eps)
-            product = multiply(normed, _plain(mlp.gate_up))
+            product = multiply(normed, _matrix(mlp.gate_up))
             inner = launch.gated(product, self.arch.intermediate, x.dtype)
-            change = multiply(inner, _plain(mlp.down))
+            change = multiply(inner, _matrix(mlp.down))
         if change is not None:
             launch.add_and_norm(x, change, None, self.arch.eps)
 
@@ -216,7 +217,7 @@ class CardCompute(TorchCompute):
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         assert self._head is not None and self._norm is not None
         normed = launch.add_and_norm(x.contiguous(), None, self._norm.weight, self.arch.eps)
-        product = launch.text_rows(normed, _plain(self._head))
+        product = launch.text_rows(normed, _matrix(self._head))
         total = product.sums[0]
         for part in product.sums[1:]:
             total = total + part
@@ -286,6 +287,6 @@ def _weight(norm: Norm | None) -> torch.Tensor | None:
     return None if norm is None else norm.weight
 
 
-def _plain(linear: Any) -> PlainLinear:
-    assert isinstance(linear, PlainLinear)
+def _matrix(linear: Linear) -> Matrix:
+    assert isinstance(linear, PlainLinear | QuantisedLinear)
     return linear

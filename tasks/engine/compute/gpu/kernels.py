@@ -68,6 +68,86 @@ def few_rows(
 
 
 @triton.jit
+def few_rows_quantised(
+    x, q, scales, minima, bias, out, rows, outputs, inputs, part, group,
+    NIBBLES: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr,
+    BIASED: tl.constexpr, EXACT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Write what `few_rows` does, with a matrix in one of the layouts of `Quantised`.
+
+    NIBBLES says that it is `int4`, whose bytes have a weight for each half of their group. The
+    halves are two products.
+    """
+    _begin(EARLY)
+    ns = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(1)
+    ts = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    step: tl.constexpr = INPUTS // 2 if NIBBLES else INPUTS
+    columns = tl.arange(0, step)
+    dtype = x.dtype.element_ty
+    end = tl.minimum((split + 1) * part, inputs)
+    real, wanted = (ns < outputs)[:, None], (ts < rows)[None, :]
+    rows_of_q = q + ns.to(tl.int64)[:, None] * (inputs // 2 if NIBBLES else inputs)
+    rows_of_scales = ns.to(tl.int64)[:, None] * (inputs // group)
+    values = x + ts.to(tl.int64)[None, :] * inputs
+    total = tl.zeros((OUTPUTS, ROWS), dtype=tl.float32)
+    for k in range(split * part, end, INPUTS):
+        if NIBBLES:
+            ks = k + columns // 16 * 32 + columns % 16
+            at = k // 2 + columns
+        else:
+            ks = k + columns
+            at = ks
+        inside = ks < end
+        there = real & inside[None, :]
+        place = rows_of_scales + (ks // group)[None, :]
+        scale = tl.load(scales + place, mask=there, other=0.0).to(tl.float32)
+        packed = tl.load(rows_of_q + at[None, :], mask=there, other=0)
+        b = tl.load(values + ks[:, None], mask=wanted & inside[:, None], other=0.0)
+        if NIBBLES:
+            minimum = tl.load(minima + place, mask=there, other=0.0).to(tl.float32)
+            a = ((packed & 15).to(tl.float32) * scale + minimum).to(dtype)
+            total = _dot(a, b, total, EXACT)
+            a = ((packed >> 4).to(tl.float32) * scale + minimum).to(dtype)
+            b = tl.load(values + (ks + 16)[:, None], mask=wanted & inside[:, None], other=0.0)
+        else:
+            a = (packed.to(tl.float32) * scale).to(dtype)
+        total = _dot(a, b, total, EXACT)
+    if BIASED and split == 0:
+        total += tl.load(bias + ns, mask=ns < outputs, other=0.0).to(tl.float32)[:, None]
+    place_of_sums = out + (split * rows + ts).to(tl.int64)[None, :] * outputs + ns[:, None]
+    tl.store(place_of_sums, total, mask=wanted & real)
+
+
+@triton.jit
+def _dot(a, b, total, EXACT: tl.constexpr):
+    if EXACT:
+        return tl.dot(a, b, total, input_precision="ieee")
+    return tl.dot(a, b, total)
+
+
+@triton.jit
+def dequantise(
+    q, scales, minima, out, inputs, group, NIBBLES: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write a quantised matrix (N x inputs) in the dtype of `out`."""
+    n = tl.program_id(0).to(tl.int64)
+    ks = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = ks < inputs
+    place = n * (inputs // group) + ks // group
+    scale = tl.load(scales + place, mask=inside, other=0.0).to(tl.float32)
+    if NIBBLES:
+        at = n * (inputs // 2) + ks // 32 * 16 + ks % 16
+        packed = tl.load(q + at, mask=inside, other=0)
+        packed = tl.where(ks % 32 < 16, packed & 15, packed >> 4)
+        values = packed.to(tl.float32) * scale
+        values += tl.load(minima + place, mask=inside, other=0.0).to(tl.float32)
+    else:
+        values = tl.load(q + n * inputs + ks, mask=inside, other=0).to(tl.float32) * scale
+    tl.store(out + n * inputs + ks, values.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _sum(sums, place, rows, width, mask, dtype: tl.constexpr, SPLITS: tl.constexpr):
     """Return the values at `place` of a product, added over its S parts and rounded to `dtype`."""
     total = tl.load(sums + place, mask=mask, other=0.0).to(tl.float32)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...blocks import BLOCK
 from ..devicesampling import Peaks
-from ..products import PlainLinear
+from ..products import PlainLinear, QuantisedLinear
 from . import kernels
 
 # A kernel of a graph may start before the one before it has ended; cards can do this since Hopper.
@@ -27,6 +27,9 @@ _OUTPUTS: Final = 64  # outputs of a program in products of few rows
 _PROGRAMS: Final = 192  # programs that keep a card busy, at least
 PADDED_ROWS: Final = 512  # rows of prompts are padded to a multiple of this many, for cuBLAS
 _FEW: Final = (16, 32, 64, 128)  # rows of a tile in products of few rows
+
+
+Matrix = PlainLinear | QuantisedLinear
 
 
 class Product(NamedTuple):
@@ -45,12 +48,50 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def text_rows(x: torch.Tensor, linear: PlainLinear) -> Product:
+def text_rows(x: torch.Tensor, linear: Matrix) -> Product:
     """Multiply rows that continue a text with a matrix. A row is the same for any T.
 
     The inputs are divided so that all of the card's processors work.
     """
+    if isinstance(linear, QuantisedLinear):
+        return _quantised(x, linear)
     return few_rows(x, linear, parts_of(*linear.weight.shape), early=_EARLY)
+
+
+def _quantised(x: torch.Tensor, linear: QuantisedLinear) -> Product:
+    rows, weight = len(x), linear.weight
+    outputs, inputs = weight.outputs, weight.inputs
+    parts = parts_of(outputs, inputs)
+    out = x.new_empty((parts, rows, outputs), dtype=torch.float32)
+    tile, exact = _tile(rows), x.dtype == torch.float32
+    kernels.few_rows_quantised[(-(-outputs // _OUTPUTS), parts, -(-rows // tile))](
+        x, weight.q, weight.scale, _or(weight.minimum, weight.scale), _or(linear.bias, x), out,
+        rows, outputs, inputs, _part(inputs, parts), weight.group,
+        NIBBLES=weight.minimum is not None, ROWS=tile, OUTPUTS=_OUTPUTS, INPUTS=128,
+        BIASED=linear.bias is not None, EXACT=exact,
+        EARLY=_EARLY, launch_pdl=_EARLY, num_warps=4, num_stages=1 if exact else 3,
+    )  # fmt: skip
+    return Product(out, parts, _EARLY)
+
+
+def dequantised(linear: QuantisedLinear, dtype: torch.dtype) -> PlainLinear:
+    """Return the product with the whole matrix in the dtype of the rows."""
+    weight = linear.weight
+    out = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=weight.q.device)
+    kernels.dequantise[(weight.outputs, -(-weight.inputs // 1024))](
+        weight.q, weight.scale, _or(weight.minimum, weight.scale), out, weight.inputs, weight.group,
+        NIBBLES=weight.minimum is not None, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+    return PlainLinear(out, linear.bias)
+
+
+def _tile(rows: int) -> int:
+    return next((size for size in _FEW if size >= rows), _FEW[-1])
+
+
+def _part(inputs: int, parts: int) -> int:
+    """Return the number of inputs of a part, a multiple of 128."""
+    return -(-inputs // (parts * 128)) * 128
 
 
 def few_rows(x: torch.Tensor, linear: PlainLinear, parts: int, *, early: bool = False) -> Product:
@@ -58,14 +99,13 @@ def few_rows(x: torch.Tensor, linear: PlainLinear, parts: int, *, early: bool = 
     T."""
     rows, inputs = x.shape
     outputs, exact = len(linear.weight), x.dtype == torch.float32
-    tile = next((size for size in _FEW if size >= rows), _FEW[-1])
+    tile = _tile(rows)
     out = x.new_empty((parts, rows, outputs), dtype=torch.float32)
     # Sums have the same order for both steps: the card multiplies 16 inputs at once.
     step, stages = (32, 2) if exact else (128, 4) if rows <= 32 else (64, 6)
     grid = -(-outputs // _OUTPUTS), parts, -(-rows // tile)
-    part = -(-inputs // (parts * 128)) * 128
     kernels.few_rows[grid](
-        x, linear.weight, _or(linear.bias, x), out, rows, outputs, inputs, part,
+        x, linear.weight, _or(linear.bias, x), out, rows, outputs, inputs, _part(inputs, parts),
         ROWS=tile, OUTPUTS=_OUTPUTS, INPUTS=step, BIASED=linear.bias is not None, EXACT=exact,
         EARLY=early, launch_pdl=early, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -93,8 +133,11 @@ class PromptProducts:
         self._sizes = range(PADDED_ROWS, most_rows + PADDED_ROWS, PADDED_ROWS)
         self._agree: dict[tuple[torch.Size, torch.dtype, bool], bool] = {}
 
-    def __call__(self, x: torch.Tensor, linear: PlainLinear) -> Product:
+    def __call__(self, x: torch.Tensor, linear: Matrix) -> Product:
         rows = len(x)
+        if isinstance(linear, QuantisedLinear):
+            # A whole step of rows is computed for each time that the matrix is converted.
+            linear = dequantised(linear, x.dtype)
         if rows <= _FEW[-1] or rows > self._sizes[-1] or not self._agrees(linear):
             return few_rows(x, linear, 1)
         missing = -rows % PADDED_ROWS
