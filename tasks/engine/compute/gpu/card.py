@@ -61,7 +61,6 @@ class CardCompute(TorchCompute):
         super().__init__(arch, shard, device)
         self._graphs: dict[tuple[int, int, bool], _Graph] = {}
         self._tile_rows = launch.tile_rows(self.dtype == "float32")
-        self._works = self._tried()
         self._prompt_products = launch.PromptProducts(_STEP_ROWS)
 
     @property
