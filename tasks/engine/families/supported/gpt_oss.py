@@ -11,6 +11,7 @@ from ..reader import Reader, quant_method
 from ..shapes import MXFP4_GROUP
 
 _DEFAULTS: Final = Defaults(head_dim=64, eps=1e-5, theta=150_000.0)
+_METHOD: Final = "mxfp4"
 _ROPE: Final = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -26,7 +27,7 @@ def _read(reader: Reader) -> Architecture:
     experts = replace(
         read_experts(reader, "intermediate_size", active=4, names=names),
         stacked=True,
-        mxfp4=quant_method(reader.values) is not None,
+        mxfp4=quant_method(reader.values) == _METHOD,
         choose_first=True,
         swiglu_limit=reader.number("swiglu_limit", 1e-3, 1e6, default=7.0),
         swiglu_alpha=reader.number("swiglu_alpha", 1e-3, 1e3, default=1.702),
@@ -56,4 +57,4 @@ def _with_rope(reader: Reader) -> Reader:
     return Reader({**values, "rope_parameters": _ROPE})
 
 
-FAMILY = Family("gpt_oss", "GptOssForCausalLM", _read, frozenset({"mxfp4"}))
+FAMILY = Family("gpt_oss", "GptOssForCausalLM", _read, frozenset({_METHOD}))
