@@ -170,7 +170,7 @@ class Chain:
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
             core.handle(
-                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter),
+                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter, False),
                 memoryview(names),
             )
             header = frames.pop()[0]

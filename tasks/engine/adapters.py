@@ -19,6 +19,7 @@ from .blocks import BlockPool
 from .defaults import ADAPTER_CHUNKS, ADAPTER_SHARE, ADAPTERS, MAX_RANK
 from .errors import EngineError
 from .families import Architecture
+from .scheduler import AdapterCosts
 
 Module = Literal[
     "q_proj",
@@ -151,6 +152,7 @@ class LoadedAdapter:
     tensors: Any
     size: int  # bytes
     blocks: Sequence[int]  # KV blocks in whose place it is in memory
+    costs: AdapterCosts = field(default_factory=lambda: AdapterCosts(0.0, 0.0))
     users: int = 0  # open sessions
 
 

@@ -22,6 +22,7 @@ from ..inference.sources import ModelSources
 from ..placement.coverage import Span
 from ..placement.demand import Backing, ServingChoice, is_spare
 from ..placement.holes import no_fit, parts_of
+from ..placement.precision import way_out
 from ..placement.shard import choose_dtype, held_of, shard_of
 from .choosing import Choosing
 from .files import ShardFiles, ShardPlan
@@ -260,7 +261,8 @@ class Serving:
         span = await self._standing.next_span()
         if span is None:
             self._choosing.does_not_fit(root)
-            raise no_fit(plan.sizes, self._slot.memory())
+            memory = self._slot.memory()
+            raise no_fit(plan.sizes, memory, way_out(plan.arch, plan.dtype, memory))
         return plan.at(span)
 
     async def _read(self, root: str) -> ShardPlan:

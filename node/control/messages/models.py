@@ -98,17 +98,37 @@ class BytesDone:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel(ModelEntry):
     """A model that was added. If its name meant another model on this node before, `replaced` is
-    the root of that model, else None."""
+    the root of that model, else None. `notes` are sentences about what was converted."""
 
     replaced: str | None
+    notes: IfKnown[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddModel(Ask[AddedModel, BytesDone]):
-    """Request to import the model in a folder, which is given by its absolute path."""
+    """Request to add a model.
+
+    `origin` says what `path` is: the absolute path of a folder or a GGUF file (`path`), a name in
+    the Ollama store in the folder `place` (`ollama`), or ORG/NAME at the address `place` (`hub`),
+    for which `token` may be needed.
+    """
 
     op = "model_add"
     path: Annotated[str, FileName()]
+    name: Name | None = None
+    origin: Literal["path", "ollama", "hub"] = "path"
+    place: Annotated[str, FileName()] = ""
+    token: Annotated[str, TextBound(512)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeModel(Ask[AddedModel, BytesDone]):
+    """Request to make a quantised model from one in the library, which is named by a name,
+    NAME@HASH or a root. `to` is the precision; `name` is that of the new model."""
+
+    op = "model_quantize"
+    model: Name
+    to: Literal["int8", "int4"]
     name: Name | None = None
 
 

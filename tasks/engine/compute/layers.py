@@ -19,7 +19,8 @@ from .attention import Attention
 from .kv import KvMemory
 from .lora import StepAdapters
 from .norms import Norm, norm_of
-from .products import Linear, linear_of
+from .products import Linear
+from .quantised import product_of
 from .rotary import Turn
 from .scores import Scoring
 from .weights import Weights
@@ -52,7 +53,8 @@ class LayerWeights:
 
     def linear(self, *names: str) -> Linear:
         """Return the product with one or several projections with the same input."""
-        return linear_of(self.read(*names), self._optional("bias", *names))
+        matrices = self._weights.matrices(*(f"{self._prefix}{name}.weight" for name in names))
+        return product_of(matrices, self._optional("bias", *names))
 
     def read(self, *names: str) -> torch.Tensor:
         """Return the weights of projections, stacked by rows."""

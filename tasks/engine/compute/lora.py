@@ -103,6 +103,17 @@ class StepAdapters:
 WITHOUT_ADAPTERS: Final = StepAdapters()
 
 
+def matrix_shapes(arch: Architecture) -> list[tuple[Matrix, int, int]]:
+    """Return (matrix, outputs, inputs) of each matrix that an adapter may change."""
+    found: list[tuple[Matrix, int, int]] = []
+    shapes = module_shapes(arch)
+    for matrix, modules in _MATRICES.items():
+        sizes = [shapes[module] for module in modules if module in shapes]
+        if sizes:
+            found.append((matrix, sum(outputs for outputs, _ in sizes), sizes[0][1]))
+    return found
+
+
 def _content(load: LoadAdapter, size: int) -> torch.Tensor:
     """Return the values of the shard's layers, `size` bytes, in the dtype in which they are
     stored."""

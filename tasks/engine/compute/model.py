@@ -9,10 +9,9 @@ with an adapter get its changes after each product (lora.py).
 """
 
 import torch
-from torch.nn import functional as F
 
 from ..defaults import LEAST_ROWS, SHARED_HEAD_BYTES
-from ..families import Architecture, Rope, check_parts, tensor_shapes
+from ..families import DTYPE_BYTES, Architecture, Rope, check_parts, tensor_shapes
 from ..families.shapes import EMBEDDING, HEAD, NORM
 from ..interface import DType, LoadShard
 from .attention import Attention
@@ -22,7 +21,8 @@ from .kv import KvMemory
 from .layers import AttentionPart, DensePart, LayerWeights, Step
 from .lora import WITHOUT_ADAPTERS, StepAdapters
 from .norms import norm_of
-from .products import linear_of, packs, padded
+from .products import packs, padded
+from .quantised import embedded, product_of
 from .rotary import Rotary
 from .weights import TORCH_DTYPES, Weights
 
@@ -57,7 +57,8 @@ class ShardModel:
         fit the architecture."""
         parts = shard.parts
         check_parts(arch, parts)
-        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        shapes = tensor_shapes(arch, parts)
+        weights = Weights(shard.tensors, shapes, shard.dtype, device, arch.layouts)
         self.device = device
         self.arch = arch
         self.parts = parts
@@ -81,24 +82,25 @@ class ShardModel:
     def _read_ends(self, weights: Weights) -> None:
         """Read the embedding, the last norm and the head, as far as the shard has them."""
         parts, arch = self.parts, self.arch
-        table = weights.read_optional(EMBEDDING)
-        self._embedding = table if parts.embedding else None
+        table = weights.matrices(EMBEDDING)
+        self._embedding = table[0] if parts.embedding else None
         # transformers rounds the scale to the dtype of the weights.
         self._scale = float(torch.tensor(arch.embedding_scale, dtype=TORCH_DTYPES[self.dtype]))
         norm = weights.read_optional(NORM)
         self._norm = None if norm is None else norm_of(arch, norm)
-        head = table if parts.head and arch.tied else weights.read_optional(HEAD)
+        head = table if parts.head and arch.tied else weights.matrices(HEAD)
         # A table that the embedding also uses would need a second copy in the blocked layout.
-        pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
-        self._head = None if head is None else linear_of(head, None, pack=pack)
+        shared = bool(head) and head[0] is self._embedding
+        small = arch.vocab * arch.hidden * DTYPE_BYTES[self.dtype] < SHARED_HEAD_BYTES
+        self._head = product_of(head, None, pack=small or not shared) if head else None
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
-        self.packed = packed and (pack or head is None)
+        self.packed = packed and (small or not shared) and not arch.layouts.precision
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
         assert self._embedding is not None
-        rows = F.embedding(tokens, self._embedding)
+        rows = embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
         return rows if self._scale == 1.0 else rows * self._scale
 
     def forward_rows(

@@ -18,14 +18,14 @@ from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, LoadShard, Span
 from ..sampling import choose, most_likely
-from ..scheduler import StepCosts
+from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece
 from ..wire import Buffer
 from .attention import Attention
 from .device import CPU, ComputeDevice
 from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
-from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
+from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
 from .weights import TORCH_DTYPES
 
@@ -49,17 +49,19 @@ class TorchCompute(ShardModel):
 
     @property
     def exactness(self) -> str:
-        """Instruction set or device, kernel, dtype and version of torch.
+        """Instruction set or device, kernel, dtype, precision of the weights and version of torch.
 
         How far products are padded is not part of it, because a row is the same for any number of
         rows from the least on.
         """
         machine = torch.backends.cpu.get_cpu_capability()
         if not self.device.is_cpu:
-            machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "device"
+            on_cuda = self.device.torch.type == "cuda"
+            machine = torch.cuda.get_device_name(self.device.torch) if on_cuda else "device"
         kernel = "onednn" if self.packed else "plain"
         version = torch.__version__.split("+")[0]
-        return f"{machine[:24]} {kernel} {self.dtype} torch-{version[:16]}"[:EXACTNESS_BYTES]
+        precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
+        return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
 
     def allocate(self, blocks: int) -> None:
         self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)
@@ -80,6 +82,13 @@ class TorchCompute(ShardModel):
 
     def adapt(self, adapter: LoadAdapter) -> Lora:
         return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
+
+    def adapter_costs(self, adapter: Lora) -> AdapterCosts:
+        """Return the time that an adapter adds to a step, measured on this machine."""
+        few, many = 1, CALIBRATION_ROWS
+        least = _adapted_seconds(self, adapter, few)
+        row = max(0.0, _adapted_seconds(self, adapter, many) - least) / (many - few)
+        return AdapterCosts(max(0.0, least - row), row)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -210,6 +219,25 @@ def _seconds(model: TorchCompute, rows: int) -> float:
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
+        times.append(clock(model.device.name) - began)
+    return min(times)
+
+
+def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
+    """Return the seconds in which an adapter changes `rows` rows in all layers."""
+    arch, dtype, where = model.arch, TORCH_DTYPES[model.dtype], model.device.torch
+    step = StepAdapters([AdaptedRows(adapter, 0, rows)], model.least_rows)
+    work = [
+        (matrix, torch.zeros(rows, wide, dtype=dtype, device=where), inputs)
+        for matrix, wide, inputs in matrix_shapes(arch)
+    ]
+    values = torch.zeros(rows, max(inputs for _, _, inputs in work), dtype=dtype, device=where)
+    times = []
+    for _ in range(3):
+        began = clock(model.device.name)
+        for layer in range(len(model.layers)):
+            for matrix, out, inputs in work:
+                step.change(out, values[:, :inputs], layer, matrix)
         times.append(clock(model.device.name) - began)
     return min(times)
 

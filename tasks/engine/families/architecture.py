@@ -7,6 +7,8 @@ made of the parts that are named here needs no code in torch.
 from dataclasses import dataclass
 from typing import Literal
 
+from ..layouts import FLOATS, Layouts
+
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -136,6 +138,7 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    layouts: Layouts = FLOATS  # how the weights are stored
     rotated: int = 0  # leading values of a head with rotary embedding; 0: all
     activation: Activation = "silu"
     norm_offset: float = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ..defaults import SHARED_HEAD_BYTES
 from ..errors import EngineError
 from ..interface import DType, Parts
+from ..layouts import Shape
 from .architecture import Architecture, Experts, LayerKind
 
 DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
@@ -13,7 +14,7 @@ DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 """Names of the tensors outside the layers."""
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, Shape]
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:
@@ -101,16 +102,29 @@ def linear_shapes(name: str, rows: int, columns: int, *, bias: bool = False) -> 
     return shapes | {f"{name}.bias": (rows,)} if bias else shapes
 
 
+def stored_tensors(arch: Architecture, parts: Parts) -> dict[str, tuple[str | None, Shape]]:
+    """Return the tensors that store a shard's parameters, by role: dtype and shape.
+
+    A quantised weight has several (docs/spec/quantised.md). The dtype None means any float dtype.
+    """
+    return arch.layouts.stored(tensor_shapes(arch, parts))
+
+
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     """Return the most bytes that a shard's loaded weights may take.
 
     A table that embedding and head share (tied) counts once. A small one in bfloat16 counts twice,
-    because `compute/model.py` may store it in two layouts (docs/adr/0007).
+    because `compute/model.py` may store it in two layouts (docs/adr/0007). Quantised weights are
+    loaded as they are stored.
     """
-    shapes = tensor_shapes(arch, parts).values()
-    size = DTYPE_BYTES[dtype] * sum(map(math.prod, shapes))
+    size, shapes = 0, tensor_shapes(arch, parts)
+    for role, shape in shapes.items():
+        layout = arch.layouts.of(role, shape)
+        size += layout.bytes(shape) if layout else DTYPE_BYTES[dtype] * math.prod(shape)
     if arch.wide_norms:  # their weights are stored in float32
-        size += (4 - DTYPE_BYTES[dtype]) * sum(shape[0] for shape in shapes if len(shape) == 1)
-    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+        vectors = (shape[0] for shape in shapes.values() if len(shape) == 1)
+        size += (4 - DTYPE_BYTES[dtype]) * sum(vectors)
     both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
-    return size + table if both and table < SHARED_HEAD_BYTES else size
+    twice = both and arch.layouts.of(EMBEDDING, (arch.vocab, arch.hidden)) is None
+    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    return size + table if twice and table < SHARED_HEAD_BYTES else size

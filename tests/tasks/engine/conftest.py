@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.core import Core
+from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import (
     DType,
     EngineEvent,
@@ -28,7 +29,13 @@ from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import LoadedShard
 from shoal.tasks.engine.wire import Buffer, Header
 
-NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+}
 TINY = {
     "vocab_size": 101,
     "hidden_size": 32,
@@ -65,7 +72,7 @@ class Checkpoint:
 
     def shard(self, parts: Parts | None = None, *, dtype: DType = "float32") -> LoadShard:
         parts = parts or self.whole
-        needed = families.tensor_shapes(families.architecture(self.config), parts)
+        needed = stored_tensors(families.architecture(self.config), parts)
         tensors = tuple(item for item in self.tensors if needed.keys() & set(item.roles))
         return LoadShard("ab" * 32, parts, self.config, tensors, dtype, 1 << 24)
 
@@ -164,6 +171,8 @@ class Driver:
 
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""
+        if name == "open" and len(fields) == 8:
+            fields = (*fields, False)  # not of the machine's own gateway
         with torch.inference_mode():
             self.core.handle((name, 1, *fields), memoryview(bytearray(payload)))
         header, data = self.frames.pop()

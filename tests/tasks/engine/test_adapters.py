@@ -339,6 +339,36 @@ def test_the_scale_follows_the_kind_of_adapter() -> None:
     assert msgspec.structs.replace(terms, rslora=True).scale == 8.0
 
 
+def test_the_scheduler_counts_the_time_of_an_adapter(
+    tiny: Any, driver: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tiny.config, rank=16)
+    worker = ready(driver, tiny, tmp_path, adapter)
+    worker.open(b"plain")
+    worker.open(b"adapted", adapter=adapter.root)
+    plain, adapted = (each.share for each in worker.core._sessions.values())
+    assert plain.adapter is None and plain.row == worker.shard.costs.row
+    costs = adapted.adapter
+    assert costs.fixed + costs.row > 0
+    assert adapted.row == worker.shard.costs.row + costs.row
+
+
+def test_an_adapter_counts_as_memory_of_the_gateway_that_uses_it(
+    tiny: Any, driver: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tiny.config, rank=16)
+    shard = tiny.shard()
+    size = driver(shard).shard.block_bytes
+    worker = driver(replace(shard, kv_bytes=200 * size))
+    assert adapt(worker, adapter.load(tmp_path, 0, tiny.layers))[0] == "ok"
+    for name, owner, root in ((b"p", "plain", ""), (b"q", "plain", ""), (b"a", "a", adapter.root)):
+        opened = worker.request("open", name * 16, 96, owner, False, b"", 0, None, root)
+        assert opened[0] == "ok"
+    with torch.inference_mode():
+        worker.core._preempt(worker.shard)
+    assert worker.frames.pop()[0][1] == b"a" * 16, "its blocks and its adapter's are more"
+
+
 def test_projections_stored_as_one_are_changed_as_one(
     checkpoint: Any, driver: Any, tmp_path: Path
 ) -> None:

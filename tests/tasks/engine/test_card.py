@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.compute import layers, model, torchcompute
+from shoal.tasks.engine.compute import quantised, torchcompute
 from shoal.tasks.engine.compute.device import ComputeDevice
 from shoal.tasks.engine.compute.products import Layout, PlainLinear, Quantised, QuantisedLinear
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
@@ -45,8 +45,7 @@ NEW = 14 if CARD else 4
 def device(monkeypatch: pytest.MonkeyPatch) -> ComputeDevice:
     if CARD:
         return ComputeDevice("cuda:0")
-    for module in (layers, model):
-        monkeypatch.setattr(module, "linear_of", lambda weight, bias, **_: plain(weight, bias))
+    monkeypatch.setattr(quantised, "linear_of", lambda weight, bias, **_: plain(weight, bias))
     made = ComputeDevice("cpu")
     made.is_cpu = False
     return made

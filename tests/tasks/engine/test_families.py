@@ -107,7 +107,6 @@ def test_windows_by_family() -> None:
         {"architectures": ["GPT2LMHeadModel"]},
         {"architectures": ["LlamaModel"]},
         {"hidden_act": "gelu"},
-        {"quantization_config": {"bits": 4}},
         {"partial_rotary_factor": 0.5},
         {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
         {"rope_scaling": {"type": "mrope"}},

@@ -23,17 +23,17 @@ from ..device import ComputeDevice
 from ..layers import DensePart
 from ..model import Layer
 from ..norms import Norm
-from ..products import Linear, PlainLinear, QuantisedLinear
+from ..products import Linear
 from ..torchcompute import TorchCompute
 from ..weights import TORCH_DTYPES
 from . import launch
-from .launch import Heads, Matrix, Product
+from .launch import Heads, Product
 from .steprows import PromptRows, Rows, Seats, chunks_for, prompt_rows
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Rows of the graphs. More rows of texts are computed in several rounds."""
 _STEP_ROWS: Final = 4096  # rows of one step, which need about 2 GB in a model of 8 B weights
-_Multiply = Callable[[torch.Tensor, Matrix], Product]
+_Multiply = Callable[[torch.Tensor, Linear], Product]
 _Compute = Callable[[Sequence[Piece]], Sequence[torch.Tensor]]
 _Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -44,7 +44,7 @@ def fits(arch: Architecture, parts: Parts) -> bool:
     other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
     other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap
     return (
-        not (other_norms or other_scores)
+        not (other_norms or other_scores or arch.layouts.precision)
         and arch.activation == "silu"
         and arch.embedding_scale == 1.0
         and arch.rotated in (0, arch.head_dim)
@@ -196,15 +196,15 @@ class CardCompute(TorchCompute):
             assert isinstance(mlp, DensePart)
             normed = launch.add_and_norm(x, change, layer.input_norm.weight, eps)
             keys, values = self._memory.keys[index], self._memory.values[index]
-            product = multiply(normed, _matrix(attention.qkv))
+            product = multiply(normed, attention.qkv)
             heads = self._heads(layer)
             queries = heads.turn(product, rows.positions, rows.slots, keys, values)
             attended = attend(queries, keys, values, attention.window)
-            change = multiply(attended, _matrix(attention.output))
+            change = multiply(attended, attention.output)
             normed = launch.add_and_norm(x, change, layer.mlp_norm.weight, eps)
-            product = multiply(normed, _matrix(mlp.gate_up))
+            product = multiply(normed, mlp.gate_up)
             inner = launch.gated(product, self.arch.intermediate, x.dtype)
-            change = multiply(inner, _matrix(mlp.down))
+            change = multiply(inner, mlp.down)
         if change is not None:
             launch.add_and_norm(x, change, None, self.arch.eps)
 
@@ -217,7 +217,7 @@ class CardCompute(TorchCompute):
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         assert self._head is not None and self._norm is not None
         normed = launch.add_and_norm(x.contiguous(), None, self._norm.weight, self.arch.eps)
-        product = launch.text_rows(normed, _matrix(self._head))
+        product = launch.text_rows(normed, self._head)
         total = product.sums[0]
         for part in product.sums[1:]:
             total = total + part
@@ -285,8 +285,3 @@ def _tokens(pieces: Sequence[Piece]) -> Any:
 
 def _weight(norm: Norm | None) -> torch.Tensor | None:
     return None if norm is None else norm.weight
-
-
-def _matrix(linear: Linear) -> Matrix:
-    assert isinstance(linear, PlainLinear | QuantisedLinear)
-    return linear
