@@ -59,6 +59,7 @@ EMBEDDINGS_AT_ONCE = 8  # inputs of all requests for embeddings whose sessions a
 ROUTE_AROUND = 60.0  # seconds for which a stage that failed to open is used only as a last resort
 
 # Serving.
+PRECISION_LOSS = {"int8": 0.001, "int4": 0.02}  # most relative increase of the loss (ADR 0048)
 FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
 KV_CONTEXTS = 16  # the most full contexts for which a shard reserves KV
 KV_TOKENS_LEAST = 512  # tokens of KV that a shard must be able to hold

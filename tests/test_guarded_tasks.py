@@ -19,7 +19,7 @@ PARTS = {
     "transport/dial/attempt.py": {"self._try"},  # guards each dial
     "transport/dial/attempts.py": {"ConnectionAttempt"},  # the same
     "transport/link/grace.py": {"self._run_out"},  # of a link
-    "transport/dial/introducing.py": {"self.links.run"},  # guards itself
+    "transport/dial/introducing.py": {"self._links.run"},  # guards itself
     "transport/lan/mdns.py": {"self._serve", "self._receive"},  # guard each datagram and network
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
@@ -62,6 +62,9 @@ PARTS = {
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/sharing/asking.py": {"probe"},  # of a request
+    "tasks/sharing/desk.py": {"_until_left", "out.stay_alive"},  # of a stream, so of a link
+    "tasks/sharing/sharing.py": {"self._watch"},  # guards each look
 }
 OWN = {
     "transport/browser/gate.py": {"visits.receive"},
@@ -120,7 +123,7 @@ OWN = {
         "keep_journal", "measure_machine",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self.api.run", "self._enter_swarm", "start",
-        "self.content.embedded.bring",
+        "self.content.embedded.bring", "self.compute.sharing.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},

@@ -71,6 +71,12 @@ ENGINE_WORKER = {
 } | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
+# The modules of the converting process.
+CONVERTER = {
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "tasks/models").rglob("*.py")
+    if path.name not in ("adding.py", "process.py", "frames.py")
+}
 BEYOND_THE_SEAM = {
     "transport/host/real.py",
     "transport/host/realfiles.py",
@@ -82,6 +88,7 @@ BEYOND_THE_SEAM = {
     "tasks/text/child.py",
     *ENGINE_WORKER,
     *PROBE,
+    *CONVERTER,
 }
 # Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
@@ -393,6 +400,7 @@ def test_one_broad_except_per_process() -> None:
         "cli/main.py",
         "tasks/engine/worker.py",
         "tasks/text/child.py",
+        "tasks/models/child.py",
         "netsim/host.py",  # of a simulated process
     }
     found = [line for path, tree in sources() for line in broad_excepts(path, tree)]

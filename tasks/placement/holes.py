@@ -12,7 +12,8 @@ from ...state.membership.record import MemberRecord, ModelName, ShardRecord
 from ...transport import naming
 from ...transport.identity import PeerId
 from ..defaults import KV_TOKENS_LEAST, NAMED_NODES
-from ..engine.families import Architecture, kv_token_bytes, weight_bytes
+from ..engine.defaults import STATE_SLOTS
+from ..engine.families import Architecture, kv_token_bytes, state_bytes, weight_bytes
 from ..engine.interface import DType, Parts
 from ..errors import NoFit
 from .coverage import Coverage, LayerSizes
@@ -48,10 +49,13 @@ def parts_of(start: int, stop: int, layers: int) -> Parts:
 
 
 def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Return the least memory in bytes for a shard: its weights, and KV for KV_TOKENS_LEAST
-    tokens."""
+    """Return the least memory in bytes for a shard: its weights, and KV for KV_TOKENS_LEAST tokens,
+    with the states of one session if it has recurrent layers."""
     kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
-    return weight_bytes(arch, parts, dtype) + kv
+    states = STATE_SLOTS * state_bytes(arch, parts.start, parts.stop, dtype)
+    # Half of the memory beside the weights is for states (`kv_room`), if there are both.
+    beside = 2 * max(kv, states) if kv and states else kv + states
+    return weight_bytes(arch, parts, dtype) + beside
 
 
 def replicas(members: Members, root: str, layers: int) -> list[int]:
@@ -89,16 +93,18 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
                 yield shard
 
 
-def no_fit(sizes: LayerSizes, memory: int) -> NoFit:
-    """Create the error for a node whose `memory` bytes do not suffice for a single layer."""
-    smallest = min(
-        sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
-    )
+def no_fit(sizes: LayerSizes, memory: int, way_out: str = "") -> NoFit:
+    """Create the error for a node whose `memory` bytes do not suffice for a single layer.
+
+    `way_out` completes the hint.
+    """
+    smallest = sizes.smallest
+    more = f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`"
     return NoFit(
         f"not one of the model's {sizes.layers} layers fits: the smallest shard takes "
         f"{_size(smallest)} of memory, all of it {_size(sizes.everything)}, "
         f"and this node offers {_size(memory)}",
-        hint=f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`",
+        hint=f"{more}, {way_out}" if way_out else more,
     )
 
 

@@ -1,13 +1,15 @@
 """Checks a model's `config.json` and its tensors, before its weights are read."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ..errors import EngineError
 from ..interface import Parts
+from ..layouts import FLOATS, layouts_of
 from .architecture import Architecture
 from .family import Family, families
-from .reader import Reader, unsupported
-from .shapes import HEAD, tensor_shapes
+from .reader import Reader, quant_method, unsupported
+from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
 
@@ -19,9 +21,8 @@ def architecture(config: Config) -> Architecture:
     engine cannot compute the model.
     """
     family = _family(config)
-    if config.get("quantization_config") is not None:
-        raise unsupported("the weights are quantised (`quantization_config`)")
-    checked = family.read(Reader(config))
+    layouts = FLOATS if quant_method(config) in family.quantised else layouts_of(config)
+    checked = replace(family.read(Reader(config)), layouts=layouts)
     _check_heads(checked)
     return checked
 
@@ -60,9 +61,9 @@ def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]
     arch = architecture(config)
 
     def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
-        wanted = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
+        wanted = stored_tensors(arch, Parts(True, 0, arch.layers, True))
         _check_complete([role for role in wanted if role not in shapes])
-        for role, shape in wanted.items():
+        for role, (_, shape) in wanted.items():
             if tuple(shapes[role]) != shape:
                 raise EngineError(
                     "bad-tensor",

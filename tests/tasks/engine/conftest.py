@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.core import Core
+from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import (
     DType,
     EngineEvent,
@@ -28,7 +29,13 @@ from shoal.tasks.engine.messages import load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import LoadedShard
 from shoal.tasks.engine.wire import Buffer, Header
 
-NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+}
 TINY = {
     "vocab_size": 101,
     "hidden_size": 32,
@@ -42,7 +49,27 @@ TINY = {
 
 # The special tokens of some families are outside the tiny vocabulary by default.
 EXTRA: dict[str, dict[str, Any]] = {
-    "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "Qwen3Next": {
+        # With larger weights, float32 in transformers is itself 1e-4 from float64.
+        "initializer_range": 0.2,
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 6,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    "GptOss": {
+        # With larger weights, bfloat16 in transformers is 0.2 from float32, by other experts.
+        "initializer_range": 0.15,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "head_dim": 8,
+    },
+    "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
 
@@ -65,7 +92,7 @@ class Checkpoint:
 
     def shard(self, parts: Parts | None = None, *, dtype: DType = "float32") -> LoadShard:
         parts = parts or self.whole
-        needed = families.tensor_shapes(families.architecture(self.config), parts)
+        needed = stored_tensors(families.architecture(self.config), parts)
         tensors = tuple(item for item in self.tensors if needed.keys() & set(item.roles))
         return LoadShard("ab" * 32, parts, self.config, tensors, dtype, 1 << 24)
 
@@ -130,7 +157,7 @@ def make_checkpoint(
     kind = getattr(transformers, f"{family}ForCausalLM")
     model = kind(made).to(dtype)
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
+        if name.endswith(("bias", "sinks")):  # transformers starts them at zero
             torch.nn.init.normal_(parameter, std=0.3)
         elif "norm" in name:  # and weights of norms at one value
             parameter.data += torch.randn_like(parameter) * 0.1

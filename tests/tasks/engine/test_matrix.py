@@ -1,12 +1,16 @@
 """Everything that `shoal model list --supported` prints is compared with transformers."""
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from shoal.tasks.engine.families import families, supported
-from shoal.tasks.engine.interface import DType
+from shoal.tasks.engine.families.reader import Reader
+from shoal.tasks.engine.layouts import INT4, INT8
+from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import CASES, TOKENS, close, differs_at_ties_only
 
 COMBINATIONS = [
@@ -18,14 +22,16 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("architecture", "device", "precision"), COMBINATIONS)
 def test_each_combination_gives_the_logits_of_transformers(
-    architecture: str, device: str, precision: DType, checkpoint: Any, chain: Any
+    architecture: str, device: str, precision: str, checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
     assert device == "cpu", "another device needs a case of its own"
     cases = [case for case in CASES.values() if f"{case[0]}ForCausalLM" == architecture]
     assert cases, f"no case in test_llama.py has the family {architecture}"
     family, config = cases[0]
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     made = checkpoint(family, **config, dtype=dtype)
+    if layout := {"int8": INT8, "int4": INT4}.get(precision):
+        made, precision = quantised(made, fitting_of(made, layout), tmp_path), "float32"
     ours, theirs = chain(made, made.splits(2), precision).logits(TOKENS), made.logits(TOKENS)
     if precision == "float32":
         assert close(ours, theirs)
@@ -38,3 +44,25 @@ def test_each_module_of_a_family_is_found() -> None:
     assert {"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM"} <= found.keys()
     assert len({each.name for each in found.values()}) == len(found)
     assert all(each.kind == kind for kind, each in found.items())
+
+
+def test_the_family_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs/families.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    (tmp_path / "example.py").write_text(code)
+    name = "shoal.tasks.engine.families.supported.example"
+    spec = importlib.util.spec_from_file_location(name, tmp_path / "example.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "vocab_size": 101,
+        "max_position_embeddings": 96,
+        "sliding_window": 9,
+    }
+    arch = module.FAMILY.read(Reader(sizes))
+    assert arch.windows == (9, 0, 9, 0) and arch.qk_norm and arch.kinds[0].rope.theta == 1e6

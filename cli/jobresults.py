@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Self, TypeAlias
 
 import click
 
-from .. import defaults, render
-from ..errors import CommandError
-from ..options import data_flag
-from ..progress import WaitingStatus
+from . import defaults, render
+from .errors import CommandError
+from .options import data_flag
+from .progress import WaitingStatus
 
 if TYPE_CHECKING:
-    from ...node.control.messages.jobs import (
+    from ..node.control.messages.jobs import (
         ArrivedResult,
         ExpectedJobs,
         JobProgress,
@@ -82,8 +82,8 @@ class Collection:
                     time.sleep(defaults.JOBS_RESTART_LOOK)
 
     def _ask(self, wait: bool) -> None:
-        from ...node.control.messages.jobs import GetJobResults
-        from ..client import request
+        from ..node.control.messages.jobs import GetJobResults
+        from .client import request
 
         jobs = None
         if self.jobs is not None:
