@@ -33,7 +33,9 @@ def fault(device: ComputeDevice) -> str:
         except (RuntimeError, OSError, TritonError, subprocess.SubprocessError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             return f"the kernel for {name} weights: {reason or type(error).__name__}"
-        if not torch.allclose(sums.sum(0), expected, rtol=0.02, atol=0.02 * _largest(expected)):
+        if not torch.allclose(
+            sums.sum(0).float(), expected, rtol=0.02, atol=0.02 * _largest(expected)
+        ):
             return f"the kernel for {name} weights computes something else than torch"
     return ""
 
