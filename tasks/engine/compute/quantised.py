@@ -57,3 +57,18 @@ def _product(matrix: Matrix, bias: torch.Tensor | None, pack: bool) -> Linear:
     if isinstance(matrix, Quantised):
         return linear_of_quantised(matrix.layout, matrix.q, matrix.scale, matrix.minimum, bias)
     return linear_of(matrix, bias, pack=pack)
+
+
+def rows_of(matrix: Matrix, rows: torch.Tensor) -> Matrix:
+    """Return some rows of a matrix, as a copy."""
+    if not isinstance(matrix, Quantised):
+        return matrix[rows.to(matrix.device)]
+    rows = rows.to(matrix.q.device)
+    minimum = None if matrix.minimum is None else matrix.minimum[rows]
+    return Quantised(matrix.layout, matrix.q[rows], matrix.scale[rows], minimum)
+
+
+def joined(matrices: Sequence[Matrix]) -> Sequence[Matrix]:
+    """Return the matrices as one if none is quantised, because one product is faster."""
+    plain = [each for each in matrices if not isinstance(each, Quantised)]
+    return [torch.cat(plain)] if len(plain) == len(matrices) else matrices
