@@ -255,11 +255,11 @@ async def test_requests_come_at_a_bounded_rate(world: World) -> None:
         await offered(gateway)
         asking, answered = Asking(gateway, sharer), 0
         began = trio.current_time()
-        for _ in range(60):
+        for _ in range(300):
             found = await asking.hears(await asking.open())
             answered += any(kind == FrameKind.END for kind, _ in found)
         burst, per_s = defaults.ASKS
-        assert burst <= answered == len(fake.asked)
+        assert burst <= answered == len(fake.asked) < 300
         assert answered <= burst + 1 + per_s * (trio.current_time() - began)
 
 
