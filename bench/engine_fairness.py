@@ -45,7 +45,7 @@ MEASURES = ("tasks/engine", "netsim", "transport/host")
 
 GOAL: Final = 0.1
 SESSIONS: Final = 50
-PROMPT: Final = 256  # tokens of each prompt of the single session
+PROMPT: Final = 1024  # tokens of each prompt of the single session, more than it gets in a step
 SHORT: Final = (50, 250)  # … and of the others, from session to session
 TEXT: Final = 1500  # tokens of each text, after a prompt of one block
 VARIED: Final = 10  # prompts of a session differ in length, because an engine repeats old answers
@@ -176,7 +176,7 @@ def deviation(shares: dict[str, float]) -> float:
 
 
 def measure(threads: int, quick: bool) -> dict[str, Any]:
-    virtual_s, real_s = (4.0, 10.0) if quick else (20.0, 40.0)
+    virtual_s, real_s = (8.0, 20.0) if quick else (20.0, 40.0)
     off: dict[str, dict[str, float]] = {}
     parts: dict[str, dict[str, float]] = {}
     for kind in KINDS:
