@@ -63,7 +63,30 @@ FAMILIES: Final[dict[str, dict[str, object]]] = {
     "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "Gemma2": {"head_dim": 16, "sliding_window": 24},
     "Gemma3": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
+    "Mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "Qwen3Moe": {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32},
+    "GptOss": {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 24,
+        "initializer_range": 0.15,
+    },
+    "Qwen3Next": {
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "num_experts": 16,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+        "initializer_range": 0.15,
+    },
 }
+RECURRENT: Final = ("Qwen3Next",)  # without prefixes and adapters
+# Classes of configs that are not named like the family.
 CONFIGS: Final[dict[str, str]] = {"Gemma3": "Gemma3TextConfig"}
 NEW: Final = 24  # tokens of a greedy answer
 MATES: Final = 7
@@ -130,7 +153,8 @@ def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
         for role, tensor in load_file(path).items()
     ]
     config = json.loads((folder / "config.json").read_text())
-    adapters = tuple(random_adapter(config, ROOT, seed, rank) for seed, rank in ADAPTERS)
+    given = () if family in RECURRENT else ADAPTERS
+    adapters = tuple(random_adapter(config, ROOT, seed, rank) for seed, rank in given)
     return Checkpoint(model, config, tensors, dtype, folder, adapters)
 
 
@@ -283,7 +307,7 @@ def compare(model: Checkpoint, tokens: Sequence[int], found: Found, quick: bool)
             off = float(np.abs(chain.mean(tokens, model.adapter) - model.mean(tokens)).max())
             found.worst_mean = max(found.worst_mean, off)
             for mates in (0, MATES):
-                for cached in (False, True):
+                for cached in (False, True) if model.adapters else (False,):
                     way = f"{shards} shards, {costs}, {mates} mates, cached {cached}"
                     made = []
                     for start, rows in answers(chain, model, tokens, mates=mates, cached=cached):
@@ -325,7 +349,8 @@ def measure(quick: bool) -> dict[str, Any]:
         for number, name in enumerate(FAMILIES):
             with tempfile.TemporaryDirectory() as folder:
                 plain = checkpoint(Path(folder), name, dtype, 7 + number)
-                for model, size in itertools.product((plain, adapted(plain)), sizes):
+                models = (plain, adapted(plain)) if plain.adapters else (plain,)
+                for model, size in itertools.product(models, sizes):
                     rng = np.random.default_rng(size)
                     tokens = [int(each) for each in rng.integers(0, 211, size)]
                     compare(model, tokens, found[dtype], quick)

@@ -94,7 +94,7 @@ class Bare:
 
     def _token_ms(self, prompt_tokens: int) -> float:
         model, size = self._model, prompt_tokens + self._tokens
-        model.allocate(blocks_for(size))
+        model.allocate(blocks_for(size), 0)
         model.costs()  # decides how products are padded
         table = BlockTable(BlockPool(blocks_for(size)), size)
         ids = torch.ones(prompt_tokens, dtype=torch.long)

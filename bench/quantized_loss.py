@@ -86,7 +86,7 @@ class Side:
         self._core.handle(("load", 1, 0), memoryview(bytearray(load_payload(shard))))
         header = self._frames.pop()[0]
         assert header[0] == "ok", header
-        self.bytes = int(header[2][0])  # type: ignore[call-overload,index]
+        self.bytes = int(header[2][0])  # type: ignore[index]
         self.seconds = 0.0  # of CPU time
 
     def _keep(self, header: Header, payload: Buffer) -> None:

@@ -10,8 +10,8 @@ import click
 from .. import render
 from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
-from . import pull, quantize, remove
-from .quantize import report_added
+from .models import pull, quantize, remove
+from .models.quantize import report_added
 from .share import OWNERS_WORD, SHARED_HEADS, offer_rows
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
     in it is executed. Works with and without a running daemon.
     """
     from ..progress import Bar
-    from .source import asked
+    from .models.source import asked
 
     if name is not None:
         from ...dht.content.library import check_new_name

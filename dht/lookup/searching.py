@@ -62,7 +62,7 @@ class Searching:
 
     async def run(self, lookup: Lookup) -> None:
         """Run a look-up to its end. If the DHT of this node is not running, return at once."""
-        search = _Search(lookup)
+        search = _RunningSearch(lookup)
         while self.tasks.running:
             now = self._host.now()
             search.news = trio.Event()
@@ -86,14 +86,14 @@ class Searching:
         await self.run(lookup)
         self._table.sample(key, lookup.answerers())
 
-    async def _begin(self, search: "_Search", query: Query) -> None:
+    async def _begin(self, search: "_RunningSearch", query: Query) -> None:
         """Send a query, and wait until it is sent, before the next one is prepared."""
         # The checkpoint sends the query before the next one is prepared.
         end = partial(self._failed, search, query, "mishap")
         if self.tasks.start(query.contact.peer, self._ask, search, query, end=end):
             await trio.lowlevel.checkpoint()
 
-    async def _ask(self, search: "_Search", query: Query) -> None:
+    async def _ask(self, search: "_RunningSearch", query: Query) -> None:
         """Send a query, and pass the result to its look-up."""
         lookup, contact = search.lookup, query.contact
         try:
@@ -107,7 +107,7 @@ class Searching:
                 self._asking.reject(contact.peer, code)
         search.news.set()
 
-    def _failed(self, search: "_Search", query: Query, code: str) -> None:
+    def _failed(self, search: "_RunningSearch", query: Query, code: str) -> None:
         """Pass a failure to the look-up of a query."""
         search.lookup.failed(query.contact, self._host.now(), code)
         search.news.set()
@@ -127,7 +127,7 @@ class Searching:
                 began = self._host.now()
 
 
-class _Search:
+class _RunningSearch:
     """A running look-up. `news` is set, and replaced, when a reply arrives."""
 
     def __init__(self, lookup: Lookup) -> None:

@@ -84,7 +84,7 @@ class NumberCompute:
 
     exactness = "simulated"
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: int, states: int) -> None:
         """Discard all numbers. Memory is used only for blocks that are written."""
         self._blocks.clear()
 

@@ -11,7 +11,7 @@ identity, its old and new identities are rivals, and the old one is dead. Theref
 member are checked before it counts as live. No I/O. Spec: docs/spec/liveness.md.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from hashlib import sha256
 from math import inf
 
@@ -87,7 +87,7 @@ class Liveness:
         return self._resting.peers()
 
     def watchers(self, peer: PeerId) -> set[PeerId]:
-        """Return those of a peer's watchers that have a link here which answers (`Resting`)."""
+        """Return those of a peer's watchers of whose reports this node hears at once."""
         return self._resting.watchers(peer)
 
     def _answers(self, peer: PeerId, place: str | None) -> None:
@@ -200,19 +200,47 @@ class Liveness:
             if not watched.live and alarms.take(now):
                 watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
 
+    def shown(self, peers: Set[PeerId]) -> None:
+        """Record the peers in this node's own last report on its links."""
+        self._resting.shown(peers)
+
+    def to_tell(self, by: PeerId, lost: Iterable[PeerId]) -> dict[PeerId, list[PeerId]]:
+        """Return which linked peers must hear that the reports of `by` name these peers no longer.
+
+        Call it before `told`. Maps each linked peer to those of `lost` that concern it.
+        """
+        return self._resting.to_tell(by, sorted(self._said.get(by, set()).intersection(lost)))
+
+    def rumoured(self, by: PeerId, peers: Iterable[PeerId], now: float) -> None:
+        """Process a message of `by`: a watcher of each of these peers reports it no longer.
+
+        Checks those of them whose links rest on this node.
+        """
+        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        for peer in peers:
+            watched = self._watched.get(peer)
+            if watched is not None and self._rests(peer) and alarms.take(now):
+                self._alarm(watched, now)
+
+    def _rests(self, peer: PeerId) -> bool:
+        """Return whether a link answers and rests, so that its end would be noticed late here."""
+        return self._resting.rested(peer) and peer in self._answering
+
+    def _alarm(self, watched: Watched, now: float) -> None:
+        at = max(now, watched.proved + defaults.RECHECK_S)
+        watched.doubted = min(watched.doubted, at)
+
     def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
         if (watched := self._watched.get(peer)) is None:
             return
         self._withdraw(by, watched)
         if peer in self._links:
             # If the link does not rest, this node's own pings notice its end as soon.
-            rested = self._resting.rested(peer) and peer in self._answering
-            alarmed = rested and alarms.take(now)
+            alarmed = self._rests(peer) and alarms.take(now)
         else:
             alarmed = watched.live and (alarms.take(now) or not watched.networks)
         if alarmed:
-            at = max(now, watched.proved + defaults.RECHECK_S)
-            watched.doubted = min(watched.doubted, at)
+            self._alarm(watched, now)
 
     def forget(self, by: PeerId) -> None:
         """Drop the reports of a peer whose link has ended."""

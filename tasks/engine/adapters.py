@@ -117,8 +117,10 @@ def module_shapes(arch: Architecture) -> dict[Module, tuple[int, int]]:
     MODULES.
 
     They are the modules that the family stores under these names, because `peft` names them so.
-    Experts cannot be changed.
+    Experts cannot be changed, nor any part of a model with recurrent layers.
     """
+    if arch.recurrent:
+        return {}
     queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
     hidden, wide, names = arch.hidden, arch.intermediate, arch.names
     sizes = {

@@ -22,6 +22,7 @@ from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Compute, LoadedShard, Pick, Piece
+from .states import SessionStates
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -147,7 +148,8 @@ class Core:
         self._shards[number] = loaded
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
-        return loaded_value(Loaded(size, loaded.token_bytes, seconds, _FEATURES, exactness)), b""
+        features = _FEATURES if loaded.reuses else _FEATURES - {"export"}
+        return loaded_value(Loaded(size, loaded.token_bytes, seconds, features, exactness)), b""
 
     def _unload(self, header: Header, payload: memoryview) -> Result:
         """Free a shard. Its sessions end. Does nothing if there is no such shard."""
@@ -200,11 +202,12 @@ class Core:
             raise EngineError(
                 "too-long", f"{tokens} positions were asked for, the context is {context}"
             )
-        names = _block_names(owner, adapter, payload)
+        names = _block_names(owner, adapter, payload) if shard.reuses else []
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
             table = BlockTable(shard.pool, tokens, names, soon=soon)
+            states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
             raise
@@ -217,7 +220,7 @@ class Core:
         )
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
-        session.adapter, session.own = used, own
+        session.adapter, session.own, session.states = used, own, states
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -227,20 +230,20 @@ class Core:
         if session is not None:
             try:
                 names = _block_names(session.owner, session.adapter_root, payload)
-                if names and not session.busy:
+                if names and not session.busy and session.shard.reuses:
                     session.table.name_all(names)
             finally:
                 self._drop(session)
         return None, b""
 
     def _export(self, header: Header, payload: memoryview) -> Result:
-        session = self._idle(header[0])
+        session = self._copied(header[0])
         table, shard = session.table, session.shard
         data = shard.compute.export(table)
         return None, shard.copies.encode(table.length, data, session.adapter_root)
 
     def _import(self, header: Header, payload: memoryview) -> Result:
-        session = self._idle(header[0])
+        session = self._copied(header[0])
         table, shard = session.table, session.shard
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
@@ -252,7 +255,7 @@ class Core:
         return length, b""
 
     def _fork(self, header: Header, payload: memoryview) -> Result:
-        source, into = (self._idle(name) for name in header)
+        source, into = (self._copied(name) for name in header)
         if source.shard is not into.shard or source.adapter is not into.adapter:
             raise EngineError("bad-state", "the sessions belong to different shards or adapters")
         if source.table.length > into.table.tokens:
@@ -306,11 +309,25 @@ class Core:
             raise EngineError("busy", "spans of the session run or wait")
         return session
 
+    def _copied(self, name: object) -> Session:
+        """Return an idle session that can be copied.
+
+        Raises EngineError `bad-state` if its model has recurrent layers.
+        """
+        session = self._idle(name)
+        if not session.shard.reuses:
+            raise EngineError(
+                "bad-state", "sessions of models with recurrent layers have no copies"
+            )
+        return session
+
     def _drop(self, session: Session) -> None:
         """Cancel a session's work and free its memory."""
         session.job = None
         session.waiting.clear()
         session.table.free()
+        if session.states is not None:
+            session.states.free()
         session.shard.adapters.release(session.adapter)
         self._scheduler.leave(session.share)
         del self._by_share[session.share]
@@ -403,6 +420,9 @@ class Core:
                 for header, payload in answer.frames:
                     self._emit(header, payload)
                 continue
+            if span.start <= session.table.length and not session.reaches(span.start):
+                self._evict(session, "its recurrent state at that position is not stored")
+                return
             try:
                 session.job = self._begin(session, span, key)
             except EngineError as error:
@@ -443,8 +463,10 @@ class Core:
             job = session.job
             assert job is not None  # only sessions with a job are scheduled
             copies += session.table.prepare(job.position, job.position + rows)
+            states = session.states
+            use = None if states is None else states.use(job.position, rows)
             rest = rows, job.position, job.decode, session.adapter and session.adapter.tensors
-            pieces.append(Piece(session.table, job.source, job.done, *rest))
+            pieces.append(Piece(session.table, job.source, job.done, *rest, use))
         if copies:
             model.copy(copies)
         outputs = model.forward(pieces)
@@ -492,11 +514,14 @@ class Core:
             sessions,
             key=lambda each: (each.share.background, not each.own, has[each.owner], each.age),
         )
-        del self._sessions[victim.name]
-        epoch = victim.epoch
-        self._drop(victim)
-        error = EngineError("preempted", "its memory was needed by another session")
-        self._failed(victim.name, epoch, error)
+        self._evict(victim, "its memory was needed by another session")
+
+    def _evict(self, session: Session, why: str) -> None:
+        """End a session whose gateway may open it again."""
+        del self._sessions[session.name]
+        epoch = session.epoch
+        self._drop(session)
+        self._failed(session.name, epoch, EngineError("preempted", why))
 
     def _choose(self, model: Compute, done: list[tuple[Session, SpanInProgress, Any]]) -> None:
         """Choose the next token of each session whose span is complete and wants one."""
@@ -584,6 +609,15 @@ class Core:
 
     def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+
+def _states_beside(table: BlockTable, shard: LoadedShard) -> SessionStates | None:
+    """Return the states of a new session, or free its table and raise EngineError `no-memory`."""
+    try:
+        return shard.new_states()
+    except EngineError:
+        table.free()
+        raise
 
 
 def _promised(sessions: Sequence[Session]) -> dict[str, int]:

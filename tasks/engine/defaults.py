@@ -12,6 +12,9 @@ CHUNK_BYTES = 16 << 20  # bytes of the largest chunk file (docs/spec/model.md: 1
 LOAD_DEPTH = 40  # nested containers in a shard's description; a config has 32 (dht/defaults.py)
 LOAD_ITEMS = 1 << 22  # elements of a shard's description: two for each chunk
 SHARED_HEAD_BYTES = 64 << 20  # a tied table of fewer bytes is stored in two layouts
+NO_KV_POSITIONS = 1 << 24  # positions of a shard without layers, whose blocks need no memory
+STATE_SLOTS = 2  # states of recurrent layers that a session may have: the latest and a snapshot
+STATE_SESSIONS = 64  # most sessions of a shard with recurrent layers and attention
 ROPE_BLOCK = 1024  # rotary tables grow by this many positions
 
 DEVICE_SPARE_BYTES = 512 << 20  # of an accelerator's memory, left for intermediate values

@@ -23,7 +23,7 @@ class KvCopies:
         self, root: str, arch: Architecture, parts: Parts, dtype: DType, exactness: str
     ) -> None:
         self.token_bytes = kv_token_bytes(arch, parts.start, parts.stop, dtype)
-        layers = parts.stop - parts.start
+        layers = parts.stop - parts.start  # copies of recurrent layers are not made (core.py)
         self._before = ["shoal-kv", 1, root, parts.start, parts.stop, dtype, exactness]
         self._after = [["full"] * layers, arch.kv_heads, arch.head_dim]
 

@@ -16,6 +16,7 @@ Shape = tuple[int, ...]
 
 METHOD: Final = "shoal"
 """The value of `quant_method` in the `quantization_config` of a quantised model."""
+MXFP4_ENDS: Final = ("_blocks", "_scales")  # of the names of tensors of bytes in MXFP4
 PLAIN: Final = "plain"
 MOST_EXCEPTIONS: Final = 1 << 16  # weights whose layout differs from that of the others
 STORED_BYTES: Final[Mapping[str, int]] = {"I8": 1, "U8": 1, "F16": 2}
@@ -94,7 +95,8 @@ class Layouts:
         found: dict[str, tuple[str | None, Shape]] = {}
         for role, shape in shapes.items():
             layout = self.of(role, shape)
-            found |= {role: (None, shape)} if layout is None else layout.stored(role, shape)
+            plain = {role: ("U8" if role.endswith(MXFP4_ENDS) else None, shape)}
+            found |= plain if layout is None else layout.stored(role, shape)
         return found
 
     @property

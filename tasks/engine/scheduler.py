@@ -289,6 +289,7 @@ class Scheduler:
         if not shares:
             return
         adapters = {share.adapter for share in shares if share.adapter is not None}
+        adapters -= step.adapters
         wanted = (
             sum([share.row for share in shares])
             + step.costs.attended * sum([share.position + 1 for share in shares])

@@ -10,6 +10,7 @@ from .defaults import KEPT_ANSWERS, KEPT_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
 from .shard import Choice, LoadedShard
+from .states import SessionStates
 from .wire import Buffer, Header
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
@@ -73,6 +74,7 @@ class Session:
         self.table = table
         self.share = share
         self.adapter: LoadedAdapter | None = None
+        self.states: SessionStates | None = None  # of recurrent layers
         self.own = False  # whether it is of the machine's own gateway
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
@@ -84,6 +86,10 @@ class Session:
     def adapter_root(self) -> str:
         """The root of the session's adapter, or ""."""
         return self.adapter.root if self.adapter is not None else ""
+
+    def reaches(self, start: int) -> bool:
+        """Return whether the states of recurrent layers after `start` positions are there."""
+        return self.states is None or self.states.reaches(start)
 
     @property
     def busy(self) -> bool:

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
-from .families import DTYPE_BYTES, Architecture, kv_token_bytes
+from .families import DTYPE_BYTES, Architecture, kv_room, kv_token_bytes, state_bytes
 from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
 from .scheduler import AdapterCosts, StepCosts
+from .states import SessionStates, StatePool, StateUse
 from .wire import Buffer
-
-_EMPTY_BLOCKS: Final = 1 << 20
-"""Number of blocks of a shard without layers, whose blocks need no memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,8 @@ class Piece:
     Row `first` belongs to `position`. The KV of these positions is written to the blocks of
     `table`. `decode` says that the row continues a text; otherwise it is part of a prompt. The
     results of a row depend on this, but not on the other pieces. `adapter` is what `Compute.adapt`
-    returned for the session's adapter, or None.
+    returned for the session's adapter, or None. `state` is what the step does with the states of
+    recurrent layers, if there are some.
     """
 
     table: BlockTable
@@ -34,6 +33,7 @@ class Piece:
     position: int
     decode: bool
     adapter: Any = None
+    state: StateUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,9 @@ class Compute(Protocol):
         most EXACTNESS_BYTES characters."""
         ...
 
-    def allocate(self, blocks: int) -> None:
-        """Reserve the KV memory of the shard, before anything is computed."""
+    def allocate(self, blocks: int, states: int) -> None:
+        """Reserve the KV memory of the shard, and slots for the states of recurrent layers, before
+        anything is computed."""
         ...
 
     def costs(self) -> StepCosts:
@@ -156,9 +157,12 @@ class LoadedShard:
         arch, parts = compute.arch, shard.parts
         self.token_bytes = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
         self.block_bytes = self.token_bytes * BLOCK
-        # A shard without layers has no KV, but its sessions have positions.
-        blocks = shard.kv_bytes // self.block_bytes if self.block_bytes else _EMPTY_BLOCKS
-        compute.allocate(blocks)
+        room = kv_room(arch, parts, shard.dtype, shard.kv_bytes)
+        blocks = room.positions // BLOCK
+        compute.allocate(blocks, room.states)
+        state = state_bytes(arch, parts.start, parts.stop, shard.dtype)
+        self.state_bytes = room.states * state
+        self._states = StatePool(room.states) if state else None
         self.compute = compute
         self.weight_bytes = weight_bytes
         self.pool = BlockPool(blocks)
@@ -190,5 +194,20 @@ class LoadedShard:
 
     @property
     def bytes(self) -> int:
-        """Memory of weights and KV, in bytes."""
-        return self.weight_bytes + self.pool.total * self.block_bytes
+        """Memory of weights, KV and states, in bytes."""
+        return self.weight_bytes + self.pool.total * self.block_bytes + self.state_bytes
+
+    @property
+    def reuses(self) -> bool:
+        """Whether sessions can use blocks of other sessions.
+
+        With recurrent layers they cannot, on any stage: a block has no state of such a layer.
+        """
+        return not self.compute.arch.recurrent
+
+    def new_states(self) -> SessionStates | None:
+        """Return the states of a new session, if layers of the shard are recurrent.
+
+        Raises EngineError `no-memory`.
+        """
+        return None if self._states is None else SessionStates(self._states)

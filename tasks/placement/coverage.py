@@ -13,7 +13,8 @@ from itertools import accumulate
 
 from ...state.membership.record import ShardRecord
 from ..defaults import KV_TOKENS_LEAST
-from ..engine.families import Architecture, kv_token_bytes, weight_bytes
+from ..engine.defaults import STATE_SLOTS
+from ..engine.families import Architecture, kv_token_bytes, state_bytes, weight_bytes
 from ..engine.interface import DType, Parts
 
 Span = tuple[int, int]
@@ -35,10 +36,10 @@ class LayerSizes:
         """Compute the sizes for a model. Weights that the embedding and the head share count
         once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
-        # Layers differ if their weights are in different layouts; the largest one counts for all.
-        layers = range(arch.layers if arch.layouts.is_mixed else 1)
-        inner = max(weight_bytes(arch, Parts(False, n, n + 1, False), dtype) for n in layers)
-        layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
+        # One layer of each kind, or all if their layouts differ: the largest one counts for all.
+        kinds = {kind: index for index, kind in enumerate(arch.kinds)}.values()
+        some = range(arch.layers) if arch.layouts.is_mixed else kinds
+        layer = max(_layer_bytes(arch, index, dtype, tokens) for index in some)
         first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
         last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)
         both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # shared weights count once
@@ -253,3 +254,12 @@ def _picked(ranked: list[tuple[tuple[int, ...], Span]], turn: int) -> Span:
         return min(ranked)[1]
     chosen = sorted(set(ranked))
     return chosen[turn % len(chosen)][1]
+
+
+def _layer_bytes(arch: Architecture, layer: int, dtype: DType, tokens: int) -> int:
+    """Return the bytes of a layer's weights, and of what a session of `tokens` positions needs."""
+    own = layer, layer + 1
+    weights = weight_bytes(arch, Parts(False, *own, False), dtype)
+    states = STATE_SLOTS * state_bytes(arch, *own, dtype)
+    beside = kv_token_bytes(arch, *own, dtype) * tokens + states
+    return weights + (2 * beside if arch.recurrent else beside)  # as in `holes.needed_bytes`

@@ -12,7 +12,8 @@ from ...state.membership.record import MemberRecord, ModelName, ShardRecord
 from ...transport import naming
 from ...transport.identity import PeerId
 from ..defaults import KV_TOKENS_LEAST, NAMED_NODES
-from ..engine.families import Architecture, kv_token_bytes, weight_bytes
+from ..engine.defaults import STATE_SLOTS
+from ..engine.families import Architecture, kv_token_bytes, state_bytes, weight_bytes
 from ..engine.interface import DType, Parts
 from ..errors import NoFit
 from .coverage import Coverage, LayerSizes
@@ -48,10 +49,13 @@ def parts_of(start: int, stop: int, layers: int) -> Parts:
 
 
 def needed_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
-    """Return the least memory in bytes for a shard: its weights, and KV for KV_TOKENS_LEAST
-    tokens."""
+    """Return the least memory in bytes for a shard: its weights, and KV for KV_TOKENS_LEAST tokens,
+    with the states of one session if it has recurrent layers."""
     kv = kv_token_bytes(arch, parts.start, parts.stop, dtype) * min(arch.context, KV_TOKENS_LEAST)
-    return weight_bytes(arch, parts, dtype) + kv
+    states = STATE_SLOTS * state_bytes(arch, parts.start, parts.stop, dtype)
+    # Half of the memory beside the weights is for states (`kv_room`), if there are both.
+    beside = 2 * max(kv, states) if kv and states else kv + states
+    return weight_bytes(arch, parts, dtype) + beside
 
 
 def replicas(members: Members, root: str, layers: int) -> list[int]:

@@ -8,7 +8,15 @@ from typing import Literal
 
 from ...dht.content.manifest import Manifest, weight_of
 from ..defaults import FLOAT32_PARAMETERS, KV_CONTEXTS
-from ..engine.families import DTYPE_BYTES, Architecture, kv_token_bytes, weight_bytes
+from ..engine.defaults import STATE_SESSIONS, STATE_SLOTS
+from ..engine.families import (
+    DTYPE_BYTES,
+    Architecture,
+    kv_room,
+    kv_token_bytes,
+    state_bytes,
+    weight_bytes,
+)
 from ..engine.interface import DType, LoadShard, Parts, TensorSource
 from ..errors import NoFit
 from .holes import needed_bytes
@@ -60,6 +68,7 @@ def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int
     """
     weights = weight_bytes(arch, parts, dtype)
     token = kv_token_bytes(arch, parts.start, parts.stop, dtype)
+    state = state_bytes(arch, parts.start, parts.stop, dtype)
     least = needed_bytes(arch, parts, dtype)
     if memory < least:
         raise NoFit(
@@ -67,7 +76,8 @@ def kv_bytes(arch: Architecture, parts: Parts, dtype: DType, memory: int) -> int
             f"and this node offers {memory // 2**20} MiB",
             hint="offer more with `--memory`, or take fewer layers with `--layers A:B`",
         )
-    return min(memory - weights, token * arch.context * KV_CONTEXTS)
+    most = token * arch.context * KV_CONTEXTS + state * STATE_SLOTS * STATE_SESSIONS
+    return min(memory - weights, most)
 
 
 def shard_of(
@@ -107,7 +117,6 @@ def shard_of(
 def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
     """Return the properties of a loaded shard that the stage needs to check messages."""
     parts = shard.parts
-    position = kv_token_bytes(arch, parts.start, parts.stop, shard.dtype)
     return HeldShard(
         shard.root,
         parts,
@@ -115,5 +124,5 @@ def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
         arch.hidden,
         arch.vocab,
         arch.context,
-        shard.kv_bytes // position,
+        kv_room(arch, parts, shard.dtype, shard.kv_bytes).positions,
     )

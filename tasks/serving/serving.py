@@ -16,7 +16,7 @@ from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
-from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
+from ..engine.families import Architecture, architecture, kv_room, weight_bytes
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
@@ -407,7 +407,7 @@ class Serving:
         loaded = await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
         self._device.stage.serve(held_of(shard, plan.arch), self._slot.number)
-        tokens = shard.kv_bytes // _kv_token_bytes(plan)
+        tokens = kv_room(plan.arch, plan.parts, plan.dtype, shard.kv_bytes).positions
         self._publish(plan, tokens, loaded.exactness)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
@@ -472,7 +472,3 @@ class Serving:
         for record in self._directory.members().values():
             names |= {model.root: model.name for model in record.models if model.root not in names}
         return naming.shown(names.get(root, root[:12]))
-
-
-def _kv_token_bytes(plan: ShardPlan) -> int:
-    return kv_token_bytes(plan.arch, plan.parts.start, plan.parts.stop, plan.dtype)

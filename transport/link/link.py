@@ -78,7 +78,7 @@ class Link:
             lane,
             self._limits.backlog_bytes,
             alarm=owner.expire_by,
-            gave_up=self._wake_writer,
+            gave_up=self._gave_up,
             ended=self._ended,
         )
         self._grace = Grace(shared, self.paths, self)
@@ -477,6 +477,13 @@ class Link:
         path = self.paths.used
         if path is not None:
             path.writer.wake()
+
+    def _gave_up(self, call: OutCall) -> None:
+        """Send the peer word that a reply is not needed, at once if the reply may be large."""
+        if call.priority is Priority.CONTROL:
+            self.paths.flush_by(self._host.now() + defaults.LATER_S)
+        else:
+            self._wake_writer()
 
     def _flush(self) -> None:
         self.paths.flush()

@@ -1,4 +1,4 @@
-"""What a link expects of the registry that it belongs to."""
+"""Interface of the registry of links, as far as its links use it."""
 
 from typing import Protocol, TypeVar
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from ..blocks import BLOCK, BlockTable
+from ..states import StateUse
 from .device import CPU, ComputeDevice
 from .scores import PLAIN, Scoring
 
@@ -33,6 +34,9 @@ class AttendingPiece(Protocol):
 
     @property
     def decode(self) -> bool: ...
+
+    @property
+    def state(self) -> StateUse | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Attention:
         slots: list[int] = []
         self._unwritten: list[tuple[int, int]] = []  # slots at the end of tiles
         tiles: list[_Tile] = []
+        self.runs: list[tuple[int, int, int]] = []
+        """The first row, the end and the slot of the recurrent states of each session with some."""
         row = spans = 0
         for piece in pieces:
             places = range(piece.position, piece.position + piece.count)
@@ -72,6 +78,8 @@ class Attention:
             if not piece.decode and places.stop % BLOCK:
                 after = piece.table.slot(places.stop - 1) + 1
                 self._unwritten.append((after, after + BLOCK - places.stop % BLOCK))
+            if piece.state is not None:
+                self.runs.append((row, row + piece.count, piece.state.slot))
             row += piece.count
         self.end = max(positions) + 1
         """The position after the highest one."""

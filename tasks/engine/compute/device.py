@@ -4,6 +4,7 @@ The same code runs on every device. On the CPU, nothing is copied. To an acceler
 copied from pinned (page-locked) memory, which its driver reads without a further copy.
 """
 
+import numpy as np
 import psutil
 import torch
 
@@ -78,3 +79,12 @@ class ComputeDevice:
 
 
 CPU = ComputeDevice()
+
+
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: ComputeDevice) -> torch.Tensor:
+    """Return zeros. On the CPU, they occupy no memory until they are written: `torch.zeros` writes
+    them."""
+    if not device.is_cpu:
+        return torch.zeros(shape, dtype=dtype, device=device.torch)
+    kind = np.float32 if dtype == torch.float32 else np.uint16
+    return torch.from_numpy(np.zeros(shape, kind)).view(dtype)

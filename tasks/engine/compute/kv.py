@@ -6,20 +6,19 @@ block. The operating system commits pages when positions are first written.
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from ..blocks import BLOCK, BlockCopy, BlockTable
 from ..errors import EngineError
 from ..families import Architecture
 from ..interface import DType, Parts
-from .device import CPU, ComputeDevice
+from .device import CPU, ComputeDevice, lazy_zeros
 from .weights import TORCH_DTYPES
 
 
 class KvMemory:
-    """KV of `blocks` blocks. `keys` and `values` have the shape (layers, kv_heads, slots,
-    head_dim)."""
+    """KV of `blocks` blocks. `keys` and `values` have the shape (layers with attention, kv_heads,
+    slots, head_dim)."""
 
     def __init__(
         self,
@@ -30,10 +29,13 @@ class KvMemory:
         device: ComputeDevice = CPU,
     ) -> None:
         """Reserve the memory on the device. Raises EngineError `no-memory` if that is refused."""
-        shape = (parts.stop - parts.start, arch.kv_heads, blocks * BLOCK, arch.head_dim)
+        kinds = arch.kinds[parts.start : parts.stop]
+        layers = sum(kind.recurrent is None for kind in kinds)
+        shape = (layers, arch.kv_heads, blocks * BLOCK, arch.head_dim)
         self._device = device
         try:
-            self.keys, self.values = _zeros(shape, dtype, device), _zeros(shape, dtype, device)
+            kind = TORCH_DTYPES[dtype]
+            self.keys, self.values = (lazy_zeros(shape, kind, device) for _ in range(2))
         except (MemoryError, torch.OutOfMemoryError):
             raise EngineError(
                 "no-memory", f"the system refused memory for {blocks * BLOCK} positions of KV"
@@ -78,15 +80,6 @@ class KvMemory:
             self.keys[:, :, first:end] = values[:, 0, :, at : at + size]
             self.values[:, :, first:end] = values[:, 1, :, at : at + size]
             at += size
-
-
-def _zeros(shape: tuple[int, ...], dtype: DType, device: ComputeDevice) -> torch.Tensor:
-    """Return zeros. On the CPU, they occupy no memory until they are written: `torch.zeros` writes
-    them."""
-    if not device.is_cpu:
-        return torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device.torch)
-    kind = np.float32 if dtype == "float32" else np.uint16
-    return torch.from_numpy(np.zeros(shape, kind)).view(TORCH_DTYPES[dtype])
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:

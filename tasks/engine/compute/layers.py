@@ -6,84 +6,36 @@ same input are one matrix.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import torch
 from torch.nn import functional as F
 
-from ..families import Activation, Architecture
-from ..families.shapes import layer_prefix
-from .attention import Attention
-from .kv import KvMemory
-from .lora import StepAdapters
-from .norms import Norm, norm_of
-from .products import Linear
-from .quantised import product_of
-from .rotary import Turn
+from ..families import Activation
 from .scores import Scoring
-from .weights import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What all layers share in one step.
-
-    `turns` has the cosines and sines of each rotary embedding of the shard. Only the first `rows`
-    rows count; products of fewer than `least_rows` are padded.
-    """
-
-    batch: Attention
-    memory: KvMemory
-    adapters: StepAdapters
-    turns: tuple[Turn, ...]
-    rows: int
-    least_rows: int
-
-
-class LayerWeights:
-    """The tensors of one layer, by their names without the layer's prefix."""
-
-    def __init__(self, arch: Architecture, weights: Weights, layer: int) -> None:
-        self.arch = arch
-        self.kind = arch.kinds[layer]
-        self._weights = weights
-        self._prefix = layer_prefix(layer)
-
-    def linear(self, *names: str) -> Linear:
-        """Return the product with one or several projections with the same input."""
-        matrices = self._weights.matrices(*(f"{self._prefix}{name}.weight" for name in names))
-        return product_of(matrices, self._optional("bias", *names))
-
-    def read(self, *names: str) -> torch.Tensor:
-        """Return the weights of projections, stacked by rows."""
-        return self._weights.read(*(f"{self._prefix}{name}.weight" for name in names))
-
-    def norm(self, name: str) -> Norm:
-        """Return a norm."""
-        return norm_of(self.arch, self.read(name))
-
-    def norm_if(self, name: str | None) -> Norm | None:
-        """Return a norm, or None if the family has none with this role."""
-        return None if name is None else self.norm(name)
-
-    def _optional(self, what: str, *names: str) -> torch.Tensor | None:
-        return self._weights.read_optional(*(f"{self._prefix}{name}.{what}" for name in names))
+from .step import LayerWeights, Step
 
 
 class AttentionPart:
     """Attention of one layer: from normed rows to what is added to the residual stream."""
 
-    def __init__(self, weights: LayerWeights, turn: int) -> None:
-        """Read the weights. `turn` is the index of the layer's rotary embedding in a step."""
+    def __init__(self, weights: LayerWeights, turn: int, place: int) -> None:
+        """Read the weights.
+
+        `turn` is the index of the layer's rotary embedding in a step, and `place` the number of
+        attention layers of the shard before it.
+        """
         arch, names = weights.arch, weights.arch.names
-        self.qkv = weights.linear(*names.qkv)
+        self.qkv = weights.gated(*names.qkv) if arch.gated_attention else weights.linear(*names.qkv)
+        self._gated = arch.gated_attention
+        self._place = place
         self.query_norm = weights.norm(names.query_norm) if arch.qk_norm else None
         self.key_norm = weights.norm(names.key_norm) if arch.qk_norm else None
         self.output = weights.linear(names.output)
         self.window = weights.kind.window
-        self.scoring = Scoring(arch.attention_scale or None, arch.attention_cap)
+        sinks = weights.read_plain(names.sinks) if arch.sinks else None
+        self.scoring = Scoring(arch.attention_scale or None, arch.attention_cap, sinks)
         self.turn = turn
         self._head_dim = arch.head_dim
         self._rotated = arch.rotated or arch.head_dim
@@ -95,12 +47,16 @@ class AttentionPart:
         adapters, batch = step.adapters, step.batch
         heads = adapters.change(self.qkv(normed), normed, index, "qkv")
         heads = heads.view(len(normed), -1, self._head_dim)
+        if self._gated:  # the gates come last
+            heads, gates = heads[:, : -self._heads], heads[:, -self._heads :]
         turned = self._turn(heads[:, : self._turned], *step.turns[self.turn])
-        keys, values = step.memory.keys[index], step.memory.values[index]
+        keys, values = step.memory.keys[self._place], step.memory.values[self._place]
         batch.write(keys, turned[:, self._heads :])
         batch.write(values, heads[:, self._turned :])
         queries = turned[:, : self._heads]
         attended = batch.attend(queries, keys, values, self.window, self.scoring)
+        if self._gated:
+            attended = attended * torch.sigmoid(gates).flatten(1)
         return adapters.change(self.output(attended), attended, index, "output")
 
     def _turn(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

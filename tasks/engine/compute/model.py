@@ -18,23 +18,33 @@ from .attention import Attention
 from .device import CPU, ComputeDevice
 from .experts import ExpertsPart
 from .kv import KvMemory
-from .layers import AttentionPart, DensePart, LayerWeights, Step
+from .layers import AttentionPart, DensePart
 from .lora import WITHOUT_ADAPTERS, StepAdapters
 from .norms import norm_of
 from .products import packs, padded
 from .quantised import embedded, product_of
+from .recurrent import RecurrentPart, StateMemory
 from .rotary import Rotary
+from .step import LayerWeights, Step
 from .weights import TORCH_DTYPES, Weights
 
 
 class Layer:
-    """One decoder layer: an attention part and a feed-forward part, and their norms."""
+    """One decoder layer: attention or a recurrent part, a feed-forward part, and their norms."""
 
-    def __init__(self, weights: LayerWeights, turn: int) -> None:
-        """Read the weights. `turn` is the index of the layer's rotary embedding in a step."""
-        names = weights.arch.names
+    def __init__(self, weights: LayerWeights, turn: int, place: int) -> None:
+        """Read the weights.
+
+        `turn` is the index of the layer's rotary embedding in a step, and `place` the number of
+        layers of the shard before it that also have attention, or are also recurrent.
+        """
+        names, recurrent = weights.arch.names, weights.kind.recurrent
         self.input_norm = weights.norm(names.input_norm)
-        self.attention = AttentionPart(weights, turn)
+        self.mixer = (
+            RecurrentPart(weights, recurrent, place)
+            if recurrent
+            else AttentionPart(weights, turn, place)
+        )
         self.mixed_norm = weights.norm_if(names.mixed_norm)
         self.mlp_norm = weights.norm(names.mlp_norm)
         self.output_norm = weights.norm_if(names.output_norm)
@@ -43,7 +53,7 @@ class Layer:
 
     def __call__(self, x: torch.Tensor, index: int, step: Step) -> torch.Tensor:
         """Compute the layer with this index in the shard, and return the residual stream."""
-        mixed = self.attention(self.input_norm(x), index, step)
+        mixed = self.mixer(self.input_norm(x), index, step)
         x = x + (mixed if self.mixed_norm is None else self.mixed_norm(mixed))
         output = self.mlp(self.mlp_norm(x), index, step)
         return x + (output if self.output_norm is None else self.output_norm(output))
@@ -67,9 +77,10 @@ class ShardModel:
         # Each different rotary embedding, in the order of the layers.
         ropes = list(dict.fromkeys(arch.kinds[index].rope for index in own))
         self._rotaries = [self._rotary(rope) for rope in ropes]
+        places = arch.places(parts.start, parts.stop)
         self.layers = [
-            Layer(LayerWeights(arch, weights, index), ropes.index(arch.kinds[index].rope))
-            for index in own
+            Layer(LayerWeights(arch, weights, index), ropes.index(arch.kinds[index].rope), place)
+            for index, place in zip(own, places, strict=True)
         ]
         self._read_ends(weights)
         # Products of fewer rows are padded, so that a row does not depend on their number.
@@ -108,17 +119,19 @@ class ShardModel:
         x: torch.Tensor,
         batch: Attention,
         memory: KvMemory,
+        states: StateMemory,
         adapters: StepAdapters = WITHOUT_ADAPTERS,
     ) -> torch.Tensor:
         """Compute all layers for T rows, and return the residual stream.
 
         Row i has the position `batch.positions[i]`. Its keys and values are written into the slot
-        `batch.slots[i]` of `memory`. `adapters` says which rows have an adapter.
+        `batch.slots[i]` of `memory`. `states` has the states of recurrent layers. `adapters` says
+        which rows have an adapter.
         """
         count = len(x)
         x = padded(x, self.least_rows)
         turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self._rotaries)
-        step = Step(batch, memory, adapters, turns, count, self.least_rows)
+        step = Step(batch, memory, adapters, turns, count, self.least_rows, states, batch.runs)
         for index, layer in enumerate(self.layers):
             x = layer(x, index, step)
         return x[:count]

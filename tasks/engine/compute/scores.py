@@ -12,11 +12,13 @@ class Scoring:
     """Scale and cap of the scores of one layer.
 
     `scale` multiplies the products of queries and keys (None: head_dim ** -0.5). A `cap` other than
-    0 limits them to `cap * tanh(score / cap)`.
+    0 limits them to `cap * tanh(score / cap)`. `sinks` are scores, one for each head, that take
+    their part of a row's attention and add nothing.
     """
 
     scale: float | None = None
     cap: float = 0.0
+    sinks: torch.Tensor | None = None
 
     def attend(
         self,
@@ -31,7 +33,7 @@ class Scoring:
         positions) is True where a row may attend. Rows and heads that share keys are multiplied
         together.
         """
-        if not self.cap:
+        if not self.cap and self.sinks is None:
             return F.scaled_dot_product_attention(
                 queries,
                 keys,
@@ -43,10 +45,17 @@ class Scoring:
         _, heads, rows, width = queries.shape
         grouped = queries.reshape(keys.shape[1], -1, width)
         scores = torch.matmul(grouped, keys[0].transpose(1, 2)) * (self.scale or width**-0.5)
-        scores = (torch.tanh(scores / self.cap) * self.cap).view(heads, rows, -1)
+        if self.cap:
+            scores = torch.tanh(scores / self.cap) * self.cap
+        scores = scores.view(heads, rows, -1)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
+        if self.sinks is not None:
+            sinks = self.sinks.view(heads, -1, 1).expand(heads, rows, 1)
+            scores = torch.cat((scores, sinks), -1)
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(queries.dtype)
+        if self.sinks is not None:
+            weights = weights[..., :-1].contiguous()
         attended = torch.matmul(weights.view(keys.shape[1], -1, weights.shape[-1]), values[0])
         return attended.view(queries.shape)
 

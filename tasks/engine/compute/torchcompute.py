@@ -20,6 +20,7 @@ from ..interface import EXACTNESS_BYTES, LoadShard, Span
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece
+from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
 from .device import CPU, ComputeDevice
@@ -27,6 +28,7 @@ from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
+from .recurrent import StateMemory
 from .weights import TORCH_DTYPES
 
 
@@ -46,6 +48,7 @@ class TorchCompute(ShardModel):
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
         super().__init__(arch, shard, device)
         self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
+        self._states = StateMemory(arch, shard.parts, shard.dtype, 0, device)
 
     @property
     def exactness(self) -> str:
@@ -63,8 +66,10 @@ class TorchCompute(ShardModel):
         precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
         return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
 
-    def allocate(self, blocks: int) -> None:
-        self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)
+    def allocate(self, blocks: int, states: int) -> None:
+        rest = self.arch, self.parts, self.dtype
+        self._memory = KvMemory(*rest, blocks, self.device)
+        self._states = StateMemory(*rest, states, self.device)
 
     def costs(self) -> StepCosts:
         """Return the costs of a step, measured on this machine with the loaded weights.
@@ -72,6 +77,8 @@ class TorchCompute(ShardModel):
         Decides first to how many rows smaller products are padded.
         """
         blocks = self._memory.keys.shape[2] // BLOCK
+        if self._states.lacks:  # no session can be opened
+            return StepCosts(0.0, 0.0, 0.0)
         if blocks and self.packed:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         return _measured_costs(self, blocks)
@@ -117,7 +124,9 @@ class TorchCompute(ShardModel):
         inputs = [self._input(piece) for piece in pieces]
         x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
         batch = Attention(pieces, self.arch.kv_heads, self.device)
-        rows = self.forward_rows(x, batch, self._memory, self._adapters(pieces))
+        self._states.prepare([piece.state for piece in pieces if piece.state is not None])
+        adapters = self._adapters(pieces)
+        rows = self.forward_rows(x, batch, self._memory, self._states, adapters)
         parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
         return parts
 
@@ -212,7 +221,8 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     # Equal rows would choose the same experts.
     random = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
     source = model.device.upload(random.to(TORCH_DTYPES[model.dtype]))
-    piece = Piece(table, source, 0, rows, 0, rows == 1)
+    state = StateUse(0, fresh=True) if len(model._states.inputs) else None
+    piece = Piece(table, source, 0, rows, 0, rows == 1, None, state)
     times = []
     for _ in range(3):  # the first one warms up
         began = clock(model.device.name)
@@ -257,4 +267,4 @@ def _attended(model: TorchCompute) -> float:
         began = clock(model.device.name)
         batch.attend(queries, keys, keys, 0)
         times.append(clock(model.device.name) - began)
-    return min(times) * len(model.layers) / (BLOCK * size)
+    return min(times) * len(model._memory.keys) / (BLOCK * size)

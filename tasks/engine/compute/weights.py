@@ -116,6 +116,21 @@ class Weights:
         """Read tensors like `read`, or return None if the shard does not have the first role."""
         return self.read(*roles) if self.has(roles[0]) else None
 
+    def read_bytes(self, role: str) -> torch.Tensor:
+        """Read a tensor of bytes to the CPU, without converting it.
+
+        Raises EngineError `digest-mismatch` or `bad-tensor` if a chunk is damaged.
+        """
+        source, data = self._sources[role], bytearray()
+        size = math.prod(self._shapes[role])
+        for path, digest in zip(source.chunks, source.digests, strict=True):
+            data += self._files.read(path, digest)
+            if len(data) > size:
+                break
+        if len(data) != size:
+            raise EngineError("bad-tensor", f"the chunks of `{role}` do not fit it")
+        return torch.frombuffer(data, dtype=torch.uint8).view(self._shapes[role])
+
     def matrices(self, *roles: str) -> list[Matrix]:
         """Read weights that may be quantised. Neighbours in the same layout become one matrix.
 

@@ -4,11 +4,28 @@ The functions and types named here are what the rest of shoal uses. A model that
 compute exactly is refused. Does not import torch, because the daemon uses this package too.
 """
 
-from .architecture import Activation, Architecture, Experts, LayerKind, Names, Rope, RopeKind
+from .architecture import (
+    Activation,
+    Architecture,
+    Experts,
+    LayerKind,
+    Names,
+    Recurrent,
+    Rope,
+    RopeKind,
+)
 from .config import Config, architecture, check_model
 from .family import Family, families
 from .matrix import Supported, supported
-from .shapes import DTYPE_BYTES, check_parts, kv_token_bytes, tensor_shapes, weight_bytes
+from .shapes import (
+    DTYPE_BYTES,
+    check_parts,
+    kv_room,
+    kv_token_bytes,
+    state_bytes,
+    tensor_shapes,
+    weight_bytes,
+)
 
 __all__ = [
     "DTYPE_BYTES",
@@ -19,6 +36,7 @@ __all__ = [
     "Family",
     "LayerKind",
     "Names",
+    "Recurrent",
     "Rope",
     "RopeKind",
     "Supported",
@@ -26,7 +44,9 @@ __all__ = [
     "check_model",
     "check_parts",
     "families",
+    "kv_room",
     "kv_token_bytes",
+    "state_bytes",
     "supported",
     "tensor_shapes",
     "weight_bytes",

@@ -49,6 +49,9 @@ class ExpertNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    stacked: str = "gate_up_proj"  # gates and ups of all experts, by turns
+    shared: str = "mlp.shared_expert"
+    shared_gate: str = "mlp.shared_expert_gate"
 
     def gate_up(self, expert: int) -> tuple[str, str]:
         """Return the names of the projections of an expert that have its input."""
@@ -71,8 +74,48 @@ class Experts:
     active: int
     wide: int
     normed: bool = True
+    shared: int = 0  # intermediate size of an expert that every row uses, with a gate; 0: none
     wide_weights: bool = False  # whether the probabilities stay float32
+    stacked: bool = False  # stored as one tensor, experts x inputs x outputs, with biases
+    mxfp4: bool = False  # if stacked: whether it is stored in MXFP4
+    choose_first: bool = False  # the probabilities are those among the chosen experts
+    swiglu_limit: float = 0.0  # bound of the inputs of a SwiGLU with `swiglu_alpha`; 0: plain SiLU
+    swiglu_alpha: float = 1.702
     names: ExpertNames = ExpertNames()
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentNames:
+    """Names of the tensors of a recurrent layer, without `model.layers.N.`.
+
+    All but `decay` and `bias` end in `.weight`.
+    """
+
+    inputs: str = "linear_attn.in_proj_qkvz"
+    gates: str = "linear_attn.in_proj_ba"
+    convolution: str = "linear_attn.conv1d"
+    decay: str = "linear_attn.A_log"
+    bias: str = "linear_attn.dt_bias"
+    norm: str = "linear_attn.norm"
+    output: str = "linear_attn.out_proj"
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrent:
+    """A gated delta rule in place of attention, after a causal convolution over `kernel`
+    positions."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+    names: RecurrentNames = RecurrentNames()
+
+    @property
+    def channels(self) -> int:
+        """Number of values of a position that the convolution has."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +125,7 @@ class LayerKind:
     rope: Rope
     window: int = 0  # positions a token attends to, with its own; 0: all
     experts: Experts | None = None  # None: the layer has one dense feed-forward part
+    recurrent: Recurrent | None = None  # None: the layer has attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +142,7 @@ class Names:
     output: str = "self_attn.o_proj"
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     input_norm: str = "input_layernorm"
@@ -146,7 +191,22 @@ class Architecture:
     embedding_scale: float = 1.0
     attention_scale: float = 0.0  # 0: head_dim ** -0.5
     attention_cap: float = 0.0  # 0: none
+    sinks: bool = False  # each head has a score without a value
+    gated_attention: bool = False  # each head's output is multiplied with the sigmoid of a gate
     logit_cap: float = 0.0  # 0: none
+
+    def places(self, start: int, stop: int) -> list[int]:
+        """Return for each of the layers start:stop how many before it have a state of its kind."""
+        found, seen = [], [0, 0]
+        for kind in self.kinds[start:stop]:
+            found.append(seen[kind.recurrent is not None])
+            seen[kind.recurrent is not None] += 1
+        return found
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layers are recurrent."""
+        return any(kind.recurrent for kind in self.kinds)
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from ..errors import EngineError
 from ..interface import Parts
-from ..layouts import layouts_of
+from ..layouts import FLOATS, layouts_of
 from .architecture import Architecture
 from .family import Family, families
-from .reader import Reader, unsupported
+from .reader import Reader, quant_method, unsupported
 from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
@@ -21,7 +21,7 @@ def architecture(config: Config) -> Architecture:
     engine cannot compute the model.
     """
     family = _family(config)
-    layouts = layouts_of(config)
+    layouts = FLOATS if quant_method(config) in family.quantised else layouts_of(config)
     checked = replace(family.read(Reader(config)), layouts=layouts)
     _check_heads(checked)
     return checked

@@ -19,12 +19,14 @@ class Family:
     """A family of models.
 
     `name` is the `model_type` of its config.json, and `kind` the name in its `architectures`.
-    `read` checks a config and returns the architecture; it raises EngineError.
+    `read` checks a config and returns the architecture; it raises EngineError. `quantised` are the
+    values of `quant_method` with which it reads weights.
     """
 
     name: str
     kind: str
     read: Callable[[Reader], Architecture]
+    quantised: frozenset[str] = frozenset()
 
 
 @cache

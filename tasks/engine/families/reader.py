@@ -121,3 +121,13 @@ def unsupported(what: str) -> EngineError:
         f"this engine cannot compute {what}",
         hint="`shoal model list --supported` prints the families that it can compute",
     )
+
+
+def quant_method(config: Mapping[str, object]) -> str | None:
+    """Return the method by which weights are quantised, "" if it has no name, or None if they are
+    not."""
+    given = config.get("quantization_config")
+    if given is None:
+        return None
+    method = given.get("quant_method") if isinstance(given, Mapping) else None
+    return method if isinstance(method, str) else ""

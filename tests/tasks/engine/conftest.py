@@ -49,7 +49,27 @@ TINY = {
 
 # The special tokens of some families are outside the tiny vocabulary by default.
 EXTRA: dict[str, dict[str, Any]] = {
-    "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    "Qwen3Next": {
+        # With larger weights, float32 in transformers is itself 1e-4 from float64.
+        "initializer_range": 0.2,
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 6,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    "GptOss": {
+        # With larger weights, bfloat16 in transformers is 0.2 from float32, by other experts.
+        "initializer_range": 0.15,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "head_dim": 8,
+    },
+    "Qwen3Moe": {"num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
 
@@ -137,7 +157,7 @@ def make_checkpoint(
     kind = getattr(transformers, f"{family}ForCausalLM")
     model = kind(made).to(dtype)
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):  # transformers starts biases at zero, which would test nothing
+        if name.endswith(("bias", "sinks")):  # transformers starts them at zero
             torch.nn.init.normal_(parameter, std=0.3)
         elif "norm" in name:  # and weights of norms at one value
             parameter.data += torch.randn_like(parameter) * 0.1

@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.compute import layers, model, torchcompute
+from shoal.tasks.engine.compute import quantised, torchcompute
 from shoal.tasks.engine.compute.device import ComputeDevice
-from shoal.tasks.engine.compute.products import Layout, PlainLinear, Quantised, QuantisedLinear
+from shoal.tasks.engine.compute.products import (
+    Layout,
+    Linear,
+    PlainLinear,
+    Quantised,
+    QuantisedLinear,
+)
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.interface import DType, Sampling, Span
@@ -24,7 +30,7 @@ if not CARD:
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
-from shoal.tasks.engine.compute.gpu import launch  # noqa: E402
+from shoal.tasks.engine.compute.gpu import launch, trial  # noqa: E402
 from shoal.tasks.engine.compute.gpu.card import CardCompute  # noqa: E402
 
 DTYPES: Sequence[DType] = (
@@ -45,8 +51,7 @@ NEW = 14 if CARD else 4
 def device(monkeypatch: pytest.MonkeyPatch) -> ComputeDevice:
     if CARD:
         return ComputeDevice("cuda:0")
-    for module in (layers, model):
-        monkeypatch.setattr(module, "linear_of", lambda weight, bias, **_: plain(weight, bias))
+    monkeypatch.setattr(quantised, "linear_of", lambda weight, bias, **_: plain(weight, bias))
     made = ComputeDevice("cpu")
     made.is_cpu = False
     return made
@@ -158,3 +163,25 @@ def test_products_with_quantised_matrices(device: ComputeDevice, layout: Layout)
     assert same(launch.text_rows(x[:1], linear).sums[:, 0], product.sums[:, 0])
     whole = launch.dequantised(linear, torch.float32).weight
     assert torch.equal(whole, weight.dequantised(0, outputs, torch.float32))
+
+
+def test_kernels_are_tried_before_they_are_used(
+    device: ComputeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if CARD:
+        assert trial.fault(device) == ""
+    trial.fault.cache_clear()
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(launch, "text_rows", broken)
+    assert trial.fault(device) == "the kernel for plain weights: Failed to find C compiler"
+    trial.fault.cache_clear()
+
+    def other(x: torch.Tensor, linear: Linear) -> launch.Product:
+        return launch.Product(linear(x)[None] + 9, 1)
+
+    monkeypatch.setattr(launch, "text_rows", other)
+    assert "something else" in trial.fault(device)
+    trial.fault.cache_clear()

@@ -181,7 +181,7 @@ def test_costs_are_measured_on_the_device(checkpoint: Any, device: ComputeDevice
     made = checkpoint("Llama")
     with torch.inference_mode():
         compute = TorchCompute(_arch(made), made.shard(), device)
-        compute.allocate(8)
+        compute.allocate(8, 0)
         costs = compute.costs()
     assert costs.fixed >= 0 and costs.row >= 0
 
@@ -191,7 +191,7 @@ def test_attention_is_on_the_device(device: ComputeDevice) -> None:
     table.prepare(0, 20)
 
     class Piece:
-        count, position, decode = 20, 0, False
+        count, position, decode, state = 20, 0, False, None
 
     piece = Piece()
     piece.table = table  # type: ignore[attr-defined]

@@ -400,3 +400,108 @@ def test_layers_without_experts_are_dense() -> None:
 )
 def test_hostile_experts_are_refused(config: dict[str, Any], change: dict[str, Any]) -> None:
     assert code(config | change) == "bad-config"
+
+
+QWEN_3_NEXT: dict[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "moe_intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.25,
+    "rope_theta": 10000000,
+    "shared_expert_intermediate_size": 512,
+    "vocab_size": 151936,
+}
+GPT_OSS: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "quantization_config": {"quant_method": "mxfp4"},
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "vocab_size": 201088,
+}
+
+
+def test_qwen_3_next_as_it_was_published() -> None:
+    arch = architecture(QWEN_3_NEXT)
+    assert [kind.recurrent is None for kind in arch.kinds[:5]] == [False] * 3 + [True, False]
+    assert arch.rotated == 64 and arch.kinds[0].rope.theta == 1e7
+    assert kv_token_bytes(arch, 0, 48, "bfloat16") == 12 * 2 * 2 * 256 * 2
+    assert families.state_bytes(arch, 0, 4, "bfloat16") == 3 * (3 * 8192 * 2 + 32 * 128 * 128 * 4)
+    whole = Parts(True, 0, 48, True)
+    vectors = 211_712  # values of norms and the like, in float32
+    size = families.weight_bytes(arch, whole, "bfloat16")
+    assert size == 2 * 79_674_391_296 + 2 * vectors
+
+
+def test_gpt_oss_as_it_was_published() -> None:
+    arch = architecture(GPT_OSS)
+    assert arch.windows == (128, 0) * 12 and arch.sinks and arch.qkv_bias
+    assert not arch.kinds[0].rope.truncate and arch.kinds[0].rope.theta == 150_000
+    shapes = tensor_shapes(arch, Parts(False, 3, 4, False))
+    experts = "model.layers.3.mlp.experts."
+    assert shapes[f"{experts}gate_up_proj_blocks"] == (32, 5760, 90, 16)
+    assert shapes[f"{experts}down_proj_scales"] == (32, 2880, 90)
+    without = {key: value for key, value in GPT_OSS.items() if key != "rope_scaling"}
+    assert architecture(without).kinds == arch.kinds  # it is the family's default
+    whole = Parts(True, 0, 24, True)
+    vectors = 335_424  # values of norms and the like, in float32
+    size = families.weight_bytes(arch, whole, "bfloat16")
+    assert size == 2 * 20_914_757_184 + 2 * vectors
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "expected"),
+    [
+        (QWEN_3_NEXT, {"linear_num_value_heads": 24}, "bad-config"),
+        (QWEN_3_NEXT, {"linear_num_key_heads": 0}, "bad-config"),
+        (QWEN_3_NEXT, {"linear_key_head_dim": 1 << 20}, "bad-config"),
+        (QWEN_3_NEXT, {"linear_conv_kernel_dim": 1}, "bad-config"),
+        (QWEN_3_NEXT, {"linear_conv_kernel_dim": 1 << 20}, "bad-config"),
+        (QWEN_3_NEXT, {"full_attention_interval": 0}, "bad-config"),
+        (QWEN_3_NEXT, {"shared_expert_intermediate_size": -1}, "bad-config"),
+        (QWEN_3_NEXT, {"layer_types": ["linear_attention"] * 47}, "bad-config"),
+        (QWEN_3_NEXT, {"layer_types": ["mamba"] * 48}, "unsupported-architecture"),
+        (QWEN_3_NEXT, {"num_experts": 1 << 10}, "bad-config"),
+        (GPT_OSS, {"intermediate_size": 2881}, "bad-config"),
+        (GPT_OSS, {"hidden_size": 2900}, "bad-config"),
+        (GPT_OSS, {"swiglu_limit": 0}, "bad-config"),
+        (GPT_OSS, {"swiglu_alpha": "1.7"}, "bad-config"),
+        (GPT_OSS, {"num_local_experts": 1 << 20}, "bad-config"),
+        (GPT_OSS, {"quantization_config": {"quant_method": "gptq"}}, "unsupported-architecture"),
+        (GPT_OSS, {"quantization_config": []}, "unsupported-architecture"),
+    ],
+)
+def test_hostile_values_of_hybrids_and_gpt_oss(
+    config: dict[str, Any], change: dict[str, Any], expected: str
+) -> None:
+    assert code(config | change) == expected

@@ -110,6 +110,22 @@ CASES |= {
         },
     ),
 }
+CASES |= {
+    "gpt_oss": ("GptOss", {"sliding_window": 9}),
+    "gpt_oss yarn": ("GptOss", {"rope_parameters": YARN, "attention_bias": False}),
+}
+HYBRID = ["linear_attention", "full_attention"] * 2
+CASES |= {
+    "qwen3_next": ("Qwen3Next", {"layer_types": HYBRID}),
+    "qwen3_next stages of one kind": (  # when split in 4
+        "Qwen3Next",
+        {"full_attention_interval": 4, "norm_topk_prob": False},
+    ),
+    "qwen3_next biased": (
+        "Qwen3Next",
+        {"full_attention_interval": 3, "attention_bias": True, "linear_num_value_heads": 2},
+    ),
+}
 TOKENS = [int(token) for token in torch.randint(0, 101, (40,), generator=torch.manual_seed(3))]
 
 

@@ -1,5 +1,6 @@
 """Everything that `shoal model list --supported` prints is compared with transformers."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine.families import families, supported
+from shoal.tasks.engine.families.reader import Reader
 from shoal.tasks.engine.layouts import INT4, INT8
 from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import CASES, TOKENS, close, differs_at_ties_only
@@ -42,3 +44,25 @@ def test_each_module_of_a_family_is_found() -> None:
     assert {"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM"} <= found.keys()
     assert len({each.name for each in found.values()}) == len(found)
     assert all(each.kind == kind for kind, each in found.items())
+
+
+def test_the_family_in_the_docs_can_be_read(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs/families.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    (tmp_path / "example.py").write_text(code)
+    name = "shoal.tasks.engine.families.supported.example"
+    spec = importlib.util.spec_from_file_location(name, tmp_path / "example.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "vocab_size": 101,
+        "max_position_embeddings": 96,
+        "sliding_window": 9,
+    }
+    arch = module.FAMILY.read(Reader(sizes))
+    assert arch.windows == (9, 0, 9, 0) and arch.qk_norm and arch.kinds[0].rope.theta == 1e6

@@ -332,6 +332,14 @@ def test_the_charges_of_a_step_are_its_predicted_time(
         assert sum(share.charged for share, _ in plan) == pytest.approx(expected)
 
 
+def test_an_adapter_is_in_a_step_once_although_a_job_uses_it_too() -> None:
+    adapter, load = AdapterCosts(0.01, 0.002), Load(StepCosts(0.04, 0.001, 0.0))
+    load.add("people", "text", adapter=adapter)
+    load.add("jobs", "job", adapter=adapter, background=True)
+    load.step()
+    assert sum(load.seconds.values()) == pytest.approx(0.04 + 0.01 + 2 * 0.003)
+
+
 def test_an_adapter_that_takes_time_leaves_less_for_other_rows() -> None:
     """Half of the time is fewer rows for the gateway whose rows need more of it."""
     load = Load(StepCosts(0.01, 0.001, 0.0))

@@ -20,20 +20,19 @@ from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
 from ...scheduler import StepCosts
 from ...shard import Piece
 from ..device import ComputeDevice
-from ..layers import DensePart
-from ..model import Layer
+from ..layers import AttentionPart, DensePart
 from ..norms import Norm
-from ..products import Linear, PlainLinear, QuantisedLinear
+from ..products import Linear
 from ..torchcompute import TorchCompute
 from ..weights import TORCH_DTYPES
 from . import launch
-from .launch import Heads, Matrix, Product
+from .launch import Heads, Product
 from .steprows import PromptRows, Rows, Seats, chunks_for, prompt_rows
 
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Rows of the graphs. More rows of texts are computed in several rounds."""
 _STEP_ROWS: Final = 4096  # rows of one step, which need about 2 GB in a model of 8 B weights
-_Multiply = Callable[[torch.Tensor, Matrix], Product]
+_Multiply = Callable[[torch.Tensor, Linear], Product]
 _Compute = Callable[[Sequence[Piece]], Sequence[torch.Tensor]]
 _Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -42,9 +41,9 @@ def fits(arch: Architecture, parts: Parts) -> bool:
     """Return whether the kernels compute these layers of a model: those of Llama, Qwen2, Qwen3 and
     Mistral."""
     other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
-    other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap
+    other_scores = arch.attention_scale or arch.attention_cap or arch.logit_cap or arch.sinks
     return (
-        not (other_norms or other_scores or arch.layouts.precision)
+        not (other_norms or other_scores or arch.gated_attention or arch.recurrent)
         and arch.activation == "silu"
         and arch.embedding_scale == 1.0
         and arch.rotated in (0, arch.head_dim)
@@ -97,9 +96,9 @@ class CardCompute(TorchCompute):
             times.append(clock(self.device.name) - began)
         return 2 * min(times) * len(self.layers) / float(rows**2)
 
-    def allocate(self, blocks: int) -> None:
+    def allocate(self, blocks: int, states: int) -> None:
         self._graphs.clear()  # they contain the addresses of the old memory
-        super().allocate(blocks)
+        super().allocate(blocks, states)
 
     def source(self, span: Span) -> Any:
         # Token ids stay here until a step takes them, with those of all other sessions.
@@ -192,24 +191,24 @@ class CardCompute(TorchCompute):
     ) -> None:
         change: Product | None = None
         for index, layer in enumerate(self.layers):
-            attention, mlp, eps = layer.attention, layer.mlp, self.arch.eps
-            assert isinstance(mlp, DensePart)
+            attention, mlp, eps = layer.mixer, layer.mlp, self.arch.eps
+            assert isinstance(attention, AttentionPart) and isinstance(mlp, DensePart)
             normed = launch.add_and_norm(x, change, layer.input_norm.weight, eps)
             keys, values = self._memory.keys[index], self._memory.values[index]
-            product = multiply(normed, _matrix(attention.qkv))
-            heads = self._heads(layer)
+            product = multiply(normed, attention.qkv)
+            heads = self._heads(attention)
             queries = heads.turn(product, rows.positions, rows.slots, keys, values)
             attended = attend(queries, keys, values, attention.window)
-            change = multiply(attended, _matrix(attention.output))
+            change = multiply(attended, attention.output)
             normed = launch.add_and_norm(x, change, layer.mlp_norm.weight, eps)
-            product = multiply(normed, _matrix(mlp.gate_up))
+            product = multiply(normed, mlp.gate_up)
             inner = launch.gated(product, self.arch.intermediate, x.dtype)
-            change = multiply(inner, _matrix(mlp.down))
+            change = multiply(inner, mlp.down)
         if change is not None:
             launch.add_and_norm(x, change, None, self.arch.eps)
 
-    def _heads(self, layer: Layer) -> Heads:
-        arch, part = self.arch, layer.attention
+    def _heads(self, part: AttentionPart) -> Heads:
+        arch = self.arch
         cos, sin = self._rotaries[part.turn].all()
         norms = _weight(part.query_norm), _weight(part.key_norm)
         return Heads(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
@@ -217,7 +216,7 @@ class CardCompute(TorchCompute):
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         assert self._head is not None and self._norm is not None
         normed = launch.add_and_norm(x.contiguous(), None, self._norm.weight, self.arch.eps)
-        product = launch.text_rows(normed, _matrix(self._head))
+        product = launch.text_rows(normed, self._head)
         total = product.sums[0]
         for part in product.sums[1:]:
             total = total + part
@@ -285,8 +284,3 @@ def _tokens(pieces: Sequence[Piece]) -> Any:
 
 def _weight(norm: Norm | None) -> torch.Tensor | None:
     return None if norm is None else norm.weight
-
-
-def _matrix(linear: Linear) -> Matrix:
-    assert isinstance(linear, PlainLinear | QuantisedLinear)
-    return linear

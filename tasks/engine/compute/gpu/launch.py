@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...blocks import BLOCK
 from ..devicesampling import Peaks
-from ..products import PlainLinear, QuantisedLinear
+from ..products import Linear, PlainLinear, QuantisedLinear
 from . import kernels
 
 # A kernel of a graph may start before the one before it has ended; cards can do this since Hopper.
@@ -27,9 +27,6 @@ _OUTPUTS: Final = 64  # outputs of a program in products of few rows
 _PROGRAMS: Final = 192  # programs that keep a card busy, at least
 PADDED_ROWS: Final = 512  # rows of prompts are padded to a multiple of this many, for cuBLAS
 _FEW: Final = (16, 32, 64, 128)  # rows of a tile in products of few rows
-
-
-Matrix = PlainLinear | QuantisedLinear
 
 
 class Product(NamedTuple):
@@ -48,13 +45,16 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def text_rows(x: torch.Tensor, linear: Matrix) -> Product:
+def text_rows(x: torch.Tensor, linear: Linear) -> Product:
     """Multiply rows that continue a text with a matrix. A row is the same for any T.
 
-    The inputs are divided so that all of the card's processors work.
+    The inputs are divided so that all of the card's processors work. A matrix in a form for which
+    there is no kernel is multiplied by torch.
     """
     if isinstance(linear, QuantisedLinear):
         return _quantised(x, linear)
+    if not isinstance(linear, PlainLinear):
+        return Product(linear(x), 1)
     return few_rows(x, linear, parts_of(*linear.weight.shape), early=_EARLY)
 
 
@@ -133,11 +133,13 @@ class PromptProducts:
         self._sizes = range(PADDED_ROWS, most_rows + PADDED_ROWS, PADDED_ROWS)
         self._agree: dict[tuple[torch.Size, torch.dtype, bool], bool] = {}
 
-    def __call__(self, x: torch.Tensor, linear: Matrix) -> Product:
+    def __call__(self, x: torch.Tensor, linear: Linear) -> Product:
         rows = len(x)
         if isinstance(linear, QuantisedLinear):
             # A whole step of rows is computed for each time that the matrix is converted.
             linear = dequantised(linear, x.dtype)
+        if not isinstance(linear, PlainLinear):
+            return Product(linear(x), 1)
         if rows <= _FEW[-1] or rows > self._sizes[-1] or not self._agrees(linear):
             return few_rows(x, linear, 1)
         missing = -rows % PADDED_ROWS

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .. import render
-from ..errors import CommandError
-from ..options import data_flag, data_option, example, json_option
+from ... import render
+from ...errors import CommandError
+from ...options import data_flag, data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages.models import PulledModel, Resolved, VoucherView
+    from ....node.control.messages.models import PulledModel, Resolved, VoucherView
 
 
 @click.command(
@@ -30,9 +30,9 @@ def pull(name: str, data: Path, as_json: bool) -> None:
     several models, a hash is needed. If the command is interrupted, repeat it to continue where it
     stopped. Needs a running daemon.
     """
-    from ...node.control.messages.models import BytesDone, PullModel, Resolved
-    from ..client import request
-    from ..progress import Bar
+    from ....node.control.messages.models import BytesDone, PullModel, Resolved
+    from ...client import request
+    from ...progress import Bar
 
     seen = PullProgress(quiet=as_json)
     with Bar("fetching") as bar:

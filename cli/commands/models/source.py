@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...node.control.messages.models import AddModel
+from ....node.control.messages.models import AddModel
 
 _HUB = "https://huggingface.co"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")

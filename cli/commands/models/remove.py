@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .. import render
-from ..confirm import confirm
-from ..errors import CommandError
-from ..options import data_option, example, json_option
+from ... import render
+from ...confirm import confirm
+from ...errors import CommandError
+from ...options import data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages.models import Removed
+    from ....node.control.messages.models import Removed
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -38,8 +38,8 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
     """
 
     def ask(sure: bool) -> "Removed":
-        from ...node.control.messages.models import RemoveModel
-        from ..client import request
+        from ....node.control.messages.models import RemoveModel
+        from ...client import request
 
         try:
             return request(data, RemoveModel(name=name, sure=sure), wait=True)
@@ -48,8 +48,8 @@ def remove_model(name: str, yes: bool, data: Path, as_json: bool) -> None:
                 raise
         import trio
 
-        from ...node.control import offline
-        from ...transport.host.real import RealHost
+        from ....node.control import offline
+        from ....transport.host.real import RealHost
 
         async def remove() -> "Removed":
             return await offline.remove_model(RealHost(), data, name, sure=sure)
@@ -75,8 +75,8 @@ def remove_blob(root: str, yes: bool, data: Path, as_json: bool) -> None:
     a terminal, `--yes` is required. Copies on other nodes stay, and so do files written from the
     blob. A blob that is being fetched cannot be removed. Needs a running daemon.
     """
-    from ...node.control.messages.models import RemoveBlob
-    from ..client import request
+    from ....node.control.messages.models import RemoveBlob
+    from ...client import request
 
     _remove(
         lambda sure: request(data, RemoveBlob(root=root, sure=sure), wait=True),
@@ -101,8 +101,8 @@ def remove_adapter(name: str, yes: bool, data: Path, as_json: bool) -> None:
     lose, then asks; without a terminal, `--yes` is required. Answers that use it continue. Needs a
     running daemon.
     """
-    from ...node.control.messages.adapters import RemoveAdapter
-    from ..client import request
+    from ....node.control.messages.adapters import RemoveAdapter
+    from ...client import request
 
     _remove(
         lambda sure: request(data, RemoveAdapter(name=name, sure=sure), wait=True),

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from .. import render
-from ..options import data_flag, data_option, example, json_option
+from ... import render
+from ...options import data_flag, data_option, example, json_option
 
 if TYPE_CHECKING:
-    from ...node.control.messages import models as messages
-    from ..progress import Bar
+    from ....node.control.messages import models as messages
+    from ...progress import Bar
 
 PULLED = 16  # digits of a root in a suggested command: too many to find another root by trial
 
@@ -39,11 +39,11 @@ def quantize(
     The new model has its own name and root; the old one stays. int8 loses about 0.1 %, int4 about
     2 % in loss. Works with and without a running daemon.
     """
-    from ...node.control.messages.models import QuantizeModel
-    from ..progress import Bar
+    from ....node.control.messages.models import QuantizeModel
+    from ...progress import Bar
 
     if name is not None:
-        from ...dht.content.library import check_new_name
+        from ....dht.content.library import check_new_name
 
         check_new_name(name)
     with Bar("quantising") as bar:
@@ -53,13 +53,13 @@ def quantize(
 
 def _quantize(data: Path, ask: "messages.QuantizeModel", bar: "Bar") -> "messages.AddedModel":
     """Quantise through the daemon. If none runs, do it in this process and its child."""
-    from ..client import is_running, request
+    from ...client import is_running, request
 
     if not is_running(data):
         import trio
 
-        from ...node.control.offline import quantize_model
-        from ...transport.host.real import RealHost
+        from ....node.control.offline import quantize_model
+        from ....transport.host.real import RealHost
 
         return trio.run(quantize_model, RealHost(), data, ask, bar.show)
     return request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
