@@ -26,7 +26,7 @@ def _read(reader: Reader) -> Architecture:
     experts = replace(
         read_experts(reader, "intermediate_size", active=4, names=names),
         stacked=True,
-        mxfp4=quant_method(reader.values) is not None,
+        mxfp4=quant_method(reader.values) == "mxfp4",
         choose_first=True,
         swiglu_limit=reader.number("swiglu_limit", 1e-3, 1e6, default=7.0),
         swiglu_alpha=reader.number("swiglu_alpha", 1e-3, 1e3, default=1.702),
