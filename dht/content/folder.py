@@ -460,7 +460,7 @@ def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> Non
     absent += [
         f"{name}.scale"
         for name, part in weights.items()
-        if part.dtype in QUANTISED and f"{name}.scale" not in weights
+        if part.dtype in QUANTISED and name.endswith(".weight") and f"{name}.scale" not in weights
     ]
     if not absent:
         return

@@ -262,7 +262,9 @@ class Manifest:
             if role not in present:
                 raise _bad(f"`{role}` is missing")
         for tensor in self.tensors:
-            if tensor.dtype in QUANTISED and f"{tensor.roles[0]}.scale" not in present:
+            role = tensor.roles[0]  # tensors with other names have layouts of their family
+            quantised = tensor.dtype in QUANTISED and role.endswith(".weight")
+            if quantised and f"{role}.scale" not in present:
                 raise _bad(f"`{tensor.roles[0]}` is quantised and has no scale")
 
     @property

@@ -82,7 +82,7 @@ def quantised_model(library: Path, root: str, precision: Precision) -> Converted
     stored = StoredModel(library, root)
     manifest = stored.manifest
     arch = architecture(manifest.config)
-    if arch.layouts.precision:
+    if arch.layouts.precision or manifest.config.get("quantization_config") is not None:
         raise ModelError(
             "quantised",
             "this model is quantised already, and each further rounding loses more",

@@ -29,7 +29,7 @@ def smaller(arch: Architecture, dtype: DType) -> Sequence[PrecisionCost]:
 
     They are in the order of their loss. `dtype` is that of the activations.
     """
-    if arch.layouts.precision:
+    if arch.layouts.precision or any(each.experts and each.experts.mxfp4 for each in arch.kinds):
         return ()
     shapes = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
     found = []

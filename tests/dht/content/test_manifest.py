@@ -374,3 +374,19 @@ def test_the_bomb_takes_memory_without_the_limits() -> None:
         assert tracemalloc.get_traced_memory()[1] > 4 * 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_bytes_are_quantised_weights_or_layouts_of_a_family() -> None:
+    """`X.weight` of bytes needs `X.weight.scale`; the blocks of MXFP4 have other names."""
+    from tests.tasks.fake_model import small_manifest
+
+    plain = small_manifest()
+
+    def with_tensor(role: str, dtype: str) -> Manifest:
+        more = Tensor((role,), dtype, (8,), ("ab" * 32,))
+        tensors = sorted((*plain.tensors, more), key=lambda each: each.roles)
+        return Manifest(plain.config, plain.files, tuple(tensors))
+
+    with pytest.raises(ModelError, match="is quantised and has no scale"):
+        with_tensor("model.layers.0.mlp.up_proj.weight", "U8")
+    with_tensor("model.layers.0.mlp.experts.down_proj_blocks", "U8")
