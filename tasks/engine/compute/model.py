@@ -20,7 +20,8 @@ from .device import CPU, ComputeDevice
 from .kv import KvMemory
 from .layers import Layer, LayerWeights, Norm, Step
 from .lora import WITHOUT_ADAPTERS, StepAdapters
-from .products import linear_of, packs, padded
+from .native import NativeLinear
+from .products import linear_of, native_kernels, packs, padded
 from .rotary import Rotary
 from .weights import TORCH_DTYPES, Weights
 
@@ -41,7 +42,7 @@ class ShardModel:
         own = range(parts.start, parts.stop)
         # Each different rotary embedding, in the order of the layers.
         ropes = list(dict.fromkeys(arch.kinds[index].rope for index in own))
-        self._rotaries = [self._rotary(rope) for rope in ropes]
+        self.rotaries = [self._rotary(rope) for rope in ropes]
         self.layers = [
             Layer(LayerWeights(arch, weights, index), ropes.index(arch.kinds[index].rope))
             for index in own
@@ -63,14 +64,19 @@ class ShardModel:
         head = table if parts.head and arch.tied else weights.read_optional(HEAD)
         # A table that the embedding also uses would need a second copy in the blocked layout.
         pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
+        pack = pack or native_kernels(TORCH_DTYPES[self.dtype], self.device.torch.type) is not None
         self._head = None if head is None else linear_of(head, None, pack=pack)
+        if head is not None and head is self._embedding and isinstance(self._head, NativeLinear):
+            self._embedding = None  # `embed` reads the rows of the packed table
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
         self.packed = packed and (pack or head is None)
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
-        assert self._embedding is not None
+        if self._embedding is None:
+            assert isinstance(self._head, NativeLinear)
+            return self._head.rows(tokens)
         return F.embedding(tokens, self._embedding)
 
     def forward_rows(
@@ -87,7 +93,7 @@ class ShardModel:
         """
         count = len(x)
         x = padded(x, self.least_rows)
-        turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self._rotaries)
+        turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self.rotaries)
         step = Step(batch, memory, adapters, turns)
         for index, layer in enumerate(self.layers):
             x = layer(x, index, step)
