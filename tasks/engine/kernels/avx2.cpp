@@ -12,7 +12,7 @@ namespace {
 const int W = 8, ONE_V = 8, TWO_V = 4, MANY_V = 2;
 #define HAS_DOTS 1
 #define BF16_DOTS 0
-const bool INT4_DOTS = true, INT8_DOTS = false;
+const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = false;
 
 typedef __m256 vf;
 typedef int32_t vi __attribute__((vector_size(32)));
@@ -57,6 +57,18 @@ INLINE vi dot_add(vi sum, vi nibbles, const int8_t *four) {
     return (vi)_mm256_add_epi16((__m256i)sum, pairs);
 }
 INLINE vi dot_end(vi sum) { return (vi)_mm256_madd_epi16((__m256i)sum, _mm256_set1_epi16(1)); }
+
+// Sums of products of two int8: maddubs needs one of them without a sign, so that of the weight is
+// moved to the other. 2 x 128 x 127 is less than 2^15.
+INLINE vi bytes_start(int32_t) { return vizero(); }
+INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) {
+    int32_t x;
+    memcpy(&x, four, 4);
+    __m256i sizes = _mm256_abs_epi8((__m256i)bytes);
+    __m256i other = _mm256_sign_epi8(_mm256_set1_epi32(x), (__m256i)bytes);
+    __m256i pairs = _mm256_maddubs_epi16(sizes, other);
+    return sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
 
 #include "kernels.h"
 }  // namespace

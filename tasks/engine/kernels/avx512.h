@@ -1,7 +1,7 @@
 // Vectors of AVX-512, for avx512.cpp and avx512bf16.cpp.
 const int W = 16, ONE_V = 4, TWO_V = 4, MANY_V = 4;
 #define HAS_DOTS 1
-const bool INT4_DOTS = true, INT8_DOTS = true;
+const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = true;
 
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -46,6 +46,10 @@ INLINE vi dot_add(vi sum, vi bytes, const int8_t *four) {
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)bytes, four_of(four));
 }
 INLINE vi dot_end(vi sum) { return sum; }
+
+// Weights of INT8 are stored with 128 added, which is taken away from the sum beforehand.
+INLINE vi bytes_start(int32_t sum_of_inputs) { return (vi)_mm512_set1_epi32(-128 * sum_of_inputs); }
+INLINE vi bytes_add(vi sum, vi bytes, const int8_t *four) { return dot_add(sum, bytes, four); }
 
 #if BF16_DOTS
 INLINE vf dot_halves(vf sum, vi pair, const uint16_t *two) {

@@ -10,7 +10,7 @@ namespace {
 const int W = 4, ONE_V = 16, TWO_V = 8, MANY_V = 4;
 #define HAS_DOTS 0
 #define BF16_DOTS 0
-const bool INT4_DOTS = false, INT8_DOTS = false;
+const bool INT4_DOTS = false, INT8_DOTS = false, INT8_UNSIGNED = false;
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));

@@ -58,7 +58,7 @@ static void pack_column(const Packing *p, int64_t n, int64_t block, int o, uint8
     if (bytes > run) bytes = run;
     uint32_t words[32] = {};
     memcpy(words, p->q + n * (K * run / GROUP) + block * run, bytes);
-    uint32_t flip = m->kind == INT8 && INT8_DOTS ? 0x80808080u : 0;
+    uint32_t flip = m->kind == INT8 && INT8_UNSIGNED ? 0x80808080u : 0;
     for (int i = 0; i < run / 4; i++) {
         uint32_t word = words[i] ^ flip;
         memcpy(to + (i * PANEL + o) * 4, &word, 4);
@@ -101,6 +101,7 @@ struct Rows {
     int8_t *q;         // [block][row][32]
     float *scales;     // [block][row]
     int32_t *sums;     // [block][row][2], of 16 inputs each
+    float *offsets;    // [block][row][2]: the first is scale times the sum of all 32
 };
 
 static Rows rows_of(int64_t count, int64_t inputs, int64_t kind) {
@@ -110,9 +111,10 @@ static Rows rows_of(int64_t count, int64_t inputs, int64_t kind) {
     if (!dots(kind)) r.values = (float *)shoal_scratch(0, size * 4);
     else if (kind == BFLOAT16) r.halves = (uint16_t *)shoal_scratch(0, size * 2);
     else {
-        r.q = (int8_t *)shoal_scratch(0, size + count * r.blocks * 12);
+        r.q = (int8_t *)shoal_scratch(0, size + count * r.blocks * 20);
         r.scales = (float *)(r.q + size);
         r.sums = (int32_t *)(r.scales + count * r.blocks);
+        r.offsets = (float *)(r.sums + 2 * count * r.blocks);
     }
     return r;
 }
@@ -178,6 +180,8 @@ static void set_row(const Rows *r, int64_t row, const float *x) {
                 int64_t there = block * r->count + row;
                 quantise(from + block % 2 * GROUP, r->q + there * GROUP, r->scales + there,
                          r->sums + 2 * there);
+                int32_t all = r->sums[2 * there] + r->sums[2 * there + 1];
+                r->offsets[2 * there] = r->scales[there] * (float)all;
             }
     }
 }
@@ -301,7 +305,7 @@ static void panel_of_one(const Matrix *m, int64_t panel, const Rows *r, float *y
                 store(y + v * W, load(y + v * W) + sum[v]);
                 sum[v] = vzero();
             }
-        prefetch(from + 4 * bytes);
+        for (int64_t i = 0; i < bytes; i += 64) prefetch(from + bytes + i);
         if (m->kind == BFLOAT16) {
             for (int k = 0; k < GROUP; k += 2) {
                 vf one = splat(x[k]), two = splat(x[k + 1]);
@@ -336,47 +340,89 @@ static void panel_of_one(const Matrix *m, int64_t panel, const Rows *r, float *y
 // ---- products with dot-product instructions
 
 #if HAS_DOTS
-// Adds a block of INT4 to one vector of outputs of M rows, from row `row` on.
+// Adds a block of INT4 to one vector of outputs of M rows. `q`, `scales` and `offsets` are those of
+// the first row.
 template <int M>
-static inline void int4_block(const uint8_t *from, int v, const Rows *r, int64_t block, int64_t row,
-                              vf *sum) {
+static inline void int4_block(const uint8_t *from, int v, const int8_t *q, const float *scales,
+                              const float *offsets, vf *sum) {
     vi low[4], high[4];
     for (int j = 0; j < 4; j++) {
         vi both = loadi(from + (j * PANEL + v * W) * 4);
         low[j] = low_nibbles(both), high[j] = high_nibbles(both);
     }
     vf scale = load_fp16(from + 1024 + v * W * 2), minimum = load_fp16(from + 1152 + v * W * 2);
-    for (int m = 0; m < M; m++) {
-        int64_t at = block * r->count + row + m;
-        const int8_t *q = r->q + at * GROUP;
+    for (int m = 0; m < M; m++, q += GROUP) {
         vi dot = vizero();
         for (int j = 0; j < 4; j++) dot = dot_add(dot, low[j], q + 4 * j);
         for (int j = 0; j < 4; j++) dot = dot_add(dot, high[j], q + 16 + 4 * j);
-        float by = r->scales[at];
-        float offset = by * (float)(r->sums[2 * at] + r->sums[2 * at + 1]);
-        sum[m] = vfma(to_float(dot_end(dot)) * scale, splat(by), sum[m]);
-        sum[m] = vfma(minimum, splat(offset), sum[m]);
+        sum[m] = vfma(minimum, splat(offsets[2 * m]), sum[m]);
+        sum[m] = vfma(to_float(dot_end(dot)) * scale, splat(scales[m]), sum[m]);
     }
 }
 
+// The same for INT8. `sums` are those of the first row.
 template <int M>
-static inline void int8_block(const uint8_t *from, int64_t group, int v, const Rows *r,
-                              int64_t block, int64_t row, vf *sum) {
-    int groups = GROUP / (int)group;
+static inline void int8_block(const uint8_t *from, int groups, int v, const int8_t *q,
+                              const float *scales, const int32_t *sums, vf *sum) {
     for (int g = 0; g < groups; g++) {
+        vi dot[M];
+        for (int m = 0; m < M; m++)
+            dot[m] = bytes_start(groups == 1 ? sums[2 * m] + sums[2 * m + 1] : sums[2 * m + g]);
+        for (int k4 = g * (8 / groups); k4 < (g + 1) * (8 / groups); k4++) {
+            vi four = loadi(from + (k4 * PANEL + v * W) * 4);
+            for (int m = 0; m < M; m++) dot[m] = bytes_add(dot[m], four, q + m * GROUP + 4 * k4);
+        }
         vf scale = load_fp16(from + 2048 + (g * PANEL + v * W) * 2);
-        for (int m = 0; m < M; m++) {
-            int64_t at = block * r->count + row + m;
-            const int8_t *q = r->q + at * GROUP;
-            int32_t all = groups == 1 ? r->sums[2 * at] + r->sums[2 * at + 1] : r->sums[2 * at + g];
-            vi dot = splati(-128 * all);  // the weights are stored with 128 added
-            for (int j = 0; j < 8 / groups; j++) {
-                int k4 = g * 4 + j;
-                dot = dot_add(dot, loadi(from + (k4 * PANEL + v * W) * 4), q + 4 * k4);
-            }
-            sum[m] = vfma(to_float(dot_end(dot)) * scale, splat(r->scales[at]), sum[m]);
+        for (int m = 0; m < M; m++)
+            sum[m] = vfma(to_float(dot[m]) * scale, splat(scales[m]), sum[m]);
+    }
+}
+
+// The same for one row and all vectors, in the order of memory. The sums of integers are exact, so
+// the order does not matter.
+template <int KIND>
+static inline void one_block(const Matrix *m, const uint8_t *from, const int8_t *q, float by,
+                             const int32_t *sums, float offset, vf *sum) {
+    int groups = KIND == INT4 ? 1 : GROUP / (int)m->group;
+    for (int g = 0; g < groups; g++) {
+        vi dot[V];
+        int32_t all = groups == 1 ? sums[0] + sums[1] : sums[g];
+        for (int v = 0; v < V; v++) dot[v] = KIND == INT4 ? vizero() : bytes_start(all);
+        if (KIND == INT4)
+            for (int j = 0; j < 4; j++)
+                for (int v = 0; v < V; v++) {
+                    vi both = loadi(from + (j * PANEL + v * W) * 4);
+                    dot[v] = dot_add(dot[v], low_nibbles(both), q + 4 * j);
+                    dot[v] = dot_add(dot[v], high_nibbles(both), q + 16 + 4 * j);
+                }
+        else
+            for (int k4 = g * (8 / groups); k4 < (g + 1) * (8 / groups); k4++)
+                for (int v = 0; v < V; v++)
+                    dot[v] = bytes_add(dot[v], loadi(from + (k4 * PANEL + v * W) * 4), q + 4 * k4);
+        const uint8_t *scales = from + (KIND == INT4 ? 1024 : 2048 + g * PANEL * 2);
+        for (int v = 0; v < V; v++) {
+            if (KIND == INT4)
+                sum[v] = vfma(load_fp16(from + 1152 + v * W * 2), splat(offset), sum[v]);
+            vf whole = to_float(KIND == INT4 ? dot_end(dot[v]) : dot[v]);
+            sum[v] = vfma(whole * load_fp16(scales + v * W * 2), splat(by), sum[v]);
         }
     }
+}
+
+template <int KIND>
+static void panel_of_one_dots(const Matrix *m, int64_t panel, const Rows *r, int64_t row,
+                              float *y) {
+    vf sum[V];
+    for (int v = 0; v < V; v++) sum[v] = vzero();
+    const uint8_t *from = block_of(m, panel, 0);
+    int64_t bytes = block_bytes(m->kind, m->group);
+    for (int64_t block = 0; block < r->blocks; block++, from += bytes) {
+        for (int64_t i = 0; i < bytes; i += 64) prefetch(from + 2 * bytes + i);
+        int64_t at = block * r->count + row;
+        one_block<KIND>(m, from, r->q + at * GROUP, r->scales[at], r->sums + 2 * at, r->offsets[2 * at],
+                        sum);
+    }
+    for (int v = 0; v < V; v++) store(y + v * W, sum[v]);
 }
 
 template <int M>
@@ -385,13 +431,19 @@ static void panel_of_dots(const Matrix *m, int64_t panel, const Rows *r, int64_t
     for (int v = 0; v < V; v++)
         for (int i = 0; i < M; i++) sum[v][i] = vzero();
     const uint8_t *from = block_of(m, panel, 0);
-    int64_t bytes = block_bytes(m->kind, m->group);
+    int64_t bytes = block_bytes(m->kind, m->group), groups = GROUP / m->group;
     for (int64_t block = 0; block < r->blocks; block++, from += bytes) {
-        prefetch(from + 4 * bytes);
+        for (int64_t i = 0; i < bytes; i += 64) prefetch(from + 2 * bytes + i);
+        int64_t at = block * r->count + row;
+        const int8_t *q = r->q + at * GROUP;
+        const int32_t *sums = r->sums + 2 * at;
+        const float *scales = r->scales + at, *offsets = r->offsets + 2 * at;
         if (m->kind == INT4)
-            for (int v = 0; v < V; v++) int4_block<M>(from, v, r, block, row, sum[v]);
+            for (int v = 0; v < V; v++) int4_block<M>(from, v, q, scales, offsets, sum[v]);
+        else if (groups == 1)
+            for (int v = 0; v < V; v++) int8_block<M>(from, 1, v, q, scales, sums, sum[v]);
         else
-            for (int v = 0; v < V; v++) int8_block<M>(from, m->group, v, r, block, row, sum[v]);
+            for (int v = 0; v < V; v++) int8_block<M>(from, 2, v, q, scales, sums, sum[v]);
     }
     for (int v = 0; v < V; v++)
         for (int i = 0; i < M; i++) store(y + i * PANEL + v * W, sum[v][i]);
@@ -401,7 +453,10 @@ static void panel_of_dots(const Matrix *m, int64_t panel, const Rows *r, float *
     int64_t row = 0;
     for (; row + 8 <= r->count; row += 8) panel_of_dots<8>(m, panel, r, row, y + row * PANEL);
     for (; row + 4 <= r->count; row += 4) panel_of_dots<4>(m, panel, r, row, y + row * PANEL);
-    for (; row < r->count; row++) panel_of_dots<1>(m, panel, r, row, y + row * PANEL);
+    for (; row + 2 <= r->count; row += 2) panel_of_dots<2>(m, panel, r, row, y + row * PANEL);
+    for (; row < r->count; row++)
+        if (m->kind == INT4) panel_of_one_dots<INT4>(m, panel, r, row, y + row * PANEL);
+        else panel_of_one_dots<INT8>(m, panel, r, row, y + row * PANEL);
 }
 #endif
 
