@@ -49,6 +49,7 @@ check: setup  ## lint, types, layout rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=bench:examples/tiny $(BIN)/mypy --explicit-package-bases bench examples docs/modules.py
 	$(BIN)/python -m pytest -q tests/test_layout.py
 
 bench: setup  ## run every script in bench/, record the runs and write docs/measured.md

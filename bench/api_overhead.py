@@ -21,7 +21,7 @@ from yardstick import Yardstick
 from shoal.cli.client import request
 from shoal.cli.swarm import LocalSwarm
 from shoal.node.control.messages.api import ApiView, GetApi
-from shoal.node.control.messages.generation import ChainChosen, Piece, Run
+from shoal.node.control.messages.generation import ChainChosen, Run, SharerChosen, TextPiece
 
 MEASURES = ("tasks", "dht", "state", "transport", "node", "cli", "shoal/models")
 
@@ -56,8 +56,8 @@ class ControlSide:
     def ask(self, prompt: str) -> Times:
         times = Times()
 
-        def hear(event: ChainChosen | Piece) -> None:
-            if isinstance(event, Piece):
+        def hear(event: ChainChosen | SharerChosen | TextPiece) -> None:
+            if isinstance(event, TextPiece):
                 times.note(event.text)
 
         ask = Run(model="tiny", prompt=prompt, raw=True, max_tokens=TOKENS)

@@ -73,7 +73,7 @@ class Node:
             task_status.started(self)
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.exchange.provider._serve_chunk(call)
+        answer = await self.exchange.provider.serve_chunk(call)
         self.sent += isinstance(answer, Reply)
         return answer
 

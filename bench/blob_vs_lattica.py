@@ -75,7 +75,7 @@ async def hold(folder: Path) -> None:
     async def make(call: Call) -> Reply:
         """Make a fresh blob of the given size."""
         path = folder / "file"
-        await host.offload(path.write_bytes, os.urandom(int(call.header["size"])))
+        await host.offload(path.write_bytes, os.urandom(int(str(call.header["size"]))))
         return Reply({"root": await library.add_blob(path)})  # the file stays for `least`
 
     async def send(incoming: IncomingStream) -> None:
@@ -161,7 +161,7 @@ class Ours:
 
     async def _processors(self) -> float:
         there = await self.link.call("cpu", timeout=10)
-        return float(there.header["s"]) + time.process_time()
+        return float(str(there.header["s"])) + time.process_time()
 
     async def raw(self, size: int) -> float:
         cpu, began = await self._processors(), time.perf_counter()
@@ -213,7 +213,7 @@ class Ours:
 
     async def blob(self, size: int, number: int) -> float:
         host = RealHost()
-        root = (await self.link.call("make", {"size": size}, timeout=120)).header["root"]
+        root = str((await self.link.call("make", {"size": size}, timeout=120)).header["root"])
         library = Library(host, self.folder / str(number))
         await library.open()
         exchange = ChunkExchange(host, self.endpoint, library)

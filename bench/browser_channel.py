@@ -9,6 +9,7 @@ import importlib.util
 import json
 import sys
 import time
+from functools import partial
 from statistics import median
 
 import trio
@@ -71,6 +72,9 @@ async def measure(rounds: int) -> dict[str, float]:
             for data, _ in await port.receive():
                 carrier.take(data)
 
+    def send(port: Datagrams, to: Datagrams, data: bytes) -> None:
+        port.send(data, (LOOPBACK, to.port))
+
     async with open_bridge() as bridge, trio.open_nursery() as nursery:
         ends = []
         for port, to, server in ((a, b, True), (b, a, False)):
@@ -78,7 +82,7 @@ async def measure(rounds: int) -> dict[str, float]:
                 bridge,
                 server=server,
                 far=FarEnd(bridge.fingerprint, 5000),
-                send=lambda data, port=port, to=to: port.send(data, (LOOPBACK, to.port)),
+                send=partial(send, port, to),
                 settled=lambda: None,
             )
             ends.append(carrier)
@@ -88,9 +92,9 @@ async def measure(rounds: int) -> dict[str, float]:
         for carrier in ends:
             await carrier.opened.wait()
         connect = time.perf_counter() - began
-        pipes = [carrier.pipe for carrier in ends]
-        rtt = await round_trips(*pipes, 200)
-        runs = [await bulk(*pipes, 4_000_000) for _ in range(rounds)]
+        one, other = (carrier.pipe for carrier in ends)
+        rtt = await round_trips(one, other, 200)
+        runs = [await bulk(one, other, 4_000_000) for _ in range(rounds)]
         nursery.cancel_scope.cancel()
     a.close()
     b.close()

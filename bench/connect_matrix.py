@@ -103,7 +103,7 @@ async def side(town: Town, name: str, kind: str, blocked: str) -> TransportNode:
     knobs: dict[str, Any] = {"allow": ALLOWED[blocked]} if blocked else {}
     if kind == PUBLIC and not blocked:
         return await town.node(town.world.host(name, link=_LINK), strategies=Strategies(lan=False))
-    inside = {"inside": "198.18.0.0/24"} if kind == PUBLIC else {}
+    inside: dict[str, Any] = {"inside": "198.18.0.0/24"} if kind == PUBLIC else {}
     made = "router" if kind == PUBLIC else kind
     gateway = town.world.gateway(f"{name}-router", made, link=_LINK, **knobs, **inside)
     address = town.world.public_address() if kind == PUBLIC else None
@@ -146,8 +146,12 @@ def grid(kinds: Sequence[str], blocked: Sequence[str], seed: int) -> Figures:
     """Return a table of cells, by the kinds of both sides."""
     began = time.process_time()
     cells = [
-        {"kinds": pair, "possible": possible(*pair, blocked), **cell(*pair, blocked, seed)}
-        for pair in product(kinds, repeat=2)
+        {
+            "kinds": (a, b),
+            "possible": possible(a, b, blocked),
+            **cell(a, b, blocked, seed),
+        }
+        for a, b in product(kinds, repeat=2)
     ]
     return {"cells": cells, "blocked": blocked, "cpu_s": time.process_time() - began}
 

@@ -102,9 +102,9 @@ class Sent(Trace):
         self.windows: Counter[tuple[str, int]] = Counter()
 
     def add(self, record: Record) -> None:
-        time, what, host, *rest = record
+        time, what, host, _, _, _, size, _ = record
         if what == SENT and host in self.hosts:
-            self.windows[host, int(time / WINDOW_S)] += rest[3]
+            self.windows[host, int(time / WINDOW_S)] += size
 
 
 class Run:

@@ -31,13 +31,14 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
 from worlds.ring import Ring, blob_record, ground
 
-from shoal.dht.kademlia.query import LookupSettings
+from shoal.dht.lookup.query import LookupSettings
 from shoal.netsim.seeds import Figures, measure
 
 MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py")
@@ -79,6 +80,15 @@ def ring_of(attack: str, seed: int, defended: bool) -> Ring:
     return ring
 
 
+def _seeded(attack: str, defended: bool, seed: int) -> Figures:
+    return one(attack, seed, defended)
+
+
+def say(name: str, line: str) -> None:
+    """Print the progress of an attack."""
+    print(f"{name}: {line}", flush=True)
+
+
 def one(attack: str, seed: int, defended: bool) -> Figures:
     began = time.process_time()
     ring = ring_of(attack, seed, defended)
@@ -112,11 +122,11 @@ def main() -> int:
         most = 1 if args.quick else PUPPET_SEEDS if attack == PUPPETS else args.seeds
         for defended in (True, False):
             figures = measure(
-                lambda seed, a=attack, d=defended: one(a, seed, d),
+                partial(_seeded, attack, defended),
                 range(min(most, args.seeds)),
                 settings={"bench": "dht_attack", "attack": attack, "defended": defended},
                 path=args.out,
-                say=lambda line, a=attack, d=defended: print(f"{a}, {d}: {line}", flush=True),
+                say=partial(say, f"{attack}, {defended}"),
             )
             cpu += sum(each["cpu_s"] for each in figures)
             row = table.setdefault(attack, {})

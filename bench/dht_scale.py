@@ -24,7 +24,8 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil, floor, log2
 from pathlib import Path
 from statistics import mean
@@ -34,7 +35,7 @@ from worlds.ring import Got, Ring, blob_record
 from worlds.ringnode import RingNode
 
 from shoal.dht import defaults
-from shoal.dht.kademlia.walk import Walk
+from shoal.dht.publishing.walk import Walk
 from shoal.netsim.seeds import Figures, measure
 
 MEASURES = ("dht", "netsim", "transport", "bench/worlds/ring.py", "bench/worlds/ringnode.py")
@@ -69,6 +70,16 @@ def summary(got: Sequence[Got]) -> Figures:
         "mean_hops": mean(each.hops for each in got),
         "queries": mean(each.queries for each in got),
     }
+
+
+def _seeded(work: Callable[[int, int], Figures], nodes: int, seed: int) -> Figures:
+    figures: Figures = work(seed, nodes)
+    return figures
+
+
+def say(name: str, line: str) -> None:
+    """Print the progress of a part."""
+    print(f"{name}: {line}", flush=True)
 
 
 def joined(seed: int, nodes: int) -> Figures:
@@ -234,11 +245,11 @@ def main() -> int:
     }
     parts = {
         name: measure(
-            lambda seed, work=work: work(seed, nodes),
+            partial(_seeded, work, nodes),
             range(1 if args.quick else seeds),
             settings={"bench": "dht_scale", "part": name, "nodes": nodes},
             path=args.out,
-            say=lambda line, name=name: print(f"{name}: {line}", flush=True),
+            say=partial(say, name),
         )
         for name, (work, seeds) in plan.items()
     }

@@ -85,7 +85,7 @@ class Node:
     def holds(self, key: Key) -> bool:
         """Whether it has a record under the key, its own or another's."""
         now = self.host.now()
-        return bool(self.dht._store.find([key], now, most=1)[0] or self.dht._records.at(key))
+        return bool(self.dht.store.find([key], now, most=1)[0] or self.dht._records.at(key))
 
     async def _connect(self, peer: PeerId, addresses: Sequence[Address]) -> Link:
         return await self.endpoint.ask(peer, addresses, timeout=6)

@@ -44,7 +44,7 @@ MEASURES = ("tasks/engine", "tasks/inference/names.py", "transport/host")
 
 GOAL: Final = 1e-4
 ROOT: Final = "ab" * 32
-TINY: Final = {
+TINY: Final[dict[str, Any]] = {
     "vocab_size": 211,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -54,13 +54,17 @@ TINY: Final = {
     "max_position_embeddings": 256,
     "initializer_range": 0.2,
 }
-FAMILIES: Final = {
+FAMILIES: Final[dict[str, dict[str, object]]] = {
     "Llama": {},
     "Llama tied": {"tie_word_embeddings": True},
     "Qwen2": {},
     "Qwen3": {"head_dim": 16},
     "Mistral": {"sliding_window": 24},
+    "Phi3": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "Gemma2": {"head_dim": 16, "sliding_window": 24},
+    "Gemma3": {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2},
 }
+CONFIGS: Final[dict[str, str]] = {"Gemma3": "Gemma3TextConfig"}
 NEW: Final = 24  # tokens of a greedy answer
 MATES: Final = 7
 ADAPTERS: Final = ((1, 4), (2, 11))  # (seed, rank)
@@ -88,19 +92,29 @@ class Checkpoint:
         """Return the mean of the last hidden states."""
         with torch.inference_mode():
             found: torch.Tensor = self.model.model(torch.tensor([tokens])).last_hidden_state[0]
-        return found.float().mean(0).numpy()
+        means: np.ndarray[Any, Any] = found.float().mean(0).numpy()
+        return means
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray[Any, Any]:
         with torch.inference_mode():
             found: torch.Tensor = self.model(torch.tensor([tokens])).logits[0]
-        return found.float().numpy()
+        rows: np.ndarray[Any, Any] = found.float().numpy()
+        return rows
+
+
+def _name(header: Header) -> bytes:
+    """Return the name of the session of a frame."""
+    assert isinstance(header[1], bytes)
+    return header[1]
 
 
 def checkpoint(folder: Path, name: str, dtype: DType, seed: int) -> Checkpoint:
     """Make a random model of a family."""
     torch.manual_seed(seed)
     family = name.split()[0]
-    settings = getattr(transformers, f"{family}Config")(**{**TINY, **FAMILIES[name]})
+    settings = getattr(transformers, CONFIGS.get(family, f"{family}Config"))(
+        **{**TINY, **FAMILIES[name]}
+    )
     kind = getattr(transformers, f"{family}ForCausalLM")
     kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     model = kind(settings).to(kinds[dtype])
@@ -156,7 +170,7 @@ class Chain:
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
             core.handle(
-                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter),
+                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter, False),
                 memoryview(names),
             )
             header = frames.pop()[0]
@@ -188,7 +202,7 @@ class Chain:
                 core.step()
             frames, self.frames[index] = self.frames[index], []
             self.frames[index][:] = []
-            inputs = {bytes(header[1]): data for header, data in frames if header[0] == "hidden"}
+            inputs = {_name(header): data for header, data in frames if header[0] == "hidden"}
             assert len(inputs) == len(spans), [header for header, _ in frames]
         width = int(str(TINY["hidden_size" if wanted == "pooled" else "vocab_size"]))
         return {

@@ -1,7 +1,7 @@
 """An owner's `make -j2` beside a busy worker with one thread, against `make -j2` alone.
 
-`value` is the ratio of the times, divided by the worker's fair share: where `make` has 2 programs on
-2 cores, the worker is the third, and `make` gets 2/3 of what it had. Goal 1.05. The make file
+`value` is the ratio of the times, divided by the worker's fair share: where `make` has 2 programs
+on 2 cores, the worker is the third, and `make` gets 2/3 of what it had. Goal 1.05. The make file
 compiles 4 files of C++. Times are elapsed, so nothing else may run.
 """
 

@@ -173,13 +173,13 @@ def child(core: int, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 async def window(link: Link, seconds: float) -> tuple[float, float]:
     """Return calls per second, and the part of a core that the other end used besides them."""
-    cpu = float((await link.call("cpu", timeout=10)).header["s"])
+    cpu = float(str((await link.call("cpu", timeout=10)).header["s"]))
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         await link.call("echo", payload=PAYLOAD, timeout=10)
         done += 1
     took = time.perf_counter() - began
-    cpu = float((await link.call("cpu", timeout=10)).header["s"]) - cpu
+    cpu = float(str((await link.call("cpu", timeout=10)).header["s"])) - cpu
     return done / took, cpu / took
 
 

@@ -100,9 +100,9 @@ async def serve_bare(stream: Bare) -> None:
             await stream.send_all(data)
 
 
-async def receive_exactly(stream: Bare, size: int) -> bytes:
+async def receive_exactly(stream: Bare, size: int) -> bytes | bytearray:
     """Return the last piece of `size` bytes, b"" if the connection ended."""
-    data = b""
+    data: bytes | bytearray = b""
     while size:
         data = await stream.receive_some(min(size, len(CHUNK)))
         if not data:
@@ -144,15 +144,20 @@ def _cpu(_: Call) -> Reply:
 # The measuring process.
 
 
+async def _cpu_of(link: Link) -> float:
+    """Return the CPU seconds of the peer's process so far."""
+    return float(str((await link.call("cpu", timeout=10)).header["s"]))
+
+
 async def measure(link: Link, work: Callable[[], Awaitable[None]]) -> Cost:
     """Return the cost of `work` for both processes; the two calls that ask for it are about 0.2 ms
     of it.
     """
-    theirs = float((await link.call("cpu", timeout=10)).header["s"])
+    theirs = await _cpu_of(link)
     ours, began = time.process_time(), time.perf_counter()
     await work()
     wall, ours = time.perf_counter() - began, time.process_time() - ours
-    theirs = float((await link.call("cpu", timeout=10)).header["s"]) - theirs
+    theirs = await _cpu_of(link) - theirs
     return Cost(wall, ours + theirs)
 
 
@@ -211,8 +216,8 @@ async def compare(child: subprocess.Popen[str], rounds: int, calls: int) -> dict
     async with trio.open_nursery() as nursery:
         await nursery.start(endpoint.run, LOOPBACK, 0)
         link = await endpoint.dial(Address(LOOPBACK, int(words[0])), timeout=10)
-        bare = [await connect_bare(int(words[1]), mode) for mode in (b"p", b"b")]
-        sides = Sides(link, *bare, calls)
+        echo, bulk = [await connect_bare(int(words[1]), mode) for mode in (b"p", b"b")]
+        sides = Sides(link, echo, bulk, calls)
         found: dict[str, object] = {}
         for name, unit in (("call", calls), ("bulk", BULK_BYTES / 1e6)):
             pairs = [await sides.round(name, ours_first=n % 2 == 0) for n in range(rounds + 1)]

@@ -119,7 +119,7 @@ class Swarm:
 
 def known_to(node: Any) -> Any:
     """Return all members that a node knows, in today's code or that commit's."""
-    members = getattr(node, "membership", None)
+    members: Any = getattr(node, "membership", None)
     return (members if hasattr(members, "everybody") else node.directory).everybody()
 
 

@@ -78,8 +78,8 @@ class Swarm:
         self, host: Host, bootstrap: tuple[str, ...], serves: bool, after: float
     ) -> None:
         await trio.sleep(after)
-        more = {"model": "tiny"} if serves else {}
-        daemon = await host.start(Daemon(bootstrap=bootstrap, engine=serves, **more))
+        model = "tiny" if serves else None
+        daemon = await host.start(Daemon(bootstrap=bootstrap, engine=serves, model=model))
         (self.servers if serves else self.others).append(daemon)
 
     async def ask(self) -> None:

@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import trio
 from yardstick import Yardstick
@@ -57,7 +58,7 @@ def build(world: World) -> list[Pair]:
     pairs = []
     for kind in TIMERS_S:
         # An endpoint-independent filter would admit the probe through other flows of the same port.
-        knobs = {"filtering": "apd", "ports": "preserve"} if kind == "cgn" else {}
+        knobs: dict[str, Any] = {"filtering": "apd", "ports": "preserve"} if kind == "cgn" else {}
         for edge in EDGES_S:
             pair = Pair(kind, edge)
             for side in "ab":

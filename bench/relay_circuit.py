@@ -58,6 +58,11 @@ def _cpu(_: Call) -> Reply:
     return Reply({"s": time.process_time()})
 
 
+async def _cpu_of(link: Link) -> float:
+    """Return the CPU seconds of the peer's process so far."""
+    return float(str((await link.call("cpu", timeout=5)).header["s"]))
+
+
 def an_endpoint(identity: Identity) -> Endpoint:
     endpoint = Endpoint(RealHost(), identity, admission=OpenSwarm())
     endpoint.handle("cpu", _cpu)
@@ -139,7 +144,7 @@ async def echo(path: SecureStream) -> None:
 
 async def measure(path: SecureStream, relay_link: Link) -> Figures:
     """Measure bulk, then round trips."""
-    before = (await relay_link.call("cpu", timeout=5)).header["s"]
+    before = await _cpu_of(relay_link)
     began = time.perf_counter()
     path.send(BULK)
     await path.drain()
@@ -148,7 +153,7 @@ async def measure(path: SecureStream, relay_link: Link) -> Figures:
         await path.drain()
     assert await exactly(path, 1) == b"!"
     took = time.perf_counter() - began
-    cpu = (await relay_link.call("cpu", timeout=5)).header["s"] - before
+    cpu = await _cpu_of(relay_link) - before
     path.send(PING)
     await path.drain()
     trips = []

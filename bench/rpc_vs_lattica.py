@@ -131,11 +131,11 @@ class Ours:
     async def measure(self, name: str) -> Cost:
         """Measure one round; the two calls that ask for the CPU time are about 0.2 ms of it."""
         work: Callable[[int], Awaitable[None]] = getattr(self, name)
-        theirs = float((await self.link.call("cpu", timeout=10)).header["s"])
+        theirs = float(str((await self.link.call("cpu", timeout=10)).header["s"]))
         ours, began = time.process_time(), time.perf_counter()
         await work(SIZES[name])
         wall, ours = time.perf_counter() - began, time.process_time() - ours
-        theirs = float((await self.link.call("cpu", timeout=10)).header["s"]) - theirs
+        theirs = float(str((await self.link.call("cpu", timeout=10)).header["s"])) - theirs
         return Cost(wall, ours + theirs)
 
 

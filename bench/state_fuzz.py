@@ -373,7 +373,7 @@ def main() -> int:
         [*command, "--seed", str(args.seed)], stdout=subprocess.PIPE, check=False, env=os.environ
     )
     exits = int(done.returncode != 0)
-    found = json.loads(done.stdout) if not exits else {"held_reference_ms": None}
+    found: dict[str, Any] = json.loads(done.stdout) if not exits else {"held_reference_ms": None}
     ok = not exits and found["held_reference_ms"] <= GOAL_MS and found["growth_mib"] <= GROWTH_MIB
     result = {
         "name": "state_fuzz",

@@ -19,13 +19,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import trio
 
@@ -204,7 +204,8 @@ def listed_for(member: Member, peer: PeerId, since: float, until: float) -> floa
 
 def beside(member: Member, old: PeerId, new: PeerId) -> float:
     """Return how long a member listed both peers."""
-    total, since, there = 0.0, 0.0, set()
+    total, since = 0.0, 0.0
+    there: set[PeerId] = set()
     for at, who, came in member.seen:
         if who not in (old, new):
             continue
@@ -357,7 +358,7 @@ def main() -> int:
     seeds = (1, 1) if args.quick else (max(args.seeds, 1), max(args.lossy, 1))
     ends, losses = (
         measure(
-            partial(work, **dict(zip(names, sizes, strict=True))),
+            partial(cast(Callable[..., Any], work), **dict(zip(names, sizes, strict=True))),
             count,
             {"bench": "state_ghosts", "part": work.__name__, "sizes": list(sizes)},
             args.out,

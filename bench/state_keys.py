@@ -21,7 +21,7 @@ import time
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgpack
 from worlds.keymill import KeyMill
@@ -72,7 +72,7 @@ def one(seed: int, share: int, defended: bool) -> Figures:
 
     swarm = Swarm(seed, replica=replica)
     honest = [swarm.add() for _ in range(HONEST)]
-    mills: list[KeyMill] = [cast(KeyMill, swarm.add(KeyMill)) for _ in range(MILLS)]
+    mills = [swarm.add(KeyMill) for _ in range(MILLS)]
     for index, node in enumerate(honest):
         swarm.connect(node, honest[index - 1])
     for mill in mills:
@@ -103,8 +103,8 @@ def one(seed: int, share: int, defended: bool) -> Figures:
     for mill in mills:
         mill.quiet = True
     swarm.advance(QUIET_S)
-    keys = {node.replica.own for node in honest}
-    kept = sum(len(keys & set(node.replica.authors.keys())) for node in honest)
+    honest_keys = {node.replica.own for node in honest}
+    kept = sum(len(honest_keys & set(node.replica.authors.keys())) for node in honest)
     return {
         "named": named,
         "full": round(full, 3),

@@ -37,7 +37,8 @@ from shoal.state.feeds.entry import FeedName, Head
 from shoal.state.feeds.store import Drop, Put, Store
 from shoal.state.feeds.stored import StoredFeed, verify
 from shoal.transport.errors import DatabaseDamaged
-from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.host.seam import Files
 
 MEASURES = (
@@ -48,6 +49,7 @@ MEASURES = (
     "transport/host/seam.py",
     "transport/identity.py",
     "transport/host/real.py",
+    "transport/host/realfiles.py",
 )
 
 AUTHORS = 6

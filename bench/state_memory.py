@@ -40,6 +40,7 @@ from shoal.state.feeds.entry import (
     NO_PARENT,
     Entry,
     FeedName,
+    Head,
     Proof,
     client_of,
     read_stored,
@@ -47,11 +48,11 @@ from shoal.state.feeds.entry import (
 )
 from shoal.state.feeds.kinds import KINDS
 from shoal.state.feeds.scan import DocumentFacts, write_update
-from shoal.state.feeds.store import Drop, Forget, Put, Store, Work
+from shoal.state.feeds.store import Drop, FeedCut, Forget, Put, Store, Work
 from shoal.state.replication.replica import Replica
 from shoal.state.views.views import Views
 from shoal.transport.host.allocator import give_back, keep_freed_memory
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.identity import Identity, PeerId, public_key_of
 
 MEASURES = ("state", "bench/worlds/replicanode.py", "transport", "netsim")
@@ -177,6 +178,9 @@ class StoreArchive:
 
     async def proof(self, name: FeedName) -> Proof | None:
         return self.store.proof(name)
+
+    async def cut(self, name: FeedName, head: Head | None) -> None:
+        self._commit(Forget((name,)) if head is None else FeedCut(name, head))
 
     async def drop(self, authors: Collection[PeerId]) -> None:
         self._commit(Drop(tuple(authors)))

@@ -23,6 +23,7 @@ from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.network.packet import Packet
 from shoal.netsim.world import World
+from shoal.transport.identity import PeerId
 
 MEASURES = ("node", "tasks", "state", "dht", "transport", "netsim")
 
@@ -111,7 +112,7 @@ class Round:
         while server.node.serving.phase != "serving":  # noqa: ASYNC110
             await trio.sleep(LOOK_S)
 
-    async def _until_after(self, host: Any, server: DaemonHandle) -> dict[str, float]:
+    async def _until_after(self, host: Any, server: DaemonHandle) -> dict[PeerId, float]:
         """Return the seconds for which it is listed with shards that it no longer has, once it is
         back.
         """

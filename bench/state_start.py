@@ -44,7 +44,8 @@ from shoal.state.service import State
 from shoal.state.settings import StateSettings
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
-from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.identity import Identity, PeerId
 
 MEASURES = ("state", "transport")
@@ -120,6 +121,10 @@ def entry_of(author: Identity, kind: str, part: int, facts: dict[str, bytes]) ->
     )
 
 
+def _started(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
+    return trio.run(start, folder, count, small)
+
+
 async def start(folder: Path, count: int, small: bool = False) -> dict[str, float | str]:
     """Start a node and measure it; `small`: one that keeps only what it needs, with one model."""
     host = RealHost()
@@ -183,7 +188,7 @@ def choose(count: int) -> float:
         peer = PeerId(f"p{number}")
         keys = (Random(number * count + n).randbytes(32) for n in range(defaults.TOLD))
         wanted.heard(peer, [Told(key, "member", 0, 1, 1, bytes(16)) for key in keys], 0.0)
-        come |= {key for key, _ in wanted._tellers[peer].told}
+        come |= {key for key, _ in wanted.all_tellers[peer].told}
     worst = 0.0
     for now in range(20):
         began = time.perf_counter()
@@ -201,10 +206,10 @@ def main() -> int:
         fill(folder, count)
         gc.collect()
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            figures: dict[str, Any] = pool.submit(trio.run, start, folder, count).result()
+            figures: dict[str, Any] = pool.submit(_started, folder, count).result()
         figures["files_mb"] = size_of(folder)
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            small = pool.submit(trio.run, start, folder, count, True).result()
+            small = pool.submit(_started, folder, count, True).result()
         figures["small_files_mb"] = size_of(folder)
         for name in ("grew_mb", "start_cpu_s"):
             figures["small_" + name] = small[name]

@@ -78,13 +78,14 @@ class Swarm:
 
     def say_all(self, peer: PeerId) -> None:
         root, rng = self.random.choice(self.roots), self.random
-        for kind, part, facts in (
+        own: tuple[tuple[str, int, Mapping[str, Mapping[str, Any]]], ...] = (
             ("member", 0, {ABOUT: {"version": "0.2.0"}, CAPACITY: capacity_fact(capacity(rng))}),
             ("models", 0, {f"model {root[:6]}": model_fact(ModelName("", root, 32, 2**34))}),
             ("shards", part_of_root(root), {shard_key(root, 0): shard_fact(shard(root, rng))}),
             ("claims", 0, {job: claim_of(peer, job, rng) for job in rng.sample(self.jobs, 2)}),
             ("usage", 0, {usage_key(rng.choice(self.peers), root): usage(rng) for _ in range(3)}),
-        ):
+        )
+        for kind, part, facts in own:
             self.feeds[FeedName(peer, kind, part)] = packed(facts)
 
     def tell(self, views: Views) -> None:

@@ -37,7 +37,7 @@ from shoal.transport.handshake.certificate import Certificate
 from shoal.transport.handshake.tls import Tls
 from shoal.transport.host.real import RealHost
 from shoal.transport.identity import Identity
-from shoal.transport.lane.frame import Priority
+from shoal.transport.lane.frame import Bytes, Priority
 from shoal.transport.link.link import Link
 from shoal.transport.link.serving import IncomingStream
 from shoal.transport.strategies.dialer import Strategies
@@ -57,7 +57,7 @@ PORT = 4001
 CHUNK = bytes(64 * 1024)
 
 
-async def write(pipe: QuicByteStream, data: bytes) -> None:
+async def write(pipe: QuicByteStream, data: Bytes) -> None:
     left = memoryview(data)
     while left:
         try:
@@ -217,13 +217,14 @@ async def answer(pipe: QuicByteStream) -> None:
     if tls is not None:
         await shake(pipe, tls)
         total += len(tls.read())
-    while data := await read(pipe):
+    while piece := await read(pipe):
+        data: Bytes = piece
         if tls is not None:
             tls.feed(data)
             data = tls.read()
         total += len(data)
     took = time.process_time() - began
-    said = json.dumps([took, total]).encode()
+    said: Bytes = json.dumps([took, total]).encode()
     if tls is not None:
         tls.write(said)
         said = tls.outgoing()
@@ -251,19 +252,20 @@ async def transfer(port: UdpPort, number: int, size: int, *, tls: bool) -> tuple
     if inner is not None:
         await shake(pipe, inner)
     for _ in range(size // len(CHUNK)):
-        data = CHUNK
+        data: Bytes = CHUNK
         if inner is not None:
             inner.write(CHUNK)
             data = inner.outgoing()
         await write(pipe, data)
     pipe.end()
-    said = b""
-    while data := await read(pipe):
-        said += data
+    arrived = bytearray()
+    while piece := await read(pipe):
+        arrived += piece
+    said: Bytes = bytes(arrived)
     if inner is not None:
         inner.feed(said)
         said = inner.read()
-    theirs, total = json.loads(said)
+    theirs, total = json.loads(bytes(said))
     cpu, wall = time.process_time() - began + theirs, time.perf_counter() - wall
     pipe.close()
     assert total == size, (total, size)

@@ -31,6 +31,7 @@ from .commands import (
     model,
     node,
     run,
+    share,
     sim,
     state,
     status,
@@ -55,7 +56,7 @@ def shoal(context: click.Context) -> None:
 
 for _command in (
     node.node, node.join, node.invite, node.stop, group.group, model.model, adapter.adapter,
-    blob.blob, run.run, api.api,
+    blob.blob, share.share, run.run, api.api,
     status.status, status.peers, doctor.doctor, find.find, dht.dht, state.state,
     job.job, usage.usage, config.config,
     demo.demo, sim.sim,

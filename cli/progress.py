@@ -70,11 +70,15 @@ def _bar_on_terminal() -> "Progress":
     console = Console(stderr=True)
     wide = console.width >= WIDE
 
-    class Sizes(ProgressColumn):
+    class SizeColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(sizes(task.completed, task.total, task.speed if wide else None))
 
-    columns = [TextColumn("{task.description}"), TaskProgressColumn(), Sizes(Column(no_wrap=True))]
+    columns = [
+        TextColumn("{task.description}"),
+        TaskProgressColumn(),
+        SizeColumn(Column(no_wrap=True)),
+    ]
     if wide:
         columns.insert(1, BarColumn(bar_width=None))
         columns.append(TimeRemainingColumn(compact=True))

@@ -12,7 +12,7 @@ ROLES_LIMIT = 2  # names of one tensor
 DIMS_LIMIT = 8  # dimensions of a tensor
 DIM_LIMIT = 2**31  # values along one dimension
 CHUNKS_LIMIT = 2_000_000  # chunks of one object (2 TB)
-ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}  # the dtypes a model may have
+ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I8": 1, "U8": 1}  # the dtypes a model may have
 
 # Limits of a model folder, in bytes.
 HEADER_LIMIT = 16 * 2**20  # of a safetensors header; the format itself allows 100 MB

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from ..transport.identity import PeerId
 from . import defaults
-from .kademlia.candidate import LookupStep
-from .kademlia.foundrecords import FoundRecord
-from .kademlia.walk import cells
+from .lookup.candidate import LookupStep
+from .lookup.cells import cells
+from .lookup.foundrecords import FoundRecord
 from .records.key import Key
 
 

@@ -76,7 +76,7 @@ class NameStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NameQuery:
     """Parsed text of a user: `NAME`, `NAME@HASH` or `HASH`.
 
     `name` is "" if there is none. `prefix` is the beginning of a root, "" if there is none.
@@ -164,13 +164,13 @@ class Names:
         asked = self._read(text)
         return self._meanings(asked, [*self._near(), *await self._far(asked.name, timeout)])
 
-    def _read(self, text: str) -> Asked:
+    def _read(self, text: str) -> NameQuery:
         """Parse the text of a user.
 
         A name given on this node is read as a name even if it looks like a hash.
         """
         text = naming.normal(text)
-        return Asked(text, "") if text in self._here() else read(text)
+        return NameQuery(text, "") if text in self._here() else read(text)
 
     def _near(self) -> Iterable[NameStatement]:
         """Yield the statements of this node and of its members."""
@@ -200,7 +200,7 @@ class Names:
             if isinstance(each.record.body, NameBody) and each.record.author != self._own
         ]
 
-    def _meanings(self, asked: Asked, said: Iterable[NameStatement]) -> list[NameMeaning]:
+    def _meanings(self, asked: NameQuery, said: Iterable[NameStatement]) -> list[NameMeaning]:
         """Group the statements that match by name and root, and return a sorted list of meanings.
 
         `said` must list the statements of sources with precedence first.
@@ -236,7 +236,7 @@ class Names:
         return NameMeaning(name, root, layers, size, tuple(vouchers))
 
 
-def read(text: str) -> Asked:
+def read(text: str) -> NameQuery:
     """Parse a name, a hash, or `NAME@HASH`. Raises ModelError `bad-name` if the text is neither."""
     name, at, prefix = text.rpartition("@")
     if at:
@@ -247,14 +247,14 @@ def read(text: str) -> Asked:
                 hint="use NAME@HASH, with the first digits of the root (0-9, a-f) or all 64",
             )
         check_name(name)
-        return Asked(name, prefix)
+        return NameQuery(name, prefix)
     if _BARE.fullmatch(text):
-        return Asked("", text)
+        return NameQuery("", text)
     check_name(text)
-    return Asked(text, "")
+    return NameQuery(text, "")
 
 
-def chosen(asked: Asked, meanings: list[NameMeaning]) -> list[NameMeaning]:
+def chosen(asked: NameQuery, meanings: list[NameMeaning]) -> list[NameMeaning]:
     """Return those meanings whose source takes precedence.
 
     If the user gave all 64 digits of a root, at most one meaning is returned.

@@ -18,16 +18,16 @@ from . import defaults
 from .figures import AnnouncementFigures, BucketFigures, DhtFigures, StoredFigures
 from .finding import FindingResult, Gathering, regions
 from .kademlia.answering import Answering
-from .kademlia.candidate import LookupStep
-from .kademlia.client import Client
-from .kademlia.foundrecords import FoundRecord
-from .kademlia.joining import Joining
-from .kademlia.own import OwnRecords
-from .kademlia.persistence import DhtFiles, Persistence, Trouble
 from .kademlia.presence import Addressing, Presence
-from .kademlia.publishing import Publishing, PublishReport
 from .kademlia.recordstore import RecordStore
-from .kademlia.searching import Searching
+from .lookup.candidate import LookupStep
+from .lookup.client import DhtClient
+from .lookup.foundrecords import FoundRecord
+from .lookup.joining import Joining
+from .lookup.searching import Searching
+from .persistence import DhtFiles, Persistence, Trouble
+from .publishing.own import OwnRecords
+from .publishing.publishing import Publishing, PublishReport
 from .records.contact import Contact
 from .records.key import SPACE, Key, node_key
 from .records.record import Body, Record, open_record
@@ -55,11 +55,14 @@ class Dht:
         self.peer = endpoint.peer
         self._host = host
         self._second_path = second_path
-        self._presence = Presence(self.peer, addressing, host.now())
-        client = Client(host, endpoint, self._presence, settings)
-        self._table, self._links, self._asking = client.table, client.links, client.asking
+        self.presence = Presence(self.peer, addressing, host.now())
+        """Whether this node serves, and the contact that it shows to others."""
+        client = DhtClient(host, endpoint, self.presence, settings)
+        self.table, self.links, self.asking = client.table, client.links, client.asking
+        """The routing table; the brief links; what sends requests over them."""
         own = node_key(self.peer)
-        self._store = RecordStore(own, host.entropy, limit=settings.store_bytes)
+        self.store = RecordStore(own, host.entropy, limit=settings.store_bytes)
+        """The records that this node stores for others."""
         self._searching = Searching(client)
         self._joining = Joining(
             client, self._searching, links=endpoint.links, addresses=addressing.book
@@ -71,11 +74,12 @@ class Dht:
         self._persistence = None
         if settings.folder is not None:
             dht_files = DhtFiles(host, settings.folder)
-            self._persistence = Persistence(host, dht_files, self._table, self._records, trouble)
-        serves, asked = self._presence.serves, self._joining.on_request
-        self._answering = Answering(
-            host, endpoint, self._table, self._store, serves=serves, on_asker=asked
+            self._persistence = Persistence(host, dht_files, self.table, self._records, trouble)
+        serves, asked = self.presence.serves, self._joining.on_request
+        self.answering = Answering(
+            host, endpoint, self.table, self.store, serves=serves, on_asker=asked
         )
+        """What answers the requests of peers."""
         endpoint.on_link(self._joining.on_linked)
         endpoint.on_link_kept(self._joining.on_linked)
 
@@ -118,7 +122,7 @@ class Dht:
         with trio.move_on_after(timeout):
             async with trio.open_nursery() as nursery:
                 limit = trio.Semaphore(defaults.LOOKUPS)
-                for group in regions(lacking, self._table.radius()):
+                for group in regions(lacking, self.table.radius()):
 
                     async def look(group: list[Key] = group) -> None:
                         async with limit:
@@ -167,7 +171,7 @@ class Dht:
 
     def _stored(self, key: Key, now: float) -> list[FoundRecord]:
         """Return the records under a key that this node stores for other authors."""
-        (stored,) = self._store.find([key], now, most=defaults.FIND_MOST)
+        (stored,) = self.store.find([key], now, most=defaults.FIND_MOST)
         return [FoundRecord(open_record(each.sealed), each.age, self.peer) for each in stored]
 
     def where(self, peer: PeerId) -> Sequence[Address]:
@@ -175,7 +179,7 @@ class Dht:
 
         Empty if the table does not have it.
         """
-        contact = self._table.contact(peer)
+        contact = self.table.contact(peer)
         return () if contact is None else contact.addresses
 
     async def dial(self, peer: PeerId, addresses: Iterable[Address]) -> Link:
@@ -184,7 +188,7 @@ class Dht:
         If there is no link, the addresses are dialled. Failed dials of a public host are
         rate-limited. Raises DialFailed if no address answers.
         """
-        return await self._links.to(Contact(peer, addresses), by=("records",))
+        return await self.links.to(Contact(peer, addresses), by=("records",))
 
     # Publishing records.
 
@@ -228,8 +232,8 @@ class Dht:
 
     def _keep(self, record: Record) -> None:
         """Add one of this node's own records to its record store, if this node serves."""
-        if self._presence.serves():
-            self._store.put(
+        if self.presence.serves():
+            self.store.put(
                 record,
                 sender=self.peer,
                 network="",
@@ -248,7 +252,7 @@ class Dht:
         remembered = () if self._persistence is None else await self._persistence.load()
         async with trio.open_nursery() as nursery:
             with self._searching.tasks.run_in(nursery):
-                nursery.start_soon(self._links.run)
+                nursery.start_soon(self.links.run)
                 nursery.start_soon(self._joining.run, remembered)
                 nursery.start_soon(self._publishing.run, nursery)
                 nursery.start_soon(self._watch)
@@ -263,25 +267,25 @@ class Dht:
 
     def network_changed(self) -> None:
         """Retry failed dials and announcements at once, because this node's network has changed."""
-        self._links.clear_backoffs()
+        self.links.clear_backoffs()
         self._records.hurry(self._host.now())
         self._publishing.wake()
 
     async def _watch(self) -> None:
         """Update the mode and the region of the record store, and drop expired records."""
         while True:
-            if self._presence.decide(self._servers(), self._host.now()):
+            if self.presence.decide(self._servers(), self._host.now()):
                 self._joining.look_again()  # the look-up also tells the neighbours the new mode
-            self._store.radius = min(SPACE, self._table.radius() * defaults.STORE_SLACK)
-            while not self._store.expire(self._host.now()):
+            self.store.radius = min(SPACE, self.table.radius() * defaults.STORE_SLACK)
+            while not self.store.expire(self._host.now()):
                 await trio.lowlevel.checkpoint()
-            if self._records.grown(len(self._table), self._host.now()):
+            if self._records.grown(len(self.table), self._host.now()):
                 self._publishing.wake()
             await trio.sleep(defaults.MODE_LOOK)
 
     def _servers(self) -> int:
         """Return the number of contacts that are publicly reachable."""
-        return sum(1 for contact in self._table.contacts() if contact.networks)
+        return sum(1 for contact in self.table.contacts() if contact.networks)
 
     async def leave(self, timeout: float) -> None:
         """Withdraw the records that are true only while this node runs, and save the state.
@@ -291,7 +295,7 @@ class Dht:
         for own in list(self._records):
             if not own.lasting and not own.record.gone:
                 self.withdraw(own.record.body)
-        if len(self._table):
+        if len(self.table):
             await self.flushed(timeout)
         if self._persistence is not None:
             await self._persistence.save()
@@ -300,16 +304,16 @@ class Dht:
         """Return what `shoal dht` shows."""
         now, last = self._host.now(), self._publishing.last
         return DhtFigures(
-            mode=self._presence.rule.mode.value,
-            why=self._presence.rule.why,
-            size=self._table.size,
-            contacts=len(self._table),
+            mode=self.presence.rule.mode.value,
+            why=self.presence.rule.why,
+            size=self.table.size,
+            contacts=len(self.table),
             servers=self._servers(),
-            links=self._links.count(),
-            buckets=tuple(BucketFigures(*row) for row in self._table.rows()),
-            stored=StoredFigures(len(self._store), self._store.bytes, self._store.limit),
-            refused=dict(self._answering.refused),
-            disbelieved=dict(self._asking.disbelieved),
+            links=self.links.count(),
+            buckets=tuple(BucketFigures(*row) for row in self.table.rows()),
+            stored=StoredFigures(len(self.store), self.store.bytes, self.store.limit),
+            refused=dict(self.answering.refused),
+            disbelieved=dict(self.asking.disbelieved),
             own=tuple(own.view(now) for own in self._records),
             walk=None
             if last is None

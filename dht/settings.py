@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import defaults
-from .kademlia.diallimiter import DialLimiter
-from .kademlia.query import LookupSettings
+from .lookup.diallimiter import DialLimiter
+from .lookup.query import LookupSettings
 
 
 @dataclass(frozen=True, slots=True)

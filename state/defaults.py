@@ -20,6 +20,9 @@ MAX_RATE = 1e24  # flop/s, byte/s
 MAX_BATCH = 2**20  # rows of one step
 DEVICES = 16  # on which a member computes
 DEVICE_TEXT_BYTES = 32  # of the name and the instructions of a device
+SHARED = 32  # models of other engines that one member offers
+SHARED_WORDS = 16  # things that one of them takes
+SHARED_TEXT_BYTES = 32  # of the name of its engine, and of one such thing
 
 # The exchange of member records.
 MEMBERS = 1024  # authors whose records are stored
@@ -89,7 +92,8 @@ ALONE = 24  # live members without a witness: at this number, no further such me
 ALARMS = (64.0, 2.0)  # checks that one witness may cause: at once, and per second
 TESTIMONIES = 512  # members that one witness may report on
 ASKED = 3  # peers asked at once for one proof
-NEXT_S = 0.25  # seconds until the next peer is asked, if the member's own link is asked first
+LINKED_S = 0.5  # seconds until the first helper is asked, if the member's own link answers
+NEXT_S = 0.25  # seconds until the next one is asked about a member in doubt, or with such a link
 NEXT_CALM_S = 0.6  # seconds until the next peer otherwise: two round trips around the world
 ASKED_MOST = 6  # peers asked in all for one proof
 TURN_S = 0.05  # seconds, at least, between two rounds of checks
@@ -102,6 +106,7 @@ PROOFS = (256.0, 32.0)  # proofs of this node that one peer may ask for: at once
 NONCE_BYTES = 32  # the size of a hash, because a signature may cover the hash of many nonces
 WATCHERS = 4  # peers that watch a node closely, and so notice its end at once
 WATCHERS_HEARD = 2  # linked watchers of a peer that are needed before its link may rest
+CARRIERS = 2  # linked peers with a link to a watcher that is not linked itself, so that it counts
 REST_S = 20.0  # seconds of silence after which a resting link is pinged: some NATs forget at 30
 PROVE_S = 0.8  # seconds for which a witness waits for a proof
 

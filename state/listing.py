@@ -28,7 +28,7 @@ from .feeds.writer import Place, Value, WrittenFacts
 from .membership.membership import Membership
 from .membership.record import MemberRecord, ShardRecord
 from .service import State
-from .views.members import ABOUT, CAPACITY, capacity_fact
+from .views.members import ABOUT, CAPACITY, SHARED, capacity_fact, shared_fact
 from .views.models import model_fact
 from .views.placements import shard_fact, shard_key
 
@@ -176,6 +176,7 @@ def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
         capacity=said.capacity,
         models=said.models,
         shards=said.shards,
+        shared=said.shared,
     )
 
 
@@ -188,7 +189,9 @@ def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
         (0, ABOUT): {"version": said.version},
         (0, CAPACITY): capacity_fact(said.capacity),
     }
-    yield WrittenFacts("member", about, {ABOUT, CAPACITY}.__contains__)
+    if said.shared:
+        about[0, SHARED] = shared_fact(said.shared)
+    yield WrittenFacts("member", about, {ABOUT, CAPACITY, SHARED}.__contains__)
     yield WrittenFacts(
         "models",
         {(0, m.name): model_fact(m) for m in said.models if m.name and m.layers},
@@ -206,5 +209,6 @@ _BOUNDS = {
     "addresses": defaults.ADDRESSES,
     "models": defaults.MODELS,
     "shards": defaults.SHARDS,
+    "shared": defaults.SHARED,
     "holdings": defaults.HOLDINGS,
 }

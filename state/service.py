@@ -177,15 +177,17 @@ class State:
         self._identity = identity
         self._trouble = trouble
         self._hold = settings.hold
-        self._keeper = Keeper(host, settings.folder, trouble=trouble, lost=self._lost)
+        self.keeper = Keeper(host, settings.folder, trouble=trouble, lost=self._lost)
+        """The disk on which the feeds are stored."""
         self.interest = Interest(settings.keeps)
-        archive = KeptArchive(identity.peer, self._keeper)
+        archive = KeptArchive(identity.peer, self.keeper)
         self.replica = Replica(identity.peer, archive, interest=self.interest, pause=self._pause)
         self.replication = Replication(host, endpoint, self.replica)
-        self.inspection = Inspection(host, self.replica, self.replication, self._keeper, self._lost)
+        self.inspection = Inspection(host, self.replica, self.replication, self.keeper, self._lost)
         self.views = Views()
         self.replica.watchers.append(self.views)
-        self._own = OwnFeeds(host, identity, self.replication, trouble)
+        self.own = OwnFeeds(host, identity, self.replication, trouble)
+        """This node's own feeds."""
         self.upkeep: Upkeep | None = None
         """Upkeep of this node's private group, or None if this node is in no group."""
         self._entered = trio.Event()
@@ -211,7 +213,7 @@ class State:
         self.views.shows = group.shows
         async with self.replication.turn():
             await self.replica.grouped((group.charter.founder,))
-            if self._own.begun:
+            if self.own.begun:
                 await upkeep.settle()
         self._entered.set()
 
@@ -228,7 +230,7 @@ class State:
         called before `run` has started. Facts that do not fit are reported to `trouble`, and
         written again later.
         """
-        self._own.say(said)
+        self.own.say(said)
 
     def set(self, kind: str, key: str, value: Value | None, *, part: int = 0) -> None:
         """Set a fact of this node to `value`, or delete it if `value` is None.
@@ -237,14 +239,14 @@ class State:
 
         Raises FeedFull if the feed cannot take the fact.
         """
-        self._own.writer.set(kind, part, key, value)
+        self.own.writer.set(kind, part, key, value)
         self.interest.wrote((kind, part))
-        self._own.wake()
+        self.own.wake()
 
     def keys(self, kind: str, *, part: int = 0) -> Collection[str]:
         """Return the keys of this node's facts in a feed, including facts that are not written
         yet."""
-        return self._own.writer.keys(kind, part)
+        return self.own.writer.keys(kind, part)
 
     def need(self, plots: Iterable[Plot]) -> None:
         """Set the plots (kinds and parts of feeds) that this node needs, if it does not store all.
@@ -261,7 +263,7 @@ class State:
 
         The value may not be written to the feed yet.
         """
-        packed = self._own.writer.get(kind, part, key)
+        packed = self.own.writer.get(kind, part, key)
         return None if packed is None else read_fields(packed)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -270,13 +272,13 @@ class State:
         Reports `started` once the stored feeds are known and facts can be set.
         """
         async with trio.open_nursery() as nursery:
-            self._own.begin(await self._open(nursery), self._host.now() + self._hold)
+            self.own.begin(await self._open(nursery), self._host.now() + self._hold)
             vouching = Vouching(self._host, self.replication, self.set)
             await nursery.start(self.replication.run)
             task_status.started()
             nursery.start_soon(self._show)
-            nursery.start_soon(self._own.write)
-            nursery.start_soon(self._own.stay_true)
+            nursery.start_soon(self.own.write)
+            nursery.start_soon(self.own.stay_true)
             nursery.start_soon(vouching.run)
             nursery.start_soon(self._keep_group)
             nursery.start_soon(self._forget)
@@ -300,7 +302,7 @@ class State:
             return await self._own_feeds()
 
     async def _pause(self) -> None:
-        if not self._own.begun:
+        if not self.own.begun:
             self._host.keep_memory()  # for the feeds restored so far
         await trio.lowlevel.checkpoint()
 
@@ -312,14 +314,14 @@ class State:
         return {name: await self.replica.own_feed(name) for name in names}
 
     async def _keep(self, *, task_status: trio.TaskStatus[None]) -> None:
-        await self._keeper.run(task_status=task_status)
+        await self.keeper.run(task_status=task_status)
 
     def _lost(self, names: Sequence[FeedName] | None) -> None:
         authors = None if names is None else {name.author for name in names}
         self.replica.lost(authors)
         self._losses.set()
         if authors is None or self._identity.peer in authors:
-            self._own.renew()
+            self.own.renew()
 
     # Tasks.
 
@@ -330,7 +332,7 @@ class State:
         """
         while isinstance(self.replica.archive, KeptArchive):
             try:
-                async for batch in self._keeper.load():
+                async for batch in self.keeper.load():
                     for stored in batch:
                         author = stored.name.author
                         with self._endpoint.guard.around(author):
@@ -366,7 +368,7 @@ class State:
     def _regroup(self, before: Order) -> None:
         """Mark the authors whose visible facts have changed because their roles in the group
         changed."""
-        if self.upkeep is None or not self._own.begun:
+        if self.upkeep is None or not self.own.begun:
             return  # nothing is shown yet
         group, own = self.upkeep.group, self._identity.peer
         peers = before.standings.keys() | before.revoked.keys()

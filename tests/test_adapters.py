@@ -13,7 +13,7 @@ import transformers
 from shoal.cli.errors import CommandError
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.tasks.adapters.file import encode_head
-from shoal.tasks.engine.adapters import MODULES, AdapterTerms
+from shoal.tasks.engine.adapters import AdapterTerms
 from tests.cli.daemons import Daemon, daemons, shoal
 from tests.tasks import peft_folder
 
@@ -118,7 +118,7 @@ def hostile(kind: str) -> bytes:
         rank = 3
     if kind == "not finite":
         body = body[:-4] + b"\0\0\xc0\x7f"
-    terms = AdapterTerms(base, rank, 4.0, False, "F32", MODULES, layers)
+    terms = AdapterTerms(base, rank, 4.0, False, "F32", peft_folder.LLAMA_MODULES, layers)
     head = encode_head(terms)
     return b"junk" * 1000 if kind == "junk" else head + body
 

@@ -15,8 +15,8 @@ import pytest
 from shoal.dht.content.manifest import Manifest
 from shoal.dht.errors import DhtError, ModelError
 from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest, decode_codes
-from shoal.dht.kademlia.persistence import _opened
 from shoal.dht.kademlia.table import Table
+from shoal.dht.persistence import opened
 from shoal.dht.records import record as dht_record
 from shoal.dht.records.contact import read_contact
 from shoal.node.swarm.handover import open_handed
@@ -95,7 +95,7 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "contact": read_contact,
     "manifest": Manifest.decode,
     "contacts on disk": Table.load,
-    "records on disk": _opened,
+    "records on disk": opened,
     "group secrets": open_handed,
     "text frame": unpack_body,
     "engine frame": parse_header,

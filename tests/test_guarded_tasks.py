@@ -24,7 +24,8 @@ PARTS = {
     "transport/libp2p/client.py": {"self._carry"},  # guards itself
     "transport/libp2p/connection.py": {"self._write", "self._watch", "self._serve"},
     "transport/libp2p/hop.py": {"self._copy"},
-    "transport/link/link.py": {"self._serve", "path.writer.run", "self._doubt"},
+    "transport/link/link.py": {"self._serve", "path.writer.run"},
+    "transport/link/tending.py": {"self._doubt"},
     "transport/link/links.py": {"self.run"},  # guards itself
     "transport/nat/portmap/mapper.py": {
         "self._watch",
@@ -51,7 +52,7 @@ PARTS = {
         "ask_itself",
     },
     "state/membership/probing.py": {"self._ask_itself", "ask_itself"},  # of `_check`
-    "dht/kademlia/joining.py": {
+    "dht/lookup/joining.py": {
         "self._probe_queued",
         "self._keep_fresh",
         "ask",
@@ -61,12 +62,15 @@ PARTS = {
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/sharing/asking.py": {"probe"},  # of a request
+    "tasks/sharing/desk.py": {"_until_left", "out.stay_alive"},  # of a stream, so of a link
+    "tasks/sharing/sharing.py": {"self._watch"},  # guards each look
 }
 OWN = {
     "transport/browser/gate.py": {"visits.receive"},
     "transport/dial/endpoint.py": {
         "self._links.tick", "self._links.run_alarm", "self._links.give_back",
-        "self._accepting.accept", "self._serve_too",
+        "self.accepting.accept", "self._serve_too",
     },
     "transport/guard.py": {"partial"},
     "transport/strategies/dialer.py": {
@@ -83,7 +87,7 @@ OWN = {
     "state/membership/membership.py": {"self._probing.run"},
     "state/replication/replication.py": {"self._refill"},
     "state/service.py": {
-        "self._show", "self._own.write", "self._own.stay_true", "vouching.run", "self._keep_group",
+        "self._show", "self.own.write", "self.own.stay_true", "vouching.run", "self._keep_group",
         "self._forget", "self._forget_lost", "upkeep.run", "self.replication.run", "self._keep",
     },
     "dht/exchange/exchange.py": {"source.run"},
@@ -91,9 +95,9 @@ OWN = {
         "self._settle", "self._pass_on", "self._peers.run", "self._intake.run",
     },
     "dht/exchange/intake.py": {"self._store_on"},
-    "dht/kademlia/publishing.py": {"self._walk"},
+    "dht/publishing/publishing.py": {"self._walk"},
     "dht/service.py": {
-        "self._links.run", "self._joining.run", "self._publishing.run", "self._watch",
+        "self.links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
     },
     "tasks/engine/process.py": {"self._write"},
@@ -119,7 +123,7 @@ OWN = {
         "keep_journal", "measure_machine",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self.api.run", "self._enter_swarm", "start",
-        "self.content.embedded.bring",
+        "self.content.embedded.bring", "self.compute.sharing.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},
@@ -169,7 +173,7 @@ def test_the_tables_name_nothing_that_is_gone() -> None:
 
 def test_the_rule_can_fail() -> None:
     new = ast.parse("async def f(nursery, peer):\n    nursery.start_soon(self._handle, peer)")
-    assert bypassing("dht/kademlia/searching.py", new)
+    assert bypassing("dht/lookup/searching.py", new)
     nested = ast.parse("def f(self):\n    self._nursery.start_soon(serve, 1)")
     assert bypassing("transport/dial/endpoint.py", nested)
     awaited = ast.parse("async def f(nursery):\n    await nursery.start(self._answer)")

@@ -215,7 +215,7 @@ class Foe:
         for _ in range(times):
             for target in self._targets:
                 link = await self.link(target)
-                if (secured := link._paths.used) is not None and not secured.secured.blocked:
+                if (secured := link.paths.used) is not None and not secured.secured.blocked:
                     frames = [self._words.frame() for _ in range(self._dice.randrange(1, 30))]
                     with suppress(PathLost):
                         secured.secured.send(b"".join(frames))

@@ -68,11 +68,18 @@ WHY_WORLD = (
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
     for name in ("worker", "core", "devicecore", "sampling", "session", "clock")
-} | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").glob("*.py")}
+} | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}
+# The modules of the converting process.
+CONVERTER = {
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "tasks/models").rglob("*.py")
+    if path.name not in ("adding.py", "process.py", "frames.py")
+}
 BEYOND_THE_SEAM = {
     "transport/host/real.py",
+    "transport/host/realfiles.py",
     "transport/host/datagrams.py",  # the real host's UDP sockets
     "transport/host/localname.py",  # and the names of its Unix sockets, which the commands need too
     "transport/host/database.py",  # SQLite, whose system calls the host provides
@@ -81,6 +88,7 @@ BEYOND_THE_SEAM = {
     "tasks/text/child.py",
     *ENGINE_WORKER,
     *PROBE,
+    *CONVERTER,
 }
 # Modules of the simulator that run outside simulated time: before, after or beside it.
 AROUND_THE_SIMULATION = (
@@ -392,6 +400,7 @@ def test_one_broad_except_per_process() -> None:
         "cli/main.py",
         "tasks/engine/worker.py",
         "tasks/text/child.py",
+        "tasks/models/child.py",
         "netsim/host.py",  # of a simulated process
     }
     found = [line for path, tree in sources() for line in broad_excepts(path, tree)]
@@ -408,6 +417,20 @@ def test_every_folder_is_linked_and_checked() -> None:
         assert link.is_symlink(), f"run: ln -s ../{folder} {link.relative_to(ROOT)}"
         assert link.resolve() == ROOT / folder
         assert folder in CONFIG["pyright"]["include"]
+
+
+MOST_MODULES = 20
+
+
+def test_no_folder_is_too_large() -> None:
+    """The names of the folders are the architecture: one with many modules hides it."""
+    large = {
+        path.parent.relative_to(ROOT).as_posix(): modules
+        for folder in FOLDERS.values()
+        for path in (ROOT / folder).rglob("__init__.py")
+        if (modules := len(list(path.parent.glob("*.py"))) - 1) > MOST_MODULES
+    }
+    assert not large, f"more than {MOST_MODULES} modules in a folder; divide by purpose: {large}"
 
 
 def test_every_package_is_shipped() -> None:

@@ -40,7 +40,7 @@ from shoal.tasks.inference.models import Models
 from shoal.tasks.inference.sources import ModelSources
 from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing
-from shoal.tasks.serving.serving import ServingDevice, ServingSettings
+from shoal.tasks.serving.interface import ServingDevice, ServingSettings
 from shoal.tasks.serving.slots import Slots
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint

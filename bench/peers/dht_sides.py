@@ -139,7 +139,7 @@ def writers(system: Any, count: int, key: str) -> int:
     for thread in threads:
         thread.join()
     time.sleep(2.0)
-    return max(system.seen(node, key) for node in (system.nodes[0], system.nodes[-1]))
+    return max(int(system.seen(node, key)) for node in (system.nodes[0], system.nodes[-1]))
 
 
 def main() -> None:

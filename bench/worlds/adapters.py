@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shoal.tasks.engine import families
-from shoal.tasks.engine.adapters import MODULES, AdapterTerms, LoadAdapter, Module, module_shapes
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter, Module, module_shapes
 from shoal.tasks.engine.interface import Parts
 
 
@@ -57,5 +57,5 @@ def random_adapter(config: dict[str, Any], base: str, seed: int, rank: int) -> A
             b = torch.randn(outputs, rank, generator=random) * 0.05
             pairs[layer, module] = a, b
     layers = tuple(range(arch.layers))
-    terms = AdapterTerms(base, rank, 2.0 * rank, False, "F32", MODULES, layers)
+    terms = AdapterTerms(base, rank, 2.0 * rank, False, "F32", tuple(module_shapes(arch)), layers)
     return Adapter(f"{seed:064x}", terms, pairs)

@@ -14,6 +14,7 @@ from shoal.state.claims.claimant import Claimant, WorkerRing, patience
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter
+from shoal.state.replication.holding import Watcher
 from shoal.state.replication.replica import Replica
 from shoal.state.views.jobs import (
     Claim,
@@ -71,7 +72,7 @@ class ByClock(Claimant):
 CLAIMANTS: Final = {"no attempts": OneAttempt, "by the wall clock": ByClock}
 
 
-class Node(ReplicaNode):
+class Node(ReplicaNode, Watcher):
     """A node: its copies of feeds, its views, and its current work.
 
     `number` and `sim` are set before it begins. A node that comes back is another object with the
@@ -170,6 +171,10 @@ class Node(ReplicaNode):
         if entries := self.writer.flush(self.time, wall_ms):
             self.start(self.exchange.write(entries, self.writer.stored))
         self.flush_soon()
+
+    def changed(self, name: FeedName, verdict: EntryVerdict) -> None:
+        for _ in self.steps(name, verdict):
+            pass
 
     def steps(self, name: FeedName, verdict: EntryVerdict) -> Iterator[None]:
         """Follow an entry that was taken in, its own or another's."""
@@ -398,4 +403,4 @@ def winner(jobs: Jobs, job: str) -> PeerId | None:
     """Return the claimant whose result a view shows."""
     standing = jobs.get(job)
     done = standing is not None and standing.state is JobState.DONE
-    return standing.claim.claimant if done and standing.claim else None
+    return standing.claim.claimant if standing and done and standing.claim else None

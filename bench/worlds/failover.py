@@ -248,7 +248,7 @@ def used_relay(town: Town) -> TransportNode:
     one, other = (home.climber for home in town.homes)
     for side, peer in ((one, other), (other, one)):
         link = side.endpoint.link(peer.peer)
-        for path in link._paths if link is not None else ():
+        for path in link.paths if link is not None else ():
             relay = getattr(path.secured._pipe, "relay", None)
             found = [each for each in town.relays if each.peer == relay]
             if found:

@@ -12,8 +12,8 @@ import trio
 
 from shoal.dht.finding import FindingResult
 from shoal.dht.kademlia.presence import Addressing
-from shoal.dht.kademlia.publishing import PublishReport
 from shoal.dht.kv.index import KvIndex
+from shoal.dht.publishing.publishing import PublishReport
 from shoal.dht.records.key import Key
 from shoal.dht.records.record import Body
 from shoal.dht.service import Dht

@@ -4,7 +4,7 @@ volunteers.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast, overload
 
 import msgpack
 
@@ -27,6 +27,8 @@ from shoal.transport.networks import Nearness
 
 from .replicanode import ReplicaNode, at_once, opened_once
 from .ringnode import WALL
+
+N = TypeVar("N", bound=ReplicaNode)
 
 SEEDS: Final = 1_000_000
 """The first secret of the nodes' keys."""
@@ -124,6 +126,12 @@ class Swarm:
 
     def advance(self, seconds: float) -> None:
         self.world.advance(self.now + seconds)
+
+    @overload
+    def add(self, **more: Any) -> ReplicaNode: ...
+
+    @overload
+    def add(self, kind: type[N], **more: Any) -> N: ...
 
     def add(self, kind: type[ReplicaNode] = ReplicaNode, **more: Any) -> ReplicaNode:
         """Add a node at a random volunteer's home."""

@@ -6,9 +6,9 @@ from functools import cache, partial
 from random import Random
 from typing import Final
 
-from shoal.dht.kademlia.lookup import Lookup
-from shoal.dht.kademlia.query import LookupSettings
-from shoal.dht.kademlia.walk import Walk
+from shoal.dht.lookup.lookup import Lookup
+from shoal.dht.lookup.query import LookupSettings
+from shoal.dht.publishing.walk import Walk
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import KEY_BYTES, Key, key_at, node_key, point
 from shoal.dht.records.record import BlobBody, Record, open_record, seal_record

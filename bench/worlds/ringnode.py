@@ -13,13 +13,13 @@ from random import Random
 from typing import Any, Final
 
 from shoal.dht.defaults import K
-from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest
-from shoal.dht.kademlia.parcels import StoreQuery
-from shoal.dht.kademlia.query import LookupGoal, LookupSettings, Querier, Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
-from shoal.dht.kademlia.walk import KnownNodes, Walk
+from shoal.dht.lookup.lookup import Lookup
+from shoal.dht.lookup.query import LookupGoal, LookupSettings, Querier, Query
+from shoal.dht.publishing.parcels import StoreQuery
+from shoal.dht.publishing.walk import KnownNodes, Walk
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import Key, point
 from shoal.dht.records.record import Record, open_record

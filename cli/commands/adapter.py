@@ -8,7 +8,7 @@ import click
 from .. import render
 from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
-from . import remove
+from .models import remove
 
 if TYPE_CHECKING:
     from ...node.control.messages.adapters import AdaptersView, AdapterView

@@ -11,8 +11,8 @@ import click
 from .. import render
 from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
-from .pull import dropped
-from .remove import remove_blob
+from .models.pull import dropped
+from .models.remove import remove_blob
 
 if TYPE_CHECKING:
     from ...node.control.messages.models import BlobView

@@ -12,6 +12,7 @@ import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
+from .share import share_line
 from .status import device_name, not_chosen, rate, speed_words
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ def report(answer: "ReachabilityView", width: int) -> Iterator[str]:
     if answer.verdict.code not in LOCAL:
         yield from ("", *_wrapped("", _measured(answer), width))
     yield from _devices(answer.machine, width)
+    if answer.shares:
+        yield from ("", *_wrapped("", f"shared with {answer.audience}", width))
+    for share in answer.shares:
+        yield from _wrapped("  ", share_line(share), width, indent=4)
 
 
 def _devices(machine: "MachineView", width: int) -> Iterator[str]:

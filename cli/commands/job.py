@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from .. import defaults, render
+from .. import defaults, jobresults, render
 from ..errors import CommandError
 from ..options import Commands, TextOptions, data_flag, data_option, example, json_option
-from . import jobresults
 from .run import read_prompt
 
 if TYPE_CHECKING:
     from ...node.control.messages import jobs as messages
-    from .jobresults import Record
+    from ..jobresults import Record
 
 HEADS = ("JOB", "STATE", "MODEL", "BY", "PROMPT")
 NOT_KEPT = "this node does not store other nodes' jobs (`shoal node --state all` does)"

@@ -1,4 +1,4 @@
-"""`shoal model add | list | pull | rm | show`: the models of this node and of its swarm."""
+"""`shoal model add | list | pull | quantize | rm | show`: models of this node and its swarm."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +10,9 @@ import click
 from .. import render
 from ..errors import CommandError
 from ..options import Commands, data_flag, data_option, example, json_option
-from . import pull, remove
+from .models import pull, quantize, remove
+from .models.quantize import report_added
+from .share import OWNERS_WORD, SHARED_HEADS, offer_rows
 
 if TYPE_CHECKING:
     from ...node.control.messages import models as messages
@@ -29,45 +31,39 @@ def model() -> None:
 
 model.add_command(pull.pull)
 model.add_command(remove.remove_model)
+model.add_command(quantize.quantize)
 
 
 @model.command(
-    epilog=example("shoal model add ./Llama-3.2-1B", "shoal model add ./out --name mine")
+    epilog=example(
+        "shoal model add ./Llama-3.2-1B", "shoal model add ollama:llama3.2:1b --name mine"
+    )
 )
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--name", metavar="NAME", help="Name of the model (default: the folder's name).")
+@click.argument("source")
+@click.option("--name", metavar="NAME", help="Name of the model (default: the source's name).")
 @data_option
 @json_option
-def add(folder: Path, name: str | None, data: Path, as_json: bool) -> None:
-    """Add the Hugging Face model in FOLDER to this node's library.
+def add(source: str, name: str | None, data: Path, as_json: bool) -> None:
+    """Add the model SOURCE to this node's library.
 
-    FOLDER must contain safetensors files, config.json and tokenizer.json. Nothing in it is
-    executed. Works with and without a running daemon.
+    SOURCE is a Hugging Face folder, also one quantised by AWQ or GPTQ; a GGUF file; ollama:NAME
+    for a model of the local Ollama; or ORG/NAME for one of a hub (HF_ENDPOINT, HF_TOKEN). Nothing
+    in it is executed. Works with and without a running daemon.
     """
     from ..progress import Bar
+    from .models.source import asked
 
     if name is not None:
         from ...dht.content.library import check_new_name
 
         check_new_name(name)
-    folder = folder.resolve()
-    with Bar("reading") as bar:
-        answer = _add(data, folder, name, bar)
-    if as_json:
-        click.echo(render.as_json(answer))
-        return
-    click.echo(f"added {render.name(answer.name)}: {_summary(answer)}")
-    if old := answer.replaced:
-        root = render.short(old)
-        click.echo(f"this name meant {root} here before; that model stays on this disk")
-        click.echo(f"remove it with `shoal model rm {root}{data_flag(data)}`")
-    name = render.name(answer.name)
-    click.echo(f"serve it with `shoal node --model {name}{data_flag(data)}`")
-    pulled = f"{name}@{render.safe(answer.root[:PULLED])}"
-    click.echo(f"while a node runs here, others get it with `shoal model pull {pulled}`")
+    ask = asked(source, name)
+    with Bar("downloading" if ask.origin == "hub" else "reading") as bar:
+        answer = _add(data, ask, bar)
+    click.echo(render.as_json(answer) if as_json else report_added(answer, data))
 
 
-def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.AddedModel":
+def _add(data: Path, ask: "messages.AddModel", bar: "Bar") -> "messages.AddedModel":
     """Add a model through the daemon. If none runs, add it to the library on disk."""
     from ..client import is_running, request
 
@@ -77,10 +73,7 @@ def _add(data: Path, folder: Path, name: str | None, bar: "Bar") -> "messages.Ad
         from ...node.control.offline import add_model
         from ...transport.host.real import RealHost
 
-        return trio.run(add_model, RealHost(), data, folder, name, bar.show)
-    from ...node.control.messages.models import AddModel
-
-    ask = AddModel(path=str(folder), name=name)
+        return trio.run(add_model, RealHost(), data, ask, bar.show)
     return request(data, ask, wait=True, on_event=lambda e: bar.show(e.done, e.total))
 
 
@@ -98,13 +91,18 @@ def list_(supported: bool, data: Path, as_json: bool) -> None:
     answer = _models(data)
     if as_json:
         click.echo(render.as_json(answer))
-    elif not answer.models:
+    elif not answer.models and not answer.shared:
         click.echo("no models are known; add one with `shoal model add FOLDER`")
     else:
         rows = [_row(item) for item in answer.models]
-        click.echo(render.table(HEADS, rows))
+        if rows:
+            click.echo(render.table(HEADS, rows))
         if any(item.complete is False for item in answer.models):
             click.echo("incomplete: no node serves some layers; `shoal model show NAME` lists them")
+        if answer.shared:
+            before = "\n" if rows else ""
+            click.echo(before + render.table(SHARED_HEADS, offer_rows(answer.shared)))
+            click.echo(OWNERS_WORD)
 
 
 def _list_supported(as_json: bool) -> None:
@@ -203,13 +201,6 @@ def _model(data: Path, name: str) -> "messages.ShownModel":
             error.message,
             hint=f"`shoal node{flag}` starts one, `shoal model add FOLDER{flag}` adds a model",
         ) from None
-
-
-def _summary(item: "messages.ModelEntry") -> str:
-    return (
-        f"{item.layers} layers, {render.size(item.weight_bytes)} of weights, "
-        f"root {render.short(item.root)}"
-    )
 
 
 def _show_rows(answer: "messages.ShownModel") -> list[tuple[str, str]]:

@@ -102,12 +102,18 @@ ENDS = {
 
 
 def figures(answer: "GeneratedText") -> str:
-    """Format the figures of an answer as one line: tokens, time to the first token, rate, hop time,
-    and how it ended."""
+    """Format the figures of an answer as one line: tokens, time to the first token, rate, hop time
+    or sharer, and how it ended."""
     first = render.number(answer.ttft_ms, ".0f")
+    shared = answer.shared_by
+    way = (
+        f"{render.number(answer.hop_ms, '.2f')} ms per hop"
+        if shared is None
+        else f"shared by {render.short(shared)}, no root"
+    )
     return (
         f"{render.tokens(answer.tokens)} · first token {first} ms · "
         f"{render.number(answer.tokens_per_s)} tokens/s · "
-        f"{render.number(answer.hop_ms, '.2f')} ms per hop · "
+        f"{way} · "
         f"{ENDS.get(answer.reason) or render.safe(answer.reason)}"
     )

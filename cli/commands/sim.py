@@ -11,7 +11,7 @@ from .. import options as shared
 from ..options import Misused, example, json_option
 
 
-class _Value(click.ParamType[Any]):
+class _UnitValue(click.ParamType[Any]):
     """Type of a command-line value with a unit, which is parsed as in a scenario."""
 
     def __init__(self, name: str) -> None:
@@ -103,7 +103,7 @@ def _exit_unless(good: bool) -> None:
     epilog=example("shoal sim sweep examples/scenarios/punch-home.toml --seeds 1..20 -j 2"),
 )
 @click.argument("file", type=_FILE)
-@click.option("--seeds", type=_Value("seeds"), metavar="A..B",
+@click.option("--seeds", type=_UnitValue("seeds"), metavar="A..B",
               help="Seeds, both ends included (default: as in the file).")  # fmt: skip
 @click.option("-j", "jobs", type=click.IntRange(1, 1024), metavar="N",
               help="Processes (default: one per core).")  # fmt: skip
@@ -150,7 +150,7 @@ def sweep(
     short_help="Repeat a run and compare.", epilog=example("shoal sim replay runs/first-1")
 )
 @click.argument("folder", metavar="DIR", type=_FILE)
-@click.option("--until", type=_Value("period"), metavar="T",
+@click.option("--until", type=_UnitValue("period"), metavar="T",
               help="Stop at this virtual time, e.g. 41.2s.")  # fmt: skip
 @json_option
 def replay(folder: Path, until: float | None, as_json: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from .. import defaults, render
 from ..options import data_option, example, json_option
+from .share import offer_line, share_line
 
 if TYPE_CHECKING:
     from ...node.control.messages import node as messages
@@ -55,6 +56,9 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
         *(("beside it", serving_line(beside)) for beside in answer.beside),
         *(("models", model_line(model)) for model in answer.models),
+        *(("shared", offer_line(offer)) for offer in answer.shared if not offer.here),
+        *(("sharing", share_line(each)) for each in answer.shares),
+        *(("shared with", safe(answer.audience)) for _ in answer.shares[:1]),
         *memory_rows(answer.memory),
         ("disk", disk_line(answer.disk)),
         ("machine", _machine_line(answer.capacity)),

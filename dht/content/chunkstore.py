@@ -37,6 +37,16 @@ Progress = Callable[[int, int], None]
 """Called with the number of bytes done so far, and the total number of bytes."""
 
 
+def chunk_path(folder: Path, digest: str) -> Path:
+    """Return the path of a chunk's file in a chunk store's folder.
+
+    Raises ModelError `bad-digest` if `digest` does not have 64 hex digits.
+    """
+    if not is_digest(digest):
+        raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(digest)[:80]}")
+    return folder / digest[:2] / digest
+
+
 class ChunkStore:
     """Chunks in files `ab/ab12…` under `folder`. At least `reserve` bytes of the disk stay free."""
 
@@ -111,9 +121,7 @@ class ChunkStore:
 
         Raises ModelError `bad-digest` if `digest` does not have 64 hex digits.
         """
-        if not is_digest(digest):
-            raise ModelError("bad-digest", f"expected 64 hex digits, got {ascii(digest)[:80]}")
-        return self._folder / digest[:2] / digest
+        return chunk_path(self._folder, digest)
 
     def has(self, digest: str) -> bool:
         """Return whether the chunk is stored. Its bytes are not verified; `get` verifies them."""

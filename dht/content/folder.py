@@ -12,15 +12,17 @@ from pathlib import Path
 
 from ...transport.errors import FileTooLarge
 from ...transport.host.seam import Files, Host
-from ..defaults import CHUNK, CONFIG_DEPTH, CONFIG_LIMIT, FILE_LIMIT, IMPORT_BATCH
+from ..defaults import CHUNK, CONFIG_DEPTH, CONFIG_LIMIT, FILE_LIMIT, IMPORT_BATCH, ITEM_BYTES
 from ..errors import ModelError, NotEnoughDisk, unreadable
 from . import canonical
 from .chunkstore import ChunkStore, Progress
 from .manifest import (
+    COMPANIONS,
     EMBEDDING,
     FILE_LIMITS,
     HEAD,
     NORM,
+    QUANTISED,
     Blob,
     Manifest,
     Tensor,
@@ -28,10 +30,11 @@ from .manifest import (
     custom_code,
     layer_of,
     plain_config,
+    weight_of,
 )
 from .safetensors import Slice, read_header, read_index
 
-# Raises ShoalError if the shape of a named tensor does not suit the config.
+# Raises ShoalError if a tensor is missing, or its shape does not suit the config.
 CheckShapes = Callable[[Mapping[str, Sequence[int]]], None]
 CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
 """Checks a config, and returns the check of the shapes of its tensors.
@@ -39,7 +42,7 @@ CheckConfig = Callable[[Mapping[str, object]], CheckShapes]
 Raises ShoalError if this version cannot run a model with this config.
 """
 
-_FILES = {  # key in a manifest -> name of the file in the folder
+TEXT_FILES = {  # key in a manifest -> name of the file in the folder
     "added_tokens": "added_tokens.json",
     "generation_config": "generation_config.json",
     "special_tokens": "special_tokens_map.json",
@@ -48,7 +51,7 @@ _FILES = {  # key in a manifest -> name of the file in the folder
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OTHER_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "merges.txt")
-# The tensors that a layer has in every family. Further ones (biases, norms) depend on the family.
+# The tensors that a layer of a model has whose family nobody has checked.
 _LAYER_TENSORS = frozenset(
     f"{name}.weight"
     for name in (
@@ -164,21 +167,26 @@ def _tensors(scan: Scan, chunks: Mapping[str, list[str]]) -> tuple[Tensor, ...]:
         )
     found = []
     for name, part in scan.weights.items():
-        if tied and name == HEAD:
+        weight = weight_of(name)
+        if tied and weight == HEAD:
             continue
-        roles = (HEAD, EMBEDDING) if tied and name == EMBEDDING else (name,)
+        head = HEAD + name.removeprefix(EMBEDDING)
+        roles = (head, name) if tied and weight == EMBEDDING else (name,)
         found.append(Tensor(roles, part.dtype, part.shape, tuple(chunks[name])))
     return tuple(sorted(found, key=lambda tensor: tensor.roles))
 
 
 def _equal_pair(scan: Scan, chunks: Mapping[str, list[str]]) -> bool:
     """Return whether the folder has a head whose dtype, shape and bytes equal the embedding's."""
-    head, embedding = scan.weights.get(HEAD), scan.weights[EMBEDDING]
-    return (
-        head is not None
-        and (head.dtype, head.shape) == (embedding.dtype, embedding.shape)
-        and chunks[HEAD] == chunks[EMBEDDING]
-    )
+
+    def told(weight: str) -> list[tuple[str, str, tuple[int, ...], list[str]]]:
+        return [
+            (end, part.dtype, part.shape, chunks[weight + end])
+            for end in ("", *COMPANIONS)
+            if (part := scan.weights.get(weight + end)) is not None
+        ]
+
+    return HEAD in scan.weights and told(HEAD) == told(EMBEDDING)
 
 
 def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) -> Scan:
@@ -191,14 +199,17 @@ def scan_folder(files: Files, folder: Path, check_config: CheckConfig | None) ->
     # Check the family first: a config of another family may lack keys without being wrong.
     check_shapes = check_config(config) if check_config is not None else None
     config = canonical_config(config)
-    texts = _texts(files, folder, names)
-    weights = _weights(files, folder, names)
+    texts = folder_texts(files, folder, names)
+    weights = folder_weights(files, folder, names)
     tied = config.get("tie_word_embeddings") is True
     layers = config["num_hidden_layers"]
     assert isinstance(layers, int)  # `canonical_config` has checked it
-    _check_complete(weights, layers, tied)
-    if check_shapes is not None:
+    if check_shapes is None:
+        _check_complete(weights, layers, tied)
+    else:
         check_shapes({role: place.shape for role, place in weights.items()})
+        # Some families are tied unless their config says otherwise.
+        tied = tied or HEAD not in weights
     return Scan(config, texts, weights, tied)
 
 
@@ -289,7 +300,7 @@ def json_file(files: Files, path: Path, limit: int) -> dict[str, object]:
     return value
 
 
-def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
+def folder_texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
     """Return the tokenizer, its settings and the chat template, as bytes by key.
 
     Raises ModelError if a file is invalid or needs custom code.
@@ -298,7 +309,7 @@ def _texts(files: Files, folder: Path, names: set[str]) -> dict[str, bytes]:
         raise _no_tokenizer(folder, names)
     texts = {
         key: _read(files, folder / name, FILE_LIMITS[key])
-        for key, name in _FILES.items()
+        for key, name in TEXT_FILES.items()
         if name in names
     }
     if not texts["tokenizer"].lstrip().startswith(b"{"):
@@ -374,14 +385,20 @@ def _template_text(folder: Path, data: bytes) -> bytes:
     return data
 
 
-def _weights(files: Files, folder: Path, names: set[str]) -> dict[str, Slice]:
-    """Return the file slice of each tensor, by name. Raises ModelError if a tensor is missing."""
+def folder_weights(
+    files: Files, folder: Path, names: set[str], dtypes: Mapping[str, int] = ITEM_BYTES
+) -> dict[str, Slice]:
+    """Return the file slice of each tensor, by name. `dtypes` maps allowed dtypes to their bytes.
+
+    Raises ModelError if a tensor is missing.
+    """
     if "model.safetensors" in names:
-        return read_header(files, folder / "model.safetensors")
+        return read_header(files, folder / "model.safetensors", dtypes)
     if "model.safetensors.index.json" not in names:
         raise _no_weights(folder, names)
     index = read_index(files, folder / "model.safetensors.index.json")
-    headers = {name: read_header(files, folder / name) for name in sorted(set(index.values()))}
+    names = set(index.values())
+    headers = {name: read_header(files, folder / name, dtypes) for name in sorted(names)}
     weights = {}
     for role, name in index.items():
         if role in headers[name]:
@@ -430,7 +447,7 @@ def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> Non
     layers: dict[int, set[str]] = {n: set() for n in range(depth)}
     for name in weights:
         layer = layer_of(name)
-        if layer in layers:
+        if layer in layers and weight_of(name) == name:  # a layout may differ by layer
             layers[layer].add(name.split(".", 3)[3])
     wanted = _LAYER_TENSORS.union(*layers.values())
     absent = [
@@ -440,6 +457,11 @@ def _check_complete(weights: Mapping[str, Slice], depth: int, tied: bool) -> Non
     ]
     ends = [EMBEDDING, NORM] if tied else [EMBEDDING, NORM, HEAD]
     absent += [name for name in ends if name not in weights]
+    absent += [
+        f"{name}.scale"
+        for name, part in weights.items()
+        if part.dtype in QUANTISED and f"{name}.scale" not in weights
+    ]
     if not absent:
         return
     hint = "download the folder again; config.json and the weights do not match"

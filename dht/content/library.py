@@ -65,9 +65,9 @@ class Library:
     def __init__(
         self, host: Host, folder: Path, *, check_config: CheckConfig | None = None
     ) -> None:
+        self.folder = folder
         self.store = ChunkStore(host, folder / "chunks")
         self._host = host
-        self._folder = folder
         self._check_config = check_config
         self._names: dict[str, str] = {}
         self._roots: set[str] = set()
@@ -85,15 +85,15 @@ class Library:
 
     def _open(self) -> tuple[dict[str, str], set[str]]:
         """Do the blocking part of `open`; return names with their roots, and the models' roots."""
-        files, manifests = self._host.files, self._folder / "manifests"
+        files, manifests = self._host.files, self.folder / "manifests"
         self.store.open()
         self.blobs.open()
         self.usage.open()
         files.make_folder(manifests)
-        for folder in (self._folder, manifests):
+        for folder in (self.folder, manifests):
             remove_leftovers(files, folder)
         roots = {entry.name for entry in files.list(manifests) if is_digest(entry.name)}
-        path = self._folder / "library.json"
+        path = self.folder / "library.json"
         if files.size(path) is None:
             return {}, roots
         try:
@@ -124,7 +124,7 @@ class Library:
     async def content(self, root: str) -> Content:
         """Return the chunks of a model or a blob.
 
-        Raises ModelError if its manifest or tree is not here.
+        Raises ModelError if this node lacks its manifest or tree.
         """
         if root in self.blobs.roots():
             return await self.blobs.content(root)
@@ -165,7 +165,7 @@ class Library:
         self._roots.discard(root)
         self._manifests.pop(root, None)
         self._contents.pop(root, None)
-        await self._host.offload(self._host.files.remove, self._folder / "manifests" / root)
+        await self._host.offload(self._host.files.remove, self.folder / "manifests" / root)
         await self.usage.note_added(root)
 
     async def only_of(self, root: str) -> set[str]:
@@ -256,7 +256,7 @@ class Library:
     async def _save_names(self, names: dict[str, str]) -> None:
         """Write names to library.json, and replace the names in memory by them."""
         data = canonical.dump_json({"names": names}) + b"\n"
-        await self._host.offload(write, self._host.files, self._folder / "library.json", data)
+        await self._host.offload(write, self._host.files, self.folder / "library.json", data)
         self._names = names
 
     async def save(self, data: bytes) -> Manifest:
@@ -284,7 +284,7 @@ class Library:
 
     def _write_manifest(self, manifest: Manifest) -> None:
         """Write a manifest unless the file already has exactly these bytes. Blocking."""
-        path, data = self._folder / "manifests" / manifest.root, manifest.encode()
+        path, data = self.folder / "manifests" / manifest.root, manifest.encode()
         with suppress(OSError):  # compares the bytes: a damaged file may have the right size
             if self._host.files.read_range(path, 0, len(data) + 1) == data:
                 return
@@ -293,8 +293,8 @@ class Library:
     async def manifest(self, root: str) -> Manifest:
         """Return a manifest from this disk.
 
-        Raises ModelError: `unknown-model` if the manifest is not here, `manifest-corrupt` if it is
-        damaged. A damaged manifest is removed, so that it can be fetched or added again.
+        Raises ModelError: `unknown-model` if this node lacks the manifest, `manifest-corrupt` if it
+        is damaged. A damaged manifest is removed, so that it can be fetched or added again.
         """
         if root not in self._roots:
             self._contents.pop(root, None)
@@ -310,7 +310,7 @@ class Library:
 
     def _read_manifest(self, root: str) -> Manifest:
         """Read, verify and decode a manifest; remove its file if it is damaged. Blocking."""
-        path = self._folder / "manifests" / root
+        path = self.folder / "manifests" / root
         try:
             data = self._host.files.read_range(path, 0, MANIFEST_LIMIT + 1)
         except OSError as error:
@@ -328,7 +328,7 @@ class Library:
 
     async def manifest_size(self, root: str) -> int:
         """Return the size in bytes of a manifest on this disk, 0 if there is none."""
-        path = self._folder / "manifests" / root
+        path = self.folder / "manifests" / root
         return await self._host.offload(self._host.files.size, path) or 0
 
     async def manifest_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
@@ -340,7 +340,7 @@ class Library:
 
     def _read_piece(self, root: str, offset: int, size: int) -> tuple[bytes, int]:
         """Do the blocking part of `manifest_piece`."""
-        files, path = self._host.files, self._folder / "manifests" / root
+        files, path = self._host.files, self.folder / "manifests" / root
         try:
             return files.read_range(path, offset, size), files.size(path) or 0
         except OSError as error:

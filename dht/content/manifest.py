@@ -48,6 +48,11 @@ FILE_LIMITS = {  # the files that a manifest may contain, in bytes
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+COMPANIONS = (".scale", ".minimum")
+"""Ends of the names of tensors that belong to a quantised weight (docs/spec/quantised.md)."""
+QUANTISED = ("I8", "U8")
+"""Dtypes that only quantised weights have."""
+_TIED = tuple((HEAD + end, EMBEDDING + end) for end in ("", *COMPANIONS))
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ROLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
@@ -67,6 +72,15 @@ def layer_of(role: str) -> int | None:
     """Return the number of the layer that a parameter belongs to, or None if it is in no layer."""
     found = _LAYER.match(role)
     return int(found[1]) if found else None
+
+
+def weight_of(role: str) -> str:
+    """Return the name of the weight that a tensor belongs to, which is its own unless it is a
+    companion of a quantised weight."""
+    for end in COMPANIONS:
+        if role.endswith(".weight" + end):
+            return role.removesuffix(end)
+    return role
 
 
 def canonical_config(config: Mapping[str, object]) -> dict[str, object]:
@@ -247,6 +261,9 @@ class Manifest:
         for role in (EMBEDDING, NORM, HEAD):
             if role not in present:
                 raise _bad(f"`{role}` is missing")
+        for tensor in self.tensors:
+            if tensor.dtype in QUANTISED and f"{tensor.roles[0]}.scale" not in present:
+                raise _bad(f"`{tensor.roles[0]}` is quantised and has no scale")
 
     @property
     def layers(self) -> int:
@@ -329,7 +346,8 @@ class Manifest:
             tensor
             for tensor in self.tensors
             if any(
-                role in wanted or ((n := layer_of(role)) is not None and start <= n < stop)
+                weight_of(role) in wanted
+                or ((n := layer_of(role)) is not None and start <= n < stop)
                 for role in tensor.roles
             )
         ]
@@ -368,7 +386,7 @@ def _check_roles(roles: Sequence[str]) -> None:
     for role in roles:
         if not _ROLE.fullmatch(role):
             raise _bad(f"`{_brief(role)}` is not a parameter name")
-    if len(roles) == ROLES_LIMIT and tuple(roles) != (HEAD, EMBEDDING):
+    if len(roles) == ROLES_LIMIT and tuple(roles) not in _TIED:
         raise _bad("only the embedding and the head may share a tensor")
 
 

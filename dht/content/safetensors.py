@@ -7,6 +7,7 @@ offsets are accepted only if the tensors fill the file exactly.
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -62,8 +63,12 @@ class Slice:
     shape: tuple[int, ...]
 
 
-def read_header(files: Files, path: Path) -> dict[str, Slice]:
+def read_header(
+    files: Files, path: Path, dtypes: Mapping[str, int] = ITEM_BYTES
+) -> dict[str, Slice]:
     """Read a file's header, and return the slice of each tensor by name. Blocking.
+
+    `dtypes` maps the allowed dtypes to their bytes.
 
     Raises ModelError: `missing-file`, `truncated`, `bad-header`, `unsupported-dtype`, `unreadable`.
     """
@@ -81,10 +86,12 @@ def read_header(files: Files, path: Path) -> dict[str, Slice]:
         data = files.read_range(path, 8, length)
     except OSError as error:
         raise unreadable(path, error) from None
-    return parse_header(data, path, size)
+    return parse_header(data, path, size, dtypes)
 
 
-def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
+def parse_header(
+    data: bytes, path: Path, file_size: int, dtypes: Mapping[str, int] = ITEM_BYTES
+) -> dict[str, Slice]:
     """Parse and check the JSON of a header, and return the slice of each tensor by name.
 
     `file_size` is in bytes. Raises ModelError as `read_header` does.
@@ -101,12 +108,12 @@ def parse_header(data: bytes, path: Path, file_size: int) -> dict[str, Slice]:
         raise _bad(path, "its header is not a JSON object")
     header.pop("__metadata__", None)
     start = 8 + len(data)
-    slices = {name: _slice(name, value, path, start) for name, value in header.items()}
+    slices = {name: _slice(name, value, path, start, dtypes) for name, value in header.items()}
     _check_tiling(slices, path, start, file_size)
-    return {name: part for name, part in slices.items() if _is_weight(name, part, path)}
+    return {name: part for name, part in slices.items() if _is_weight(name, part, path, dtypes)}
 
 
-def _slice(name: str, value: object, path: Path, start: int) -> Slice:
+def _slice(name: str, value: object, path: Path, start: int, dtypes: Mapping[str, int]) -> Slice:
     """Check a tensor's entry in the header, and return the slice of the file with its bytes.
 
     The data of the file begins at byte `start`. Raises ModelError `bad-header` if the entry is
@@ -117,7 +124,7 @@ def _slice(name: str, value: object, path: Path, start: int) -> Slice:
     except Undecodable:
         raise _bad(path, f"the entry of {ascii(name)[:80]} is malformed") from None
     size = told.data_offsets[1] - told.data_offsets[0]
-    if told.dtype in ITEM_BYTES and math.prod(told.shape) * ITEM_BYTES[told.dtype] != size:
+    if told.dtype in dtypes and math.prod(told.shape) * dtypes[told.dtype] != size:
         raise _bad(path, f"{ascii(name)[:80]} has {size} bytes, which does not match its shape")
     return Slice(path, start + told.data_offsets[0], size, told.dtype, told.shape)
 
@@ -139,18 +146,18 @@ def _check_tiling(slices: dict[str, Slice], path: Path, start: int, file_size: i
         raise _bad(path, f"{file_size - position} bytes belong to no tensor")
 
 
-def _is_weight(name: str, part: Slice, path: Path) -> bool:
+def _is_weight(name: str, part: Slice, path: Path, dtypes: Mapping[str, int]) -> bool:
     """Return whether a tensor is a weight, and not a buffer that engines compute from the config.
 
     Raises ModelError if the weight has an unsupported dtype or a dimension out of range.
     """
     if _DERIVED.fullmatch(name):
         return False
-    if part.dtype not in ITEM_BYTES:
+    if part.dtype not in dtypes:
         raise ModelError(
             "unsupported-dtype",
             f"`{path.name}`: {ascii(name)[:80]} is {ascii(part.dtype)[:16]}, "
-            f"supported are {', '.join(ITEM_BYTES)}",
+            f"supported are {', '.join(dtypes)}",
             hint="use the model's version in bfloat16, float16 or float32",
         )
     if not all(1 <= n < DIM_LIMIT for n in part.shape):

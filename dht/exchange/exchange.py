@@ -246,8 +246,8 @@ class ChunkExchange:
 
         Raises NotEnoughDisk if the chunks do not fit (those that were stored stay), FetchFailed
         `no-source` after `patience` seconds without a new chunk, and ModelError: `unknown-model` or
-        `unknown-blob` if the manifest or tree is not here, `not-of-model` or `not-of-blob` if the
-        root does not have one of the chunks.
+        `unknown-blob` if this node lacks the manifest or tree, `not-of-model` or `not-of-blob` if
+        the root does not have one of the chunks.
         """
         content = await self._library.content(root)
         sizes = content.chunks

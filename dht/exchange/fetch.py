@@ -281,7 +281,8 @@ class Fetch:
         self._news.set()
 
     def back(self, peer: PeerId) -> None:
-        """Use a peer again that was silent. It is assumed to have the chunks that it had before."""
+        """Request chunks again from a peer that was silent. It is assumed to have the chunks that
+        it had before."""
         self._transfer.back(peer)
         self._news.set()
 

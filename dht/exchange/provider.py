@@ -95,7 +95,7 @@ class Provider:
         self._given: OrderedDict[str, dict[str, tuple[PeerId, float]]] = OrderedDict()
         endpoint.handle("model.manifest", self._serve_manifest)
         endpoint.handle("blob.have", self._serve_have)
-        endpoint.handle("blob.chunk", self._serve_chunk)
+        endpoint.handle("blob.chunk", self.serve_chunk)
 
     async def _serve_manifest(self, call: Call) -> Answer:
         """Answer `model.manifest` with a piece of the manifest, and its total size in bytes."""
@@ -181,7 +181,7 @@ class Provider:
 
     # Serving chunks.
 
-    async def _serve_chunk(self, call: Call) -> Answer:
+    async def serve_chunk(self, call: Call) -> Answer:
         """Answer `blob.chunk` with the bytes of a chunk."""
         try:
             asked = typed(_AskChunk, call.header)

@@ -1,7 +1,8 @@
-"""Kademlia: look-ups by disjoint paths, and publication of records by region (docs/spec/dht.md).
+"""Kademlia: what a node of the DHT knows about others, asks them and answers (docs/spec/dht.md).
 
-A *region* is the part of the key space around a key whose nodes store the records of this key.
-Public: what `service.py` uses. The cores (`table.py`, `lookup.py`, `walk.py`, `recordstore.py`,
-`own.py`, `mode.py`) do no I/O. `asking.py`, `searching.py`, `joining.py` and `publishing.py` run
-them in trio. Imports `records/`.
+The routing table, the records that this node stores for others, the messages, and the brief links
+that carry them. A *region* is the part of the key space around a key whose nodes store the records
+of this key. Public: `Table`, `RecordStore`, `Answering`, `Asking`, `BriefLinks`, `Presence`, and
+the messages. `table.py`, `recordstore.py`, `mode.py`, `slots.py` and `messages.py` do no I/O.
+Imports `records/`.
 """

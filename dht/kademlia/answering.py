@@ -46,7 +46,7 @@ class Answering:
         self._store = store
         self._serves = serves
         self._on_asker = on_asker
-        self._turns = _Turns(host)
+        self._turns = _RequestTurns(host)
         self._finds = Rates(Rate(*defaults.FINDS), Rate(*defaults.FINDS_ALL))
         self._places = Rates(Rate(*defaults.PLACES), Rate(*defaults.PLACES_ALL))
         self._stores = Rates(Rate(*defaults.STORES), Rate(*defaults.STORES_ALL))
@@ -161,7 +161,7 @@ class Answering:
             self._on_asker(link, serves)
 
 
-class _Turns:
+class _RequestTurns:
     """Scheduler that lets other tasks run after every `ROW` seconds of work on requests."""
 
     def __init__(self, host: Host) -> None:

@@ -16,7 +16,7 @@ from ...transport.networks import Nearness, nearness_of
 from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..records.contact import Contact
-from .slots import Slots
+from .slots import FairSlots
 
 Connect = Callable[[PeerId, Sequence[Address]], Awaitable[Link]]
 """Opens a link for a few requests (`Endpoint.ask`, `Dialer.ask`). Raises DialFailed."""
@@ -41,7 +41,7 @@ class BriefLinks:
         self._connect = connect
         # link -> (`Link.turns` at the last sweep, time of its last use)
         self._used: dict[Link, tuple[int, float]] = {}
-        self._dials = Slots(defaults.BRIEF_DIALS)
+        self._dials = FairSlots(defaults.BRIEF_DIALS)
         # Peers whose dial failed: when the back-off ends, and the addresses that were tried.
         self._resting: dict[PeerId, tuple[float, frozenset[Address]]] = {}
         self._failed_dials = Rates(Rate(*defaults.FAILED_DIALS))  # failed dials, per public host

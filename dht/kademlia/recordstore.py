@@ -72,7 +72,8 @@ class RecordStore:
         self._author_limit = limit * defaults.STORE_AUTHOR // defaults.STORE_BYTES
         self._subnet_limit = limit * defaults.STORE_SUBNET // defaults.STORE_BYTES
         self._keys: dict[Key, dict[_Slot, _Entry]] = {}
-        self._shares = Shares()  # bytes of each network
+        self.shares = Shares()  # bytes of each network
+        """Bytes of each network."""
         self._far: dict[str, list[tuple[int, int, _Entry]]] = {}  # by network, sorted by distance
         self._authors: Counter[PeerId] = Counter()  # bytes of each author
         self._ends: dict[int, dict[_Entry, None]] = {}  # expiry / `ENDS_TOGETHER` -> records
@@ -167,7 +168,7 @@ class RecordStore:
 
     def _allowed(self, network: str, more: int) -> bool:
         """Return whether a network may use `more` further bytes."""
-        return not network or self._shares[network] + more <= self._subnet_limit
+        return not network or self.shares[network] + more <= self._subnet_limit
 
     def _fit(self, entry: _Entry, old: _Entry | None) -> str:
         """Evict other records if an entry needs space, and add it. Return "", or `quota` or `full`.
@@ -234,7 +235,7 @@ class RecordStore:
         for each in evicted:
             changes[each.network] -= each.size
         while needed > 0:
-            network = self._shares.largest(entry.network, changes)
+            network = self.shares.largest(entry.network, changes)
             farthest = self._farthest(network, going)
             own = network == entry.network
             if farthest is None or (own and farthest.distance <= entry.distance):
@@ -255,7 +256,7 @@ class RecordStore:
         insort(self._far.setdefault(entry.network, []), (entry.distance, entry.serial, entry))
         self._count += 1
         self._authors[entry.author] += entry.size
-        self._shares.change(entry.network, entry.size)
+        self.shares.change(entry.network, entry.size)
         self.bytes += entry.size
         self._end_at(entry)
 
@@ -272,7 +273,7 @@ class RecordStore:
             del self._far[entry.network]
         self.bytes -= entry.size
         _take(self._authors, entry.author, entry.size)
-        self._shares.change(entry.network, -entry.size)
+        self.shares.change(entry.network, -entry.size)
         if (together := self._ends.get(entry.ends)) is not None:
             together.pop(entry, None)
 

@@ -27,7 +27,7 @@ class _Use:
     admitted: trio.Event = field(default_factory=trio.Event)
 
 
-class Slots:
+class FairSlots:
     """Slots for at most `count` concurrent actions.
 
     If more than `waiting` actions wait for a slot, the source with the most waiting actions loses
@@ -39,7 +39,8 @@ class Slots:
         self._most = waiting
         self._used: dict[_Use, None] = {}  # oldest first
         self._waiting: dict[_Use, None] = {}
-        self._shares = Shares()
+        self.shares = Shares()
+        """Number of slots that each source has."""
         self._queued = Shares()
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class Slots:
         `names` are the sources for which the action runs. The slot is charged to the one that has
         the fewest slots.
         """
-        use = _Use(min(names, key=self._shares.__getitem__))
+        use = _Use(min(names, key=self.shares.__getitem__))
         self._enter(use)
         try:
             await use.admitted.wait()
@@ -69,7 +70,7 @@ class Slots:
         If all slots are taken, the action gets the slot of another source if that is fair.
         """
         if len(self._used) >= self._count:
-            largest = self._shares.largest(use.name, {use.name: 1})
+            largest = self.shares.largest(use.name, {use.name: 1})
             if largest == use.name:
                 self._queue(use)
                 return
@@ -97,13 +98,13 @@ class Slots:
     def _admit(self, use: _Use) -> None:
         """Give a slot to an action."""
         self._used[use] = None
-        self._shares.change(use.name, 1)
+        self.shares.change(use.name, 1)
         use.admitted.set()
 
     def _free(self, use: _Use) -> None:
         """Take the slot away from an action."""
         del self._used[use]
-        self._shares.change(use.name, -1)
+        self.shares.change(use.name, -1)
 
     def _leave(self, use: _Use) -> None:
         """Release the slot of an action that has ended, and give the slot to the next action."""
@@ -113,6 +114,6 @@ class Slots:
             return  # another use has taken the slot
         self._free(use)
         if self._waiting:
-            following = min(self._waiting, key=lambda each: self._shares[each.name])
+            following = min(self._waiting, key=lambda each: self.shares[each.name])
             self._unqueue(following)
             self._admit(following)

@@ -26,7 +26,7 @@ from ...transport.message import Message
 from ...transport.rates import Rate, Rates
 from .. import defaults
 from ..finding import FindingResult
-from ..kademlia.foundrecords import FoundRecord
+from ..lookup.foundrecords import FoundRecord
 from ..records.key import Key
 from ..records.record import Body, KvBody
 from . import search as kvsearch

@@ -89,7 +89,7 @@ class TrainingRows:
 
 def is_chapter(document: Document) -> bool:
     """Whether ``document`` is from the King James text."""
-    return document.kind == "chapter"
+    return bool(document.kind == "chapter")
 
 
 def validation_sets(work: Path, tokenizer: Tokenizer) -> dict[str, tuple[list[list[int]], int]]:

@@ -31,7 +31,7 @@ from ...tasks.engine.families import (
     tensor_shapes,
 )
 from ...tasks.engine.interface import DType, LoadShard, Parts, Span
-from ...tasks.engine.scheduler import StepCosts
+from ...tasks.engine.scheduler import AdapterCosts, StepCosts
 from ...tasks.engine.shard import Choice, Compute, Pick, Piece
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
@@ -95,6 +95,10 @@ class NumberCompute:
         layers = range(self.parts.start, self.parts.stop)
         changed = set(adapter.terms.layers)
         return [_constants(adapter.root, layer)[0] if layer in changed else 0 for layer in layers]
+
+    def adapter_costs(self, adapter: Sequence[int]) -> AdapterCosts:
+        """Return no costs: an adapter takes no simulated time."""
+        return AdapterCosts(0.0, 0.0)
 
     def costs(self) -> StepCosts:
         """Return no costs, because `Timed` predicts the time."""
@@ -332,6 +336,10 @@ class Timed:
         fixed = self._step_s + weights / self._speed.bandwidth
         row = 2.0 * self._layers / self._speed.flops
         return StepCosts(fixed, row, self._attended / self._speed.flops)
+
+    def adapter_costs(self, adapter: Any) -> AdapterCosts:
+        """Return no costs: an adapter takes no simulated time."""
+        return AdapterCosts(0.0, 0.0)
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
         flops, size = 0.0, float(self._layers * DTYPE_BYTES[self.dtype])

@@ -19,8 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from ...tasks.hardware.facts import Build, Device, Report
-from ...tasks.hardware.facts import Speed as DeviceSpeed
+from ...tasks.hardware.facts import Build, Device, Report, Speed
 from ...transport.host.seam import Machine
 from ..disk.disk import DiskSpec
 from ..errors import BadScenario
@@ -34,7 +33,7 @@ _NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class ProgramRates:
     """Rates that programs reach: flop/s in any precision, and bytes/s read and written."""
 
     flops: float
@@ -51,7 +50,7 @@ class Profile:
 
     name: str
     machine: Machine
-    speed: Speed
+    speed: ProgramRates
     offered: int
     disk: DiskSpec = _SATA
     step_s: float = 200e-6
@@ -62,7 +61,7 @@ class Profile:
         reading its weights and for its operations, so the useful batch is their ratio."""
         flops, bandwidth = self.speed.flops, self.speed.bandwidth
         batch = 1 << max(0, int(math.log2(flops / bandwidth)))  # 2 flop and 2 bytes a weight
-        speed = DeviceSpeed(bandwidth, flops, flops, batch)
+        speed = Speed(bandwidth, flops, flops, batch)
         device = Device("cpu", self.name, memory_bytes=self.machine.memory_total, speed=speed)
         return Report(Build("simulated"), (device,), self.disk.read_rate)
 
@@ -74,9 +73,9 @@ def _machine(
     return Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
 
 
-def _speed(flops: float, bandwidth: float) -> Speed:
+def _speed(flops: float, bandwidth: float) -> ProgramRates:
     """Return the rates that programs reach, given the peak rates of the table above."""
-    return Speed(flops * _PRODUCT, bandwidth * _COPY)
+    return ProgramRates(flops * _PRODUCT, bandwidth * _COPY)
 
 
 PROFILES: Final = {

@@ -91,8 +91,9 @@ class OpenFlows:
 
 
 class Firewall:
-    """Stateful filter: every packet may leave, and packets that belong to a session may enter. A
-    gateway uses it as its `six`, or for IPv4.
+    """Stateful filter: every packet may leave, and packets that belong to a session may enter.
+
+    A gateway has one for IPv6 (`Router.six`), or for IPv4 if it does not translate addresses.
 
     If `unsolicited` is "drop", other packets are dropped silently; if it is "admin", they are
     answered with an ICMP error. A SYN is answered only after 6 seconds without a SYN in the other

@@ -88,7 +88,7 @@ class AdapterOperations:
 
 
 def adapters_view(known: list[KnownAdapter], library: Library) -> messages.AdaptersView:
-    """Describe the adapters of a library. Those whose head is not here are left out."""
+    """Describe the adapters of a library whose head this node has."""
     return messages.AdaptersView(
         tuple(_view(each, library) for each in known if each.head is not None)
     )
@@ -101,7 +101,7 @@ def _view(known: KnownAdapter, library: Library) -> messages.AdapterView:
 
 
 def adapter_view(known: KnownAdapter, library: Library) -> messages.AdapterView:
-    """Describe an adapter whose head is here."""
+    """Describe an adapter whose head this node has."""
     assert known.head is not None
     terms = known.head.terms
     return messages.AdapterView(

@@ -11,9 +11,9 @@ from ...dht.defaults import PREFIX_MIN
 from ...dht.errors import ModelError
 from ...dht.figures import DhtFigures
 from ...dht.finding import FindingResult
-from ...dht.kademlia.candidate import LookupStep
-from ...dht.kademlia.foundrecords import FoundRecord
-from ...dht.names import Asked, NameMeaning, Names, read, spelled
+from ...dht.lookup.candidate import LookupStep
+from ...dht.lookup.foundrecords import FoundRecord
+from ...dht.names import NameMeaning, NameQuery, Names, read, spelled
 from ...dht.records.key import Key, distance, key_text, node_key, parse_key, record_key
 from ...dht.records.record import BlobBody, NameBody, PeerBody, ShardBody
 from ...dht.service import Dht
@@ -121,7 +121,7 @@ class Lookups:
         )
 
 
-def _read(text: str) -> Asked:
+def _read(text: str) -> NameQuery:
     """Parse `text` as the name or root of a model. Raises ControlError if it cannot be either."""
     try:
         return read(text)
@@ -146,7 +146,7 @@ def _about(text: str, meant: list[NameMeaning]) -> list[Question]:
     return found
 
 
-def _others(text: str, asked: Asked, near: list[NameMeaning]) -> list[Question]:
+def _others(text: str, asked: NameQuery, near: list[NameMeaning]) -> list[Question]:
     """Return the question about any other meaning of `text`.
 
     64 hex digits may also be a DHT key. A text that matches the root of a known model gives no
@@ -160,7 +160,7 @@ def _others(text: str, asked: Asked, near: list[NameMeaning]) -> list[Question]:
     return [Question(record_key(NameBody.kind, name), f"what {name} means")]
 
 
-def _told(searches: list[messages.SearchView], asked: Asked) -> list[NameMeaning]:
+def _told(searches: list[messages.SearchView], asked: NameQuery) -> list[NameMeaning]:
     """Return the models that the found name records give for `asked`, those with the most records
     first."""
     said = Counter(

@@ -21,6 +21,8 @@ from ...tasks.jobs.desk import Desk
 from ...tasks.jobs.errors import BadOutcome, BadSpec
 from ...tasks.jobs.prompt import KIND, PromptSpec, read_spec
 from ...tasks.jobs.results import StoredResult, read_outcome
+from ...tasks.sharing.desk import usage_root
+from ...tasks.sharing.offers import offers
 from ...tasks.usage.accounting import NO_ROOT
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -254,7 +256,7 @@ class JobOperations:
     async def usage(self, _ask: messages.GetUsage, _emit: Emit) -> messages.UsagePage:
         """Return how much each client used of each provider, as reported by the providers. Rows
         with the most tokens come first."""
-        names = views.known_models(self._directory.members())
+        names = _model_names(self._directory.members())
         rows: list[_Row] = []
         every = 0
         for row in self._counts():
@@ -269,7 +271,7 @@ class JobOperations:
                 client=None if root == NO_ROOT and client == provider else client,
                 provider=provider,
                 root=None if root == NO_ROOT else root,
-                model=names[root].name if root in names else None,
+                model=names.get(root),
                 requests=count.requests,
                 tokens_in=count.tokens_in,
                 tokens_out=count.tokens_out,
@@ -286,6 +288,14 @@ class JobOperations:
         for client in tuple(usage.clients()):
             for (provider, root), count in tuple(usage.of(client).items()):
                 yield count, client, provider, root
+
+
+def _model_names(members: views.Members) -> dict[str, str]:
+    """Return the names of all models that members know, by root. Shared models have no root, so
+    theirs are by the digits under which their use is counted."""
+    shared = {offer.model.name for offer in offers(members)}
+    named = {usage_root(name): f"{name} (no root)" for name in shared}
+    return named | {root: model.name for root, model in views.known_models(members).items()}
 
 
 def _rank(row: _Row) -> tuple[int, PeerId, PeerId, str]:

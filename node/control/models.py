@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import trio
 
@@ -13,31 +12,40 @@ from ...dht.errors import FetchFailed, ModelError, NotEnoughDisk, QuotaFull
 from ...dht.exchange.fetch import FetchReport
 from ...dht.names import NameMeaning, Voucher, spelled
 from ...state.directory import Directory
+from ...tasks.models.adding import Added, Source, add_model, quantise, quantised_name
+from ...tasks.sharing.offers import WORD, Offer
+from ...transport import naming, shortid
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
 from ..daemon.content import ContentParts
+from ..daemon.sharing import SharingParts
 from ..models.providers import ALONE, WHO_HAD
 from . import views
 from .messages import models as messages
 from .messages.encoding import extended
 from .server import Emit, Operation, operation, progress_to
+from .sharing import offer_views
 
 
 class ModelOperations:
     """Control socket operations on the models that one node and its swarm know."""
 
-    def __init__(self, host: Host, content: ContentParts, directory: Directory) -> None:
+    def __init__(
+        self, host: Host, content: ContentParts, directory: Directory, sharing: SharingParts
+    ) -> None:
         self._host = host
         self._content = content
         self._library = content.library
         self._directory = directory
+        self._sharing = sharing
 
     def table(self) -> Mapping[str, Operation]:
         return dict(
             (
                 operation(messages.ListModels, self.models),
                 operation(messages.AddModel, self.add),
+                operation(messages.QuantizeModel, self.quantize),
                 operation(messages.ShowModel, self.show),
                 operation(messages.PullModel, self.pull),
             )
@@ -50,7 +58,8 @@ class ModelOperations:
         return messages.ModelsView(
             tuple(
                 extended(messages.ListedModel, each, lacks=lacking.get(each.root)) for each in found
-            )
+            ),
+            offer_views(self._sharing, self._directory.own().peer),
         )
 
     async def _missing(self, root: str) -> int | None:
@@ -63,12 +72,24 @@ class ModelOperations:
         return held.chunks_total - held.chunks
 
     async def add(self, ask: messages.AddModel, emit: Emit) -> messages.AddedModel:
-        content, before = self._content, self._library.names()
+        before = self._library.names()
         async with progress_to(emit) as note:
-            added, manifest = await self._library.add(Path(ask.path), ask.name, note)
-        await content.holdings.announce()
-        await content.exchange.announce(manifest.root)
-        return views.added_model(added, manifest, before)
+            added = await add_model(self._host, self._library, source_of(ask), ask.name, note)
+        return await self._announced(added, before)
+
+    async def quantize(self, ask: messages.QuantizeModel, emit: Emit) -> messages.AddedModel:
+        before = self._library.names()
+        root = self._library.resolve(ask.model)
+        name = ask.name or quantised_name(self._library, ask.model, ask.to)
+        async with progress_to(emit) as note:
+            added = await quantise(self._host, self._library, root, ask.to, name, note)
+        return await self._announced(added, before)
+
+    async def _announced(self, added: Added, before: Mapping[str, str]) -> messages.AddedModel:
+        """Tell others about a model that was added, and describe it."""
+        await self._content.holdings.announce()
+        await self._content.exchange.announce(added.manifest.root)
+        return views.added_model(added, before)
 
     async def show(self, ask: messages.ShowModel, _emit: Emit) -> messages.ShownModel:
         """Describe a model, the nodes that vouch for its name, and the other models that the name
@@ -105,7 +126,11 @@ class ModelOperations:
         try:
             return await self._content.names.resolve(asked)
         except ModelError as error:
-            if error.code != "unknown-model" or self._content.holdings.linked():
+            if error.code != "unknown-model":
+                raise
+            if shared := self._sharing.answering.shared(asked):
+                raise without_root(asked, shared[0]) from None
+            if self._content.holdings.linked():
                 raise
             raise ModelError(error.code, error.message, hint=ALONE) from None
 
@@ -191,6 +216,21 @@ class ModelOperations:
             await library.set_name(meaning.name, root)
             return meaning.name
         return next((name for name, known in names.items() if known == root), root[:16])
+
+
+def without_root(asked: str, offer: Offer) -> ModelError:
+    """Return the error for a shared model where one with a root is needed."""
+    peer = shortid.short(offer.peer)
+    return ModelError(
+        "no-root",
+        f"`{naming.spelled(asked)}` is served by an engine of {peer}, which shares it ({WORD})",
+        hint="`shoal run NAME TEXT` asks it; it cannot be shown, fetched or served",
+    )
+
+
+def source_of(ask: messages.AddModel) -> Source:
+    """Return where a model comes from, as a request says."""
+    return Source(ask.origin, ask.path, ask.place, ask.token)
 
 
 async def unnamed(library: Library, named: Collection[str]) -> list[messages.ModelEntry]:

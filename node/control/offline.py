@@ -8,6 +8,8 @@ from ...dht.content.library import Library, unknown
 from ...dht.errors import ModelError
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.engine.families import check_model
+from ...tasks.models import adding
+from ...tasks.models.adding import quantise, quantised_name
 from ...transport.host.seam import Host
 from ..folder import open_folder
 from ..settings.config import DataFolder
@@ -15,31 +17,54 @@ from ..settings.settings import set_key, view
 from .adapters import adapter_view, adapters_view
 from .messages.adapters import AdaptersView, AdapterView
 from .messages.encoding import extended
-from .messages.models import AddedModel, ListedModel, ModelsView, Removed, ShownModel
+from .messages.models import (
+    AddedModel,
+    AddModel,
+    ListedModel,
+    ModelsView,
+    QuantizeModel,
+    Removed,
+    ShownModel,
+)
 from .messages.settings import ChangedSetting, SettingsView
-from .models import unnamed
+from .models import source_of, unnamed
 from .removal import loss_view, model_meant
 from .views import added_model, model_entry, shown_model
 
 
 async def add_model(
-    host: Host,
-    data: Path,
-    folder: Path,
-    name: str | None,
-    progress: Callable[[int, int], None],
+    host: Host, data: Path, ask: AddModel, progress: Callable[[int, int], None]
 ) -> AddedModel:
-    """Import the model in `folder` into the library, while holding the lock of the data folder.
+    """Add a model to the library, while holding the lock of the data folder.
 
     `progress` is called with the bytes done and in total. Raises DataFolderInUse if a daemon runs,
-    and ModelError if the model cannot be imported.
+    and ModelError if the model cannot be added.
     """
     lock = await open_folder(host, DataFolder(data))
     try:
         library = await _library(host, data)
         before = library.names()
-        added, manifest = await library.add(folder, name, progress)
-        return added_model(added, manifest, before)
+        added = await adding.add_model(host, library, source_of(ask), ask.name, progress)
+        return added_model(added, before)
+    finally:
+        lock.release()
+
+
+async def quantize_model(
+    host: Host, data: Path, ask: QuantizeModel, progress: Callable[[int, int], None]
+) -> AddedModel:
+    """Quantise a model of the library, while holding the lock of the data folder.
+
+    `progress` is called with the bytes done and in total. Raises DataFolderInUse if a daemon runs,
+    and ModelError if the library does not have the model, or it cannot be quantised.
+    """
+    lock = await open_folder(host, DataFolder(data))
+    try:
+        library = await _library(host, data)
+        before, root = library.names(), library.resolve(ask.model)
+        name = ask.name or quantised_name(library, ask.model, ask.to)
+        added = await quantise(host, library, root, ask.to, name, progress)
+        return added_model(added, before)
     finally:
         lock.release()
 

@@ -4,12 +4,19 @@ Specified in docs/spec/control.md.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import trio
 
 from ... import __version__
-from ...tasks.inference.generation import GatewayEvent, GenerateRequest, Routed, Summary
+from ...tasks.inference.generation import (
+    Forwarded,
+    GatewayEvent,
+    GenerateRequest,
+    Routed,
+    Summary,
+)
 from ...tasks.inference.routing import Hop
 from ...transport.address import Address
 from ...transport.errors import TransportError
@@ -28,6 +35,7 @@ from .group import group_place, invited_role, may_invite
 from .jobs import sampling_of
 from .messages import generation, node
 from .server import Emit, Operation, operation
+from .sharing import offer_views, share_views
 
 
 class Operations:
@@ -93,6 +101,9 @@ class Operations:
             sessions=node.SessionsView(compute.stage.sessions, compute.gateway.sessions),
             stalls=views.stall_view(base.stalls),
             health=tuple(map(views.condition_view, conditions)),
+            shares=share_views(compute.sharing, compute.sharing.sharing.all()),
+            audience=compute.sharing.audience,
+            shared=offer_views(compute.sharing, own.peer),
         )
 
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:
@@ -129,7 +140,7 @@ class Operations:
         network, reach = self._network, self._network.dialer.reach
         if ask.again or reach.reachability.measured_at is None:
             await self._measure(emit, again=ask.again)
-        measured = reach.reachability.measured_at
+        measured, sharing = reach.reachability.measured_at, self._compute.sharing
         return node.ReachabilityView(
             peer=self._base.identity.peer,
             port=network.endpoint.port,
@@ -139,6 +150,8 @@ class Operations:
             observers=reach.reachability.observers,
             links=len(network.endpoint.links()),
             machine=views.machine_view(self._base.hardware),
+            shares=share_views(sharing, sharing.sharing.all()),
+            audience=sharing.audience,
         )
 
     async def _measure(self, emit: Emit, *, again: bool) -> None:
@@ -175,17 +188,21 @@ class Operations:
             adapter=ask.adapter or "",
         )
         stages: tuple[generation.ChainStage, ...] = ()
+        sharer: str | None = None
 
         async def pass_on(event: GatewayEvent) -> None:
-            nonlocal stages
+            nonlocal stages, sharer
             if isinstance(event, Routed):
                 stages = tuple(map(_hop_view, event.stages))
                 await emit(generation.ChainChosen(stages))
+            elif isinstance(event, Forwarded):
+                sharer = event.peer
+                await emit(generation.SharerChosen(event.peer))
             elif event.text:
-                await emit(generation.Piece(event.text))
+                await emit(generation.TextPiece(event.text))
 
-        summary = await self._compute.gateway.generate(asked, pass_on)
-        return _answer(summary, sampling.seed, stages)
+        summary = await self._compute.sharing.answering.generate(asked, pass_on)
+        return replace(_answer(summary, sampling.seed, stages), shared_by=sharer)
 
     async def invite(self, ask: node.Invite, _emit: Emit) -> node.InvitationView:
         base = self._base

@@ -9,13 +9,17 @@ from ...dht.content.manifest import Manifest
 from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
 from ...state.membership.record import Capacity, DeviceSpeed, MemberRecord, ModelName, ShardRecord
+from ...tasks.engine.families import architecture
 from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.stage import Stage
-from ...tasks.serving.serving import ServingStatus
+from ...tasks.models.adding import Added
+from ...tasks.placement.precision import smaller
+from ...tasks.placement.shard import choose_dtype
+from ...tasks.serving.interface import ServingStatus
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.identity import PeerId
@@ -92,12 +96,13 @@ def model_entry(name: str, manifest: Manifest, *, local: bool) -> ModelEntry:
     )
 
 
-def added_model(name: str, manifest: Manifest, before: Mapping[str, str]) -> AddedModel:
-    """Describe a model that was just added under `name`. `before` maps each earlier name of the
-    library to its root."""
-    old = before.get(name, manifest.root)
-    entry = model_entry(name, manifest, local=True)
-    return extended(AddedModel, entry, replaced=None if old == manifest.root else old)
+def added_model(added: Added, before: Mapping[str, str]) -> AddedModel:
+    """Describe a model that was just added. `before` maps each earlier name of the library to its
+    root."""
+    name, root = added.name, added.manifest.root
+    old = before.get(name, root)
+    entry = model_entry(name, added.manifest, local=True)
+    return extended(AddedModel, entry, replaced=None if old == root else old, notes=added.notes)
 
 
 def swarm_entry(
@@ -136,6 +141,20 @@ def swarm_models(directory: Directory, library: Library) -> list[ModelEntry]:
     return [swarm_entry(model, members, local, own) for model in named_models(members)]
 
 
+def _precision(manifest: Manifest) -> str:
+    """Return in what precision the weights are and, if they are not quantised, what the other ones
+    would cost."""
+    arch = architecture(manifest.config)
+    if arch.layouts.precision:
+        return arch.layouts.precision
+    costs = (
+        f"{each.precision} would need {each.everything / 2**20:,.0f} MiB and lose "
+        f"{100 * each.loss:g} % at most"
+        for each in smaller(arch, choose_dtype(manifest, "auto"))
+    )
+    return "; ".join(("not quantised", *costs))
+
+
 def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool) -> ShownModel:
     """Describe a model with its configuration and the members that serve it. Vouchers are not
     included.
@@ -155,6 +174,7 @@ def shown_model(name: str, manifest: Manifest, members: Members, *, local: bool)
         missing=missing,
     )
     config = {key: manifest.config[key] for key in SHOWN_CONFIG if key in manifest.config}
+    config["precision"] = _precision(manifest)
     return extended(ShownModel, entry, holders=tuple(holders), config=config)
 
 

@@ -1,7 +1,9 @@
 """Connects the HTTP API of a daemon with the parts that it uses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ...tasks.sharing.offers import WORD
+from ...transport import shortid
 from ..control import views
 from ..http.backend import Backend
 from ..http.server import ApiServer
@@ -20,15 +22,28 @@ def new_api(
 
     def names() -> Sequence[str]:
         found = views.swarm_models(network.directory, base.library)
-        return [model.name for model in found if model.name and model.complete]
+        rooted = [model.name for model in found if model.name and model.complete]
+        return [*rooted, *owners()]
+
+    sharing = compute.sharing
+
+    def owners() -> Mapping[str, str]:
+        return {
+            called: f"shared by {shortid.short(offer.peer)} ({WORD})"
+            for called, offer in sharing.offers()
+        }
+
+    async def find(name: str) -> object:
+        return sharing.answering.shared(name) or await content.sources.find(name)
 
     backend = Backend(
         host=base.host,
         guard=network.endpoint.guard,
-        generate=compute.gateway.generate,
+        generate=sharing.answering.generate,
         embed=compute.gateway.embedder.embed,
         names=names,
-        find=content.sources.find,
+        find=find,
+        owners=owners,
         refuse_when_stopping=base.refuse_when_stopping,
     )
     return ApiServer(base.host, base.config.folder, base.config.api, base.health, backend)

@@ -16,7 +16,7 @@ from ...tasks.engine.families import check_model
 from ...tasks.engine.process import EngineProcess
 from ...tasks.hardware.facts import Device
 from ...tasks.hardware.hardware import Hardware
-from ...tasks.serving.serving import NO_TORCH, RestartingEngine
+from ...tasks.serving.interface import NO_TORCH, RestartingEngine
 from ...transport.host.seam import Host, Machine
 from ...transport.identity import IDENTITY_FILE, Identity, load_or_create_identity
 from .. import defaults

@@ -5,7 +5,7 @@ from functools import partial
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
 from ...tasks.inference.models import Models
-from ...tasks.serving.serving import ServingDevice, ServingSettings
+from ...tasks.serving.interface import ServingDevice, ServingSettings
 from ...tasks.serving.slots import Slots
 from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
@@ -15,6 +15,7 @@ from .content import ContentParts
 from .interest import Keeping
 from .jobs import Working
 from .network import NetworkParts
+from .sharing import SharingParts
 
 
 class ComputeParts:
@@ -38,10 +39,11 @@ class ComputeParts:
             host, network.courier, directory, self.models,
             seek=seeking.seek, find_adapter=content.adapter_files.named,
         )  # fmt: skip
+        self.sharing = SharingParts(base, network, content, self.gateway)
         self.serving = self._new_serving()
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,
-            self.serving,
+            self.bar,
         )  # fmt: skip
         self.working = Working(base, network, content, self.gateway, self.serving)
         self.scrub = Scrub(
@@ -52,6 +54,11 @@ class ComputeParts:
             tell=content.holdings.mended,
             idle=self._is_idle,
         )
+
+    def bar(self, why: str | None) -> None:
+        """Serve and share nothing while `why` is not None."""
+        self.serving.bar(why)
+        self.sharing.sharing.bar(why)
 
     def _new_models(self) -> Models:
         base = self._base

@@ -12,7 +12,7 @@ from trio import TaskStatus
 from ... import __version__
 from ...state.group.sealing import box_of
 from ...tasks.engine.errors import EngineUnavailable
-from ...tasks.serving.serving import NO_TORCH
+from ...tasks.serving.interface import NO_TORCH
 from ...transport.host.seam import Host
 from .. import defaults
 from ..control.adapters import AdapterOperations
@@ -26,6 +26,7 @@ from ..control.operations import Operations
 from ..control.removal import Removal
 from ..control.server import ControlServer, Operation
 from ..control.settings import SettingOperations
+from ..control.sharing import SharingOperations
 from ..control.state import StateOperations
 from ..folder import open_folder
 from ..invite import Invitation
@@ -130,7 +131,7 @@ class Node:
         return {
             **Operations(base, network, content, compute).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
-            **ModelOperations(host, content, directory).table(),
+            **ModelOperations(host, content, directory, compute.sharing).table(),
             **BlobOperations(host, content).table(),
             **removal.table(),
             **AdapterOperations(host, content, removal).table(),
@@ -139,6 +140,7 @@ class Node:
             **JobOperations(base, state, directory, content.names, compute.working).table(),
             **SettingOperations(host, base.settings, live).table(),
             **ApiOperations(self.api).table(),
+            **SharingOperations(base, compute.sharing).table(),
         }
 
     @property
@@ -173,6 +175,7 @@ class Node:
     async def _drain(self) -> None:
         """Refuse new work, wait up to DRAIN_TIME seconds for running work, then leave the swarm."""
         self.serving.leave()
+        self.compute.sharing.sharing.leave()
         self.directory.publish(shards=())
         await self.working.leave()
         with trio.move_on_after(defaults.DRAIN_TIME):
@@ -185,7 +188,8 @@ class Node:
     def _is_busy(self) -> bool:
         """Return whether a request of a command, a client of the API or a peer is in progress."""
         running = self.api.running if self.api is not None else 0
-        return bool(self.control.clients or running or self.gateway.sessions or self.stage.sessions)
+        sessions = self.gateway.sessions + self.stage.sessions + self.compute.sharing.running
+        return bool(self.control.clients or running or sessions)
 
     async def _start_parts(self, nursery: trio.Nursery) -> None:
         base, compute = self.base, self.compute
@@ -207,6 +211,7 @@ class Node:
         await nursery.start(compute.models.run)
         await nursery.start(self.stage.run)
         await nursery.start(self.working.run)
+        await nursery.start(self.compute.sharing.run)
         if self.engine is not None:
             nursery.start_soon(self._run_engine, self.engine)
         page = ""

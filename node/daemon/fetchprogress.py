@@ -1,6 +1,6 @@
 """Formats the progress of a node's fetches as lines of text. Performs no I/O."""
 
-from ...tasks.serving.serving import ServingStatus
+from ...tasks.serving.interface import ServingStatus
 from ...transport.host.seam import Host
 from .. import defaults
 

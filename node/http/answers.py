@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -167,14 +167,19 @@ def _by_text(token: TokenText) -> dict[str, float]:
     return found
 
 
-def model_of(name: str) -> Object:
-    """Return the description of a model. When it was made is unknown, so `created` is 0."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "shoal"}
+def model_of(name: str, owners: Mapping[str, str]) -> Object:
+    """Return the description of a model. When it was made is unknown, so `created` is 0.
+
+    `owners` names the member behind each model without a root.
+    """
+    owner = owners.get(name, "shoal")
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
-def models_of(names: Iterable[str]) -> bytes:
-    """Return the document that lists models."""
-    return json.dumps({"object": "list", "data": [model_of(name) for name in names]}).encode()
+def models_of(names: Iterable[str], owners: Mapping[str, str]) -> bytes:
+    """Return the document that lists models. `owners` is that of `model_of`."""
+    data = [model_of(name, owners) for name in dict.fromkeys(names)]
+    return json.dumps({"object": "list", "data": data}).encode()
 
 
 def event_of(document: bytes) -> bytes:

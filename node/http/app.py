@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
-from ...tasks.inference.generation import Emit, GatewayEvent, GenerateRequest, Routed, Summary
-from ...tasks.text.process import TokenText
+from ...tasks.inference.generation import Emit, GatewayEvent, GenerateRequest, Summary
+from ...tasks.text.process import TextDelta, TokenText
 from ...transport.errors import ShoalError
 from .. import defaults
 from ..control.server import only_shoal_error
@@ -108,12 +108,12 @@ class ApiApp:
     # Endpoints.
 
     async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await respond(send, 200, models_of(self._backend.names()), JSON)
+        await respond(send, 200, models_of(self._backend.names(), self._backend.owners()), JSON)
 
     async def _model(self, scope: Scope, _receive: Receive, send: Send) -> None:
         name: str = scope["path_params"]["name"]
         await self._backend.find(name)
-        await respond(send, 200, json.dumps(model_of(name)).encode(), JSON)
+        await respond(send, 200, json.dumps(model_of(name, self._backend.owners())).encode(), JSON)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(_CHAT, scope, receive, send)
@@ -168,7 +168,7 @@ class ApiApp:
 
         async def note(event: GatewayEvent) -> None:
             await trio.lowlevel.checkpoint()
-            if not isinstance(event, Routed):
+            if isinstance(event, TextDelta):
                 tokens.extend(event.tokens)
 
         summary = await self._answer(request, note)
@@ -187,7 +187,7 @@ class ApiApp:
                 await more(send, form.opening())
 
         async def pass_on(event: GatewayEvent) -> None:
-            if not isinstance(event, Routed):
+            if isinstance(event, TextDelta):
                 await begin()
                 await more(send, form.piece(event.text, event.tokens))
 

@@ -1,6 +1,6 @@
 """The parts of a node that its API uses."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...tasks.inference.embedding import Embeddings, EmbedRequest
@@ -25,3 +25,5 @@ class Backend:
     """Resolves a model's name. Raises ModelError if it is unknown or ambiguous."""
     refuse_when_stopping: Callable[[], None]
     """Raises ControlError if the node is stopping."""
+    owners: Callable[[], Mapping[str, str]] = dict
+    """Returns the member behind each model that has no root, in words, by the model's name."""

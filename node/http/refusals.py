@@ -18,6 +18,8 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "bad-adapter": (400, None, "model"),
     "prompt-too-long": (400, "context_length_exceeded", None),
     "bad-dimensions": (400, "invalid_value", "dimensions"),
+    "unsupported": _BAD,
+    "engine-refused": _BAD,
     "bad-request": _BAD,
     "bad-stop": _BAD,
     "bad-text": _BAD,
@@ -26,6 +28,7 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "template-error": _BAD,
     "template-limit": _BAD,
     "text-busy": (429, None, None),
+    "busy": (429, "rate_limit_exceeded", None),
     MISHAP: (500, None, None),
 }
 """Maps the code of an error to (HTTP status, OpenAI's code if it differs, parameter at fault)."""

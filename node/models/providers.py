@@ -9,7 +9,7 @@ from contextlib import suppress
 from ...dht.errors import BadRecord
 from ...dht.exchange.switchboard import Swarm
 from ...dht.finding import FindingResult
-from ...dht.kademlia.foundrecords import FoundRecord
+from ...dht.lookup.foundrecords import FoundRecord
 from ...dht.records.key import record_key
 from ...dht.records.record import BlobBody, PeerBody, longest_runs
 from ...dht.service import Dht

@@ -111,6 +111,10 @@ class DataFolder:
         return self.path / "models"
 
     @property
+    def shares(self) -> Path:
+        return self.path / "shares.json"
+
+    @property
     def scrub(self) -> Path:
         return self.path / "scrub.json"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import trio
 from msgspec.structs import replace
 
-from ...dht.kademlia.foundrecords import FoundRecord
 from ...dht.kademlia.presence import Addressing
+from ...dht.lookup.foundrecords import FoundRecord
 from ...dht.records.key import Key
 from ...dht.records.record import BlobBody, Body, PeerBody, Record, ShardBody
 from ...dht.service import Dht

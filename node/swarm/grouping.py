@@ -4,6 +4,8 @@ and reports a revocation.
 The rules of the group itself are in `state/group/`.
 """
 
+from collections.abc import Callable
+
 from ...state.errors import StateError
 from ...state.group.facts import BOX_BYTES, Role
 from ...state.group.group import REVOKED
@@ -11,7 +13,6 @@ from ...state.group.rule import Order
 from ...state.group.upkeep import Upkeep
 from ...state.membership.membership import Membership
 from ...state.service import State
-from ...tasks.serving.slots import Slots
 from ...transport.dial.endpoint import Endpoint
 from ...transport.handshake.hello import INVITATION, SWARM
 from ...transport.identity import PeerId
@@ -40,7 +41,7 @@ class Grouping:
         endpoint: Endpoint,
         membership: Membership,
         health: Health,
-        serving: Slots | None = None,
+        bar: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._state = state
         self._credentials = credentials
@@ -50,7 +51,7 @@ class Grouping:
         # (Peer that claims that this node is revoked, its message), or None if there is none.
         self._told: tuple[PeerId, str] | None = None
         self._joined: dict[tuple[PeerId, bytes], None] = {}  # (new member, invitation used)
-        self._serving = serving
+        self._bar = bar
         endpoint.handle(JOIN, self._on_join)
         endpoint.on_refused(self._refused)
         endpoint.on_link(self._linked)
@@ -71,8 +72,7 @@ class Grouping:
             if upkeep.group.order is not seen:
                 seen = upkeep.group.order
                 self._membership.screen(upkeep.group.counts)
-                if self._serving is not None:
-                    self._serving.bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
+                self._bar(CLIENT if upkeep.group.role is Role.CLIENT else None)
             self._report()
             if upkeep.trouble is None:
                 self._health.clear(_TROUBLE)

@@ -70,7 +70,8 @@ class Keeper:
         self._path = folder / STORE_FILE
         self._trouble = trouble
         self._lost = lost
-        self._store: Store | None = None
+        self.store: Store | None = None
+        """The store; None until it is open."""
         self._ended = True  # or not started
         self._turn = trio.Lock()  # only one thread at a time may use the connection
         self._queue: deque[_Waiting] = deque()
@@ -111,9 +112,9 @@ class Keeper:
 
     async def _opened(self) -> Store:
         """Open the store if it is not open, and return it."""
-        if self._store is None:
-            self._store = await self._host.offload(self._open_file)
-        return self._store
+        if self.store is None:
+            self.store = await self._host.offload(self._open_file)
+        return self.store
 
     def _open_file(self) -> Store:
         self._host.files.make_folder(self._path.parent)
@@ -129,7 +130,7 @@ class Keeper:
 
         A new file can then be created. Raises OSError if the disk refuses.
         """
-        broken, self._store = self._store, None
+        broken, self.store = self.store, None
         await self._host.offload(self._move_aside, broken)
         self._trouble(FILE, StoreDamaged(self._path.with_name(_ASIDE), error))
         self._lost(None)
@@ -149,7 +150,7 @@ class Keeper:
             await self._commit_some()
         self._ended = True
         async with self._turn:
-            store, self._store = self._store, None
+            store, self.store = self.store, None
             if store is not None:
                 await self._host.offload(store.close)
 
@@ -252,7 +253,7 @@ class Keeper:
 
     async def _make_smaller(self) -> None:
         """Return free pages of the file to the disk, as long as no change is queued."""
-        while not self._queue and self._store is not None and self._store.loose:
+        while not self._queue and self.store is not None and self.store.loose:
             try:
                 await self._use(Store.make_smaller)
             except StoreRefused:

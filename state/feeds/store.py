@@ -115,7 +115,8 @@ class Store:
 
         Raises HostError if a later version of shoal wrote the database.
         """
-        self._database = database
+        self.database = database
+        """The database in which the feeds are stored."""
         self._ready()
         self._kinds: dict[str, int] = {
             name: number for number, name in database.rows("SELECT id, name FROM kinds LIMIT 256")
@@ -124,7 +125,7 @@ class Store:
         """Whether rows were deleted, so that the file may have free pages for `make_smaller`."""
 
     def _ready(self) -> None:
-        database = self._database
+        database = self.database
         row = database.row("PRAGMA user_version")
         version = row[0] if row is not None else 0
         if version > VERSION:
@@ -149,7 +150,7 @@ class Store:
 
         The log is merged into the file if the disk allows it. Raises no error.
         """
-        self._database.close()
+        self.database.close()
 
     # Changing.
 
@@ -158,30 +159,30 @@ class Store:
 
         Returns one item for each change: None, or BadOrder for a change that was not applied.
         """
-        with self._database.transaction():
+        with self.database.transaction():
             results = [self._attempt(work) for work in works]
         self._tidy()
         return results
 
     def _tidy(self) -> None:
         with suppress(OSError):  # committed changes are safe in the log
-            self._database.tidy()
+            self.database.tidy()
 
     def probe(self) -> None:
         """Write some data, to check that the disk accepts writes again.
 
         Raises OSError if it does not.
         """
-        with self._database.transaction():
-            self._database.run(
+        with self.database.transaction():
+            self.database.run(
                 "INSERT OR REPLACE INTO meta VALUES ('probe', zeroblob(?))", defaults.PROBE_BYTES
             )
-        self._database.run("DELETE FROM meta WHERE name = 'probe'")
+        self.database.run("DELETE FROM meta WHERE name = 'probe'")
         self._tidy()
 
     def _attempt(self, work: Work) -> StateError | None:
         try:
-            with self._database.savepoint():
+            with self.database.savepoint():
                 self._do(work)
         except BadOrder as error:
             return error
@@ -204,7 +205,7 @@ class Store:
 
     def _put(self, entry: Entry) -> None:
         feed = self._feed_id(entry.name, make=True)
-        row = self._database.row("SELECT epoch, seq, hash, size FROM feeds WHERE id = ?", feed)
+        row = self.database.row("SELECT epoch, seq, hash, size FROM feeds WHERE id = ?", feed)
         size = 0
         if row is None or entry.epoch > row[0]:
             _require(entry.seq == 0, entry)
@@ -215,7 +216,7 @@ class Store:
             _require((entry.epoch, entry.seq, entry.parent) == (row[0], row[1] + 1, row[2]), entry)
             size = row[3]
         _require(entry.seq < 1 << _SEQ_BITS, entry)
-        self._database.run(
+        self.database.run(
             "INSERT INTO entries VALUES (?, ?, ?)",
             feed << _SEQ_BITS | entry.seq,
             entry.sealed,
@@ -229,11 +230,11 @@ class Store:
         If a different one were skipped silently, a fork would go unnoticed.
         """
         at = feed << _SEQ_BITS | entry.seq
-        row = self._database.row("SELECT sealed FROM entries WHERE id = ?", at)
+        row = self.database.row("SELECT sealed FROM entries WHERE id = ?", at)
         _require(row is not None and row[0] == entry.sealed, entry)
 
     def _set_head(self, feed: int, name: FeedName, head: Head, size: int) -> None:
-        self._database.run(
+        self.database.run(
             "INSERT OR REPLACE INTO feeds VALUES (?, ?, ?, ?, ?, ?)",
             feed,
             *head,
@@ -243,18 +244,18 @@ class Store:
 
     def _put_proof(self, proof: Proof) -> None:
         feed = self._feed_id(proof.name, make=True)
-        if self._database.row("SELECT 1 FROM proofs WHERE id = ?", feed) is not None:
+        if self.database.row("SELECT 1 FROM proofs WHERE id = ?", feed) is not None:
             return  # the first one is enough
         self._remove_entries(feed)
-        self._database.run("INSERT INTO proofs VALUES (?, ?, ?)", feed, *proof.sealed)
+        self.database.run("INSERT INTO proofs VALUES (?, ?, ?)", feed, *proof.sealed)
         self._set_head(feed, proof.name, FORKED, proof.size)
 
     def _drop_author(self, key: bytes) -> None:
-        row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
+        row = self.database.row("SELECT id FROM authors WHERE key = ?", key)
         if row is not None:
             first, end = row[0] << _FEED_BITS, (row[0] + 1) << _FEED_BITS
             self._forget_range(first, end)
-            self._database.run("DELETE FROM authors WHERE id = ?", row[0])
+            self.database.run("DELETE FROM authors WHERE id = ?", row[0])
 
     def _cut(self, cut: FeedCut) -> None:
         """Delete the entries of a feed after a head.
@@ -262,17 +263,17 @@ class Store:
         If the head's entry is not stored, delete the feed.
         """
         feed, (epoch, seq, digest) = self._feed_id(cut.name), cut.head
-        head = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
+        head = self.database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
         first = feed << _SEQ_BITS
         last = first | seq
-        row = self._database.row("SELECT sealed FROM entries WHERE id = ?", last)
+        row = self.database.row("SELECT sealed FROM entries WHERE id = ?", last)
         if head is None or head[0] != epoch or row is None or _hash_of(row[0]) != digest:
             return self._forget(feed)
         if head[1] == seq:
             return None
         end = (feed + 1) << _SEQ_BITS
-        self._database.run("DELETE FROM entries WHERE id > ? AND id < ?", last, end)
-        (size,) = self._database.row(
+        self.database.run("DELETE FROM entries WHERE id > ? AND id < ?", last, end)
+        (size,) = self.database.row(
             "SELECT sum(length(sealed)) FROM entries WHERE id >= ? AND id < ?", first, end
         ) or (0,)
         self.loose = True
@@ -282,12 +283,12 @@ class Store:
         self._forget_range(feed, feed + 1)
 
     def _forget_range(self, first: int, end: int) -> None:
-        self._database.run("DELETE FROM feeds WHERE id >= ? AND id < ?", first, end)
-        self._database.run("DELETE FROM proofs WHERE id >= ? AND id < ?", first, end)
+        self.database.run("DELETE FROM feeds WHERE id >= ? AND id < ?", first, end)
+        self.database.run("DELETE FROM proofs WHERE id >= ? AND id < ?", first, end)
         self._remove_entries(first, end)
 
     def _remove_entries(self, first: int, end: int = 0) -> None:
-        removed = self._database.run(
+        removed = self.database.run(
             "DELETE FROM entries WHERE id >= ? AND id < ?",
             first << _SEQ_BITS,
             (end or first + 1) << _SEQ_BITS,
@@ -300,9 +301,9 @@ class Store:
         If its author has no number yet, assign one if `make` is true, and otherwise return -1.
         """
         key = public_key_of(name.author)
-        row = self._database.row("SELECT id FROM authors WHERE key = ?", key)
+        row = self.database.row("SELECT id FROM authors WHERE key = ?", key)
         if row is None and make:
-            row = self._database.row("INSERT INTO authors (key) VALUES (?) RETURNING id", key)
+            row = self.database.row("INSERT INTO authors (key) VALUES (?) RETURNING id", key)
         if row is None:
             return -1
         author: int = row[0]
@@ -316,7 +317,7 @@ class Store:
         Damaged feeds are deleted. The first call has `after` -1.
         """
         if after < 0:
-            self._database.run("PRAGMA shrink_memory")  # read from the disk, not from the cache
+            self.database.run("PRAGMA shrink_memory")  # read from the disk, not from the cache
         rows = self._feed_rows(after)
         if not rows:
             self._remove_strays(after + 1, 1 << 62 - _SEQ_BITS)
@@ -339,7 +340,7 @@ class Store:
     def _feed_rows(self, after: int) -> list[Row]:
         """Return the rows of the next feeds: at least one, and about LOAD_BYTES of entries in
         all."""
-        rows = self._database.rows(
+        rows = self.database.rows(
             "SELECT f.id, f.epoch, f.seq, f.hash, f.size, f.sum, a.key FROM feeds f"
             " LEFT JOIN authors a ON a.id = f.id >> ? WHERE f.id > ? ORDER BY f.id LIMIT ?",
             _FEED_BITS,
@@ -356,7 +357,7 @@ class Store:
         """Return the rows (seq, sealed entry, checksum) of entries, by the numbers of their
         feeds."""
         found: dict[int, list[Row]] = {}
-        for at, sealed, total in self._database.rows(
+        for at, sealed, total in self.database.rows(
             "SELECT id, sealed, sum FROM entries WHERE id >= ? AND id < ? ORDER BY id",
             first << _SEQ_BITS,
             end << _SEQ_BITS,
@@ -381,7 +382,7 @@ class Store:
     def _remove_feeds(self, feeds: Iterable[int]) -> None:
         if feeds := list(feeds):
             # if the disk refuses, the next start does it
-            with suppress(OSError), self._database.transaction():
+            with suppress(OSError), self.database.transaction():
                 for feed in feeds:
                     self._forget(feed)
 
@@ -390,9 +391,9 @@ class Store:
         none."""
         for table, shift in (("entries", _SEQ_BITS), ("proofs", 0)):
             bounds = first << shift, end << shift
-            if self._database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
+            if self.database.row(f"SELECT 1 FROM {table} WHERE id >= ? AND id < ?", *bounds):
                 with suppress(OSError):
-                    self._database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
+                    self.database.run(f"DELETE FROM {table} WHERE id >= ? AND id < ?", *bounds)
 
     def entries(self, name: FeedName, epoch: int, seq: int, limit: int) -> list[bytes]:
         """Return sealed entries of an epoch from `seq` on, up to `limit` bytes.
@@ -401,7 +402,7 @@ class Store:
         FeedDamaged if a checksum is wrong or an entry is missing.
         """
         feed = self._feed_id(name)
-        row = self._database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
+        row = self.database.row("SELECT epoch, seq FROM feeds WHERE id = ?", feed)
         if row is None or row[0] != epoch or seq > row[1]:
             return []
         key, taken, rest = public_key_of(name.author), list[bytes](), limit
@@ -421,7 +422,7 @@ class Store:
 
         Returns one row with seq -1 if they are missing.
         """
-        found = self._database.rows(
+        found = self.database.rows(
             "SELECT id & ?, sealed, sum FROM entries WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?",
             (1 << _SEQ_BITS) - 1,
             feed << _SEQ_BITS | seq,
@@ -436,7 +437,7 @@ class Store:
         Raises FeedDamaged if the proof is damaged.
         """
         feed = self._feed_id(name)
-        row = self._database.row("SELECT first, second FROM proofs WHERE id = ?", feed)
+        row = self.database.row("SELECT first, second FROM proofs WHERE id = ?", feed)
         try:
             proof = open_proof(*row) if row is not None else None
         except BadEntry:
@@ -452,11 +453,11 @@ class Store:
 
         `loose` stays True while there are more.
         """
-        (free,) = self._database.row("PRAGMA freelist_count") or (0,)
-        (pages,) = self._database.row("PRAGMA page_count") or (0,)
+        (free,) = self.database.row("PRAGMA freelist_count") or (0,)
+        (pages,) = self.database.row("PRAGMA page_count") or (0,)
         self.loose = free > max(pages // defaults.FREE_SHARE, defaults.FREE_LEAST)
         if self.loose:
-            self._database.rows(f"PRAGMA incremental_vacuum({defaults.FREED_AT_ONCE})")
+            self.database.rows(f"PRAGMA incremental_vacuum({defaults.FREED_AT_ONCE})")
             self._tidy()
 
 

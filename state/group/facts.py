@@ -206,7 +206,11 @@ def revocation_key(peer: PeerId) -> str:
 
 
 def revocation_fact(ends: Mapping[Plot, Head], since: int) -> dict[str, object]:
-    """Return the value of a fact that revokes a peer."""
+    """Return the value of a fact that revokes a peer.
+
+    `ends` are the last entries of its feeds that still count, by plot. `since` is the time of the
+    revocation, in milliseconds since 1970.
+    """
     return {"heads": [[*plot, *head] for plot, head in sorted(ends.items())], "since": since}
 
 

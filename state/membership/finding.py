@@ -74,7 +74,7 @@ class Finding:
         one will probably deliver the proof.
         """
         if self._liveness.is_answering(peer):  # its own link will probably deliver the proof
-            return _Pace(defaults.NEXT_S, 1, defaults.NEXT_S)
+            return _Pace(defaults.LINKED_S, 1, defaults.NEXT_S)
         if self._liveness.is_doubted(peer):
             return _Pace(0.0, defaults.ASKED, defaults.NEXT_S)
         return _Pace(0.0, 1, defaults.NEXT_CALM_S)

@@ -11,16 +11,15 @@ identity, its old and new identities are rivals, and the old one is dead. Theref
 member are checked before it counts as live. No I/O. Spec: docs/spec/liveness.md.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Set
 from hashlib import sha256
-from heapq import nsmallest
 from math import inf
 
 from ...transport.identity import PeerId
 from ...transport.rates import Bucket, Rate
 from .. import defaults
-from .watched import Watched
+from .resting import Resting
+from .watched import CALM, Urgency, Watched
 
 
 class Liveness:
@@ -40,11 +39,7 @@ class Liveness:
         # (since, rivals) of linked peers that wait for rivals
         self._waiting: dict[PeerId, tuple[float, list[PeerId]]] = {}
         self._missing: set[PeerId] = set()  # linked peers whose check has failed
-        self._places: dict[PeerId, int] = {}  # see `_distance`
-        # by peer: its watchers, among the peers in its reports
-        self._near: dict[PeerId, set[PeerId]] = {}
-        self._resting: set[PeerId] | None = None  # None: not known yet
-        self._rested: set[PeerId] = set()  # its last known value
+        self._resting = Resting(own, answering=self._answering, said=self._said)
         self._questions = Bucket(Rate(*defaults.CALM_QUESTIONS), 0.0)
 
     # Results.
@@ -88,51 +83,12 @@ class Liveness:
         return self._answering.keys() - self._missing
 
     def resting(self) -> set[PeerId]:
-        """Return the peers whose links may rest, because other linked peers watch them closely.
+        """Return the peers whose links may rest, because other linked peers watch them closely."""
+        return self._resting.peers()
 
-        A link that rests is pinged only rarely. A node's watchers are the peers that are nearest to
-        it. The link to a watcher rests on neither end. Any other link may rest if WATCHERS_HEARD of
-        the peer's watchers are linked here, because those report at once that the peer no longer
-        answers.
-        """
-        if self._resting is None:
-            own = self._nearest(self._own, self._answering)
-            self._resting = {
-                peer
-                for peer in self._answering.keys() - own
-                if len(self._watchers(peer)) >= defaults.WATCHERS_HEARD
-            }
-            self._rested = self._resting
-        return self._resting
-
-    def _watchers(self, peer: PeerId) -> set[PeerId]:
-        """Return those of a peer's watchers that have a link here which answers.
-
-        Returns none if this node itself is one of the peer's watchers.
-        """
-        near = self._near.get(peer)
-        if near is None:
-            named = {*self._said.get(peer, ()), self._own}
-            near = self._near[peer] = self._nearest(peer, named)
-        if self._own in near:
-            return set()
-        return {by for by in near if by in self._answering and peer in self._said.get(by, ())}
-
-    def _nearest(self, peer: PeerId, peers: Iterable[PeerId]) -> set[PeerId]:
-        return set(nsmallest(defaults.WATCHERS, peers, key=partial(self._distance, peer)))
-
-    def _distance(self, one: PeerId, other: PeerId) -> int:
-        """Return the XOR distance between two peers.
-
-        The distance is symmetric, so the two ends of a link agree on whether one watches the other.
-        """
-        return self._place_of(one) ^ self._place_of(other)
-
-    def _place_of(self, peer: PeerId) -> int:
-        found = self._places.get(peer)
-        if found is None:
-            found = self._places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
-        return found
+    def watchers(self, peer: PeerId) -> set[PeerId]:
+        """Return those of a peer's watchers of whose reports this node hears at once."""
+        return self._resting.watchers(peer)
 
     def _answers(self, peer: PeerId, place: str | None) -> None:
         """Record that a peer's link answers in the network `place`, or that it does not (None).
@@ -146,7 +102,7 @@ class Liveness:
             self._missing.discard(peer)
         if place == before:
             return
-        self._resting = None
+        self._resting.changed()
         for other in self._said.get(peer, ()):
             if watched := self._watched.get(other):
                 if before is not None:
@@ -230,8 +186,7 @@ class Liveness:
         it no longer has one. A `whole` report replaces all earlier ones of the reporting peer.
         """
         said = self._said.setdefault(by, set())
-        self._resting = None
-        self._near.pop(by, None)
+        self._resting.reported(by)
         has = set(has)
         alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
         for peer in sorted(said - has if whole else said.intersection(lost)):
@@ -245,25 +200,52 @@ class Liveness:
             if not watched.live and alarms.take(now):
                 watched.tried, watched.pause = -inf, defaults.CHECK_PAUSE[0]
 
+    def shown(self, peers: Set[PeerId]) -> None:
+        """Record the peers in this node's own last report on its links."""
+        self._resting.shown(peers)
+
+    def to_tell(self, by: PeerId, lost: Iterable[PeerId]) -> dict[PeerId, list[PeerId]]:
+        """Return which linked peers must hear that the reports of `by` name these peers no longer.
+
+        Call it before `told`. Maps each linked peer to those of `lost` that concern it.
+        """
+        return self._resting.to_tell(by, sorted(self._said.get(by, set()).intersection(lost)))
+
+    def rumoured(self, by: PeerId, peers: Iterable[PeerId], now: float) -> None:
+        """Process a message of `by`: a watcher of each of these peers reports it no longer.
+
+        Checks those of them whose links rest on this node.
+        """
+        alarms = self._alarms.setdefault(by, Bucket(Rate(*defaults.ALARMS), now))
+        for peer in peers:
+            watched = self._watched.get(peer)
+            if watched is not None and self._rests(peer) and alarms.take(now):
+                self._alarm(watched, now)
+
+    def _rests(self, peer: PeerId) -> bool:
+        """Return whether a link answers and rests, so that its end would be noticed late here."""
+        return self._resting.rested(peer) and peer in self._answering
+
+    def _alarm(self, watched: Watched, now: float) -> None:
+        at = max(now, watched.proved + defaults.RECHECK_S)
+        watched.doubted = min(watched.doubted, at)
+
     def _withdrawn(self, by: PeerId, peer: PeerId, alarms: Bucket, now: float) -> None:
         if (watched := self._watched.get(peer)) is None:
             return
         self._withdraw(by, watched)
         if peer in self._links:
             # If the link does not rest, this node's own pings notice its end as soon.
-            rested = peer in self._rested and peer in self._answering
-            alarmed = rested and alarms.take(now)
+            alarmed = self._rests(peer) and alarms.take(now)
         else:
             alarmed = watched.live and (alarms.take(now) or not watched.networks)
         if alarmed:
-            at = max(now, watched.proved + defaults.RECHECK_S)
-            watched.doubted = min(watched.doubted, at)
+            self._alarm(watched, now)
 
     def forget(self, by: PeerId) -> None:
         """Drop the reports of a peer whose link has ended."""
         self._alarms.pop(by, None)
-        self._resting = None
-        self._near.pop(by, None)
+        self._resting.reported(by)
         for peer in self._said.pop(by, ()):
             if watched := self._watched.get(peer):
                 self._withdraw(by, watched)
@@ -364,19 +346,19 @@ class Liveness:
             return []
         alone = sum(w.live and not w.networks for _, w in self._unlinked())
         due = sorted(
-            (self._urgency(peer, watched), watched.rank, peer)
+            (watched.urgency, watched.rank, peer)
             for peer, watched in self._watched.items()
             if self._due(peer, watched) <= now and not watched.shared
         )
         found: list[PeerId] = []
         room = defaults.CHECKS_AT_ONCE - sum(w.checking for w in self._watched.values())
         for urgency, _, peer in due:
-            if len(found) >= room or (urgency == _UNSEEN and alone >= defaults.ALONE):
+            if len(found) >= room or (urgency is Urgency.UNSEEN and alone >= defaults.ALONE):
                 break
-            calm = urgency in _CALM
+            calm = urgency in CALM
             if not (self._calm if calm else self._budget).take(now):
                 break
-            alone += urgency == _UNSEEN
+            alone += urgency == Urgency.UNSEEN
             found.append(peer)
             watched = self._watched[peer]
             watched.checking = True
@@ -398,20 +380,13 @@ class Liveness:
                 due = max(due, shared_at)
             else:
                 due = max(due, round_at)
-                if due < calm_at and self._urgency(peer, watched) in _CALM:
+                if due < calm_at and watched.urgency in CALM:
                     due = calm_at
             least = min(least, due, self._ends(peer, watched))
         return max(least, now + defaults.TURN_S)
 
     def _unlinked(self) -> Iterator[tuple[PeerId, Watched]]:
         return ((p, w) for p, w in self._watched.items() if p not in self._links)
-
-    def _urgency(self, peer: PeerId, watched: Watched) -> int:
-        if watched.doubted < inf:
-            return _DOUBTED
-        if watched.live:
-            return _SEEN if watched.networks else _ALONE
-        return _TOLD_OF if watched.networks else _UNSEEN
 
     def _due(self, peer: PeerId, watched: Watched) -> float:
         if watched.checking:
@@ -422,22 +397,10 @@ class Liveness:
             return inf
         if peer in self._links:
             return watched.tried + watched.pause if peer in self._missing else inf
-        if watched.live:
-            return watched.proved + defaults.PROVE_AGAIN_S[min(len(watched.networks), 2)]
-        if watched.tried == -inf and not watched.networks:  # a witness may still come
-            return watched.since + defaults.UNSEEN_S
-        return watched.tried + watched.pause
+        return watched.due
 
     def _ends(self, peer: PeerId, watched: Watched) -> float:
-        """Return the time at which a live member without a witness counts as dead, checked or not.
-
-        Returns infinity for other members.
-        """
-        if peer in self._links or not watched.live or watched.networks:
-            return inf
-        if watched.doubted < inf:
-            return watched.doubted + defaults.CHECK_S
-        return watched.proved + defaults.FRESH_S
+        return inf if peer in self._links else watched.ends
 
     def _expire(self, now: float) -> None:
         self._end_waits(now)
@@ -572,8 +535,3 @@ class Liveness:
         for peer in peers:
             if watched := self._watched.get(peer):
                 watched.checking = False
-
-
-# Order of checks.
-_DOUBTED, _ALONE, _TOLD_OF, _SEEN, _UNSEEN = range(5)
-_CALM = (_TOLD_OF, _SEEN, _UNSEEN)  # not in doubt, so their checks can wait

@@ -69,10 +69,11 @@ class Membership:
         """
         self._host = host
         self._endpoint = endpoint
-        self._roster = Roster(identity.peer)
-        self._probing = Probing(host, endpoint, identity, self._roster, changed=self._changed)
+        self.roster = Roster(identity.peer)
+        """The known members."""
+        self._probing = Probing(host, endpoint, identity, self.roster, changed=self._changed)
         liveness = self._probing.liveness
-        self._dialer = MemberDialer(host, endpoint, self._roster, liveness, links, connect)
+        self._dialer = MemberDialer(host, endpoint, self.roster, liveness, links, connect)
         self._own = OwnMemberRecord(host, identity)
         self._begun: dict[Link, None] = {}  # links that records are exchanged over
         self._to_compare: list[Link] = []  # new links that this node dialled
@@ -123,13 +124,13 @@ class Membership:
 
     def is_sure(self) -> bool:
         """Return whether each member with a known record has a link or has been checked."""
-        return self._probing.liveness.is_sure(self._roster.authors())
+        return self._probing.liveness.is_sure(self.roster.authors())
 
     def members(self) -> Mapping[PeerId, MemberRecord]:
         """Return the records of the live members, with or without a link, including this node's."""
         found = {self._own.record.peer: self._own.record}
         for peer in self._probing.liveness.live():
-            if (known := self._roster.known(peer)) and self._shows(peer):
+            if (known := self.roster.known(peer)) and self._shows(peer):
                 found[peer] = known.record
         return found
 
@@ -138,12 +139,12 @@ class Membership:
 
         Call this again when `shows` changes.
         """
-        self._shows = self._roster.counts = shows
+        self._shows = self.roster.counts = shows
         self._changed()
 
     def everybody(self) -> frozenset[PeerId]:
         """Return all members with a known record, with or without a link, live or not."""
-        return self._roster.authors()
+        return self.roster.authors()
 
     async def changed(self, version: int) -> int:
         """Wait until the version is greater than `version`, and return it."""
@@ -193,7 +194,7 @@ class Membership:
             return
         self._begun[link] = None
         link.keep()
-        self._roster.linked(link.peer, _nearness(link))
+        self.roster.linked(link.peer, _nearness(link))
         self._post(link, "member.push", msgpack.packb([(Nearness.LOOPBACK, 0, self._own.sealed)]))
         if link.identities.dialled:
             self._to_compare.append(link)
@@ -208,7 +209,7 @@ class Membership:
         del self._begun[link]
         other = self._endpoint.link(link.peer)
         if other is None or other.quiet or other not in self._begun:
-            self._roster.unlinked(link.peer, self._host.now())
+            self.roster.unlinked(link.peer, self._host.now())
         self._changed()
 
     def _link_quiet(self, link: Link) -> None:
@@ -217,13 +218,13 @@ class Membership:
         The link itself searches for a new path until it ends.
         """
         if link in self._begun:
-            self._roster.unlinked(link.peer, self._host.now(), searched=True)
+            self.roster.unlinked(link.peer, self._host.now(), searched=True)
             self._probing.quiet(link)
             self._changed()
 
     def _link_back(self, link: Link) -> None:
         if link in self._begun:
-            self._roster.linked(link.peer, _nearness(link))
+            self.roster.linked(link.peer, _nearness(link))
             self._probing.back(link)
             self._changed()
 
@@ -239,7 +240,7 @@ class Membership:
         """
         now = self._host.now()
         for link, authors in self._record_news.take(now):
-            if told := self._roster.offers(now, authors):
+            if told := self.roster.offers(now, authors):
                 self._post(link, "member.digest", encode_digest(told), later=True)
         return max(min(self._record_news.next_at() - now, defaults.MEMBERS_LOOK), _LEAST_WAIT)
 
@@ -253,23 +254,23 @@ class Membership:
         try:
             reply = await link.call("member.sums", payload=sums, timeout=defaults.PULL_TIMEOUT)
         except CallRefused:
-            offers = self._roster.offers(self._host.now())
+            offers = self.roster.offers(self._host.now())
             self._post(link, "member.digest", encode_digest(offers))
             return
         except TransportError:  # the link has ended
             return
         theirs, digest = reply.payload[: len(sums)], reply.payload[len(sums) :]
         try:
-            differing = self._roster.differing(sums, read_sums(theirs))
+            differing = self.roster.differing(sums, read_sums(theirs))
             if differing:
-                offers = self._roster.offers(self._host.now(), differing)
+                offers = self.roster.offers(self._host.now(), differing)
                 self._post(link, "member.digest", encode_digest(offers))
             await self._offered(link, read_digest(digest))
         except BadRecord as error:
             self._blame(link, error)
 
     def _sums(self) -> bytes:
-        return self._roster.sums(mark_of(self._own.sealed))
+        return self.roster.sums(mark_of(self._own.sealed))
 
     def _spread_own(self) -> None:
         """Push this node's latest record over all links, if it has changed and it is time to.
@@ -310,7 +311,7 @@ class Membership:
         except BadRecord as error:
             return self._blame(link, error)
         sums = self._sums()
-        offers = self._roster.offers(now, self._roster.differing(sums, theirs))
+        offers = self.roster.offers(now, self.roster.differing(sums, theirs))
         return Reply(payload=sums + encode_digest(offers))
 
     async def _on_digest(self, call: Call) -> Answer:
@@ -339,18 +340,18 @@ class Membership:
 
         Raises BadRecord if the peer is at fault.
         """
-        known = ((tag, self._roster.tagged(tag)) for tag in offers)
+        known = ((tag, self.roster.tagged(tag)) for tag in offers)
         late = [one.record.peer for tag, one in known if one and one.record.seq <= offers[tag].seq]
         self._record_news.heard(link, late)
-        wanted = self._roster.lacking(
+        wanted = self.roster.lacking(
             offers, _nearness(link), self._host.now(), self._own.record.seq
         )
         await self._pulls.pull(link, {tag: offers[tag].seq for tag in wanted})
 
     def _lacks(self, author: Tag, seq: int) -> bool:
-        if author == self._roster.tag:
-            return seq > max(self._own.record.seq, self._roster.reclaimed or 0)
-        return not self._roster.has(author, seq)
+        if author == self.roster.tag:
+            return seq > max(self._own.record.seq, self.roster.reclaimed or 0)
+        return not self.roster.has(author, seq)
 
     def _on_pull(self, call: Call) -> Answer:
         """Reply with the known records of the authors whose tags the peer names."""
@@ -363,10 +364,10 @@ class Membership:
             return self._blame(link, error)
         told: list[Told] = []
         for tag in tags:
-            if tag == self._roster.tag:
+            if tag == self.roster.tag:
                 told.append((Nearness.LOOPBACK, 0, self._own.sealed))
-            elif (known := self._roster.tagged(tag)) is not None:
-                offer = self._roster.offer(known.record.peer, self._host.now())
+            elif (known := self.roster.tagged(tag)) is not None:
+                offer = self.roster.offer(known.record.peer, self._host.now())
                 told.append((offer.reach, offer.age, known.sealed))
         return Reply(payload=msgpack.packb(told))
 
@@ -375,7 +376,7 @@ class Membership:
 
         Return a refusal as the reply.
         """
-        self._roster.put_off(link.peer)
+        self.roster.put_off(link.peer)
         link.close(error.code, error.message)
         return Refusal(error.code, error.message)
 
@@ -387,7 +388,7 @@ class Membership:
         near, steps = _nearness(link), StepCounter()
         for claimed, age, sealed in read_told(payload):
             reach = min(claimed, near)
-            record = self._roster.receive(sealed, link.peer, reach, self._host.now(), age)
+            record = self.roster.receive(sealed, link.peer, reach, self._host.now(), age)
             if record is None:
                 if steps.ends_with(sealed):
                     await trio.lowlevel.checkpoint()
@@ -403,16 +404,16 @@ class Membership:
             self._probing.wake()
             await trio.lowlevel.checkpoint()  # checking a signature takes 0.1 ms
         self._reclaim()
-        if self._roster.reclaimed is not None:
+        if self.roster.reclaimed is not None:
             self._wake()  # `run` retries later, even if no message comes
         await trio.lowlevel.checkpoint()
 
     def _reclaim(self) -> None:
         """Publish a later record than one of this node's own key that came from a peer."""
-        claimed, now = self._roster.reclaimed, self._host.now()
+        claimed, now = self.roster.reclaimed, self._host.now()
         if claimed is None or not self._own.may_reclaim(now):
             return
-        self._roster.reclaimed = None
+        self.roster.reclaimed = None
         if self._own.reclaim(claimed, now):
             self._renew()
 
@@ -433,7 +434,7 @@ class Membership:
                 self._reclaim()
                 self._spread_own()
                 wait = min(self._hand_on(), self._start_dials(nursery))
-                if self._roster.reclaimed is not None:
+                if self.roster.reclaimed is not None:
                     wait = min(wait, defaults.RECLAIM_PAUSE)
                 with trio.move_on_after(wait):
                     await self._news.wait()
@@ -450,7 +451,7 @@ class Membership:
 
     def where(self, peer: PeerId) -> list[Address]:
         """Return the addresses that a peer publishes and that may be dialled."""
-        return self._roster.where(peer)
+        return self.roster.where(peer)
 
 
 _LEAST_WAIT = 0.01  # seconds; a shorter wait could round to 0 and spin on a stopped clock

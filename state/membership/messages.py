@@ -45,6 +45,10 @@ class _Links(Row, frozen=True):
     lost: _Names
 
 
+class _Lost(Row, frozen=True):
+    peers: _Names
+
+
 class _Find(Row, frozen=True):
     ident: Annotated[int, Meta(ge=0, lt=2**32)]
     number: _Nonce
@@ -129,6 +133,14 @@ def read_tags(payload: Bytes) -> list[Tag]:
     data = bytes(payload)
     cuts = range(0, len(data), defaults.TAG_BYTES)
     return list(dict.fromkeys(data[at : at + defaults.TAG_BYTES] for at in cuts))
+
+
+def read_lost(payload: Bytes) -> Sequence[PeerId]:
+    """Decode a peer's message on links that watchers have lost.
+
+    Raises BadRecord if the message is malformed.
+    """
+    return _interned(_read(_Lost, payload).peers)
 
 
 def read_links(payload: Bytes) -> tuple[bool, Sequence[PeerId], Sequence[PeerId]]:

@@ -25,7 +25,7 @@ from ..errors import BadRecord
 from .finding import Finding, Found, ask_itself, blame
 from .gathering import Gathered, WitnessQuestions, climb
 from .liveness import Liveness
-from .messages import read_gather, read_gathered, read_links
+from .messages import read_gather, read_gathered, read_links, read_lost
 from .roster import Roster
 
 DOMAIN = "shoal/alive/1"
@@ -60,6 +60,7 @@ class Probing:
         self._gained_pace = Bucket(Rate(*defaults.TELL_GAINED), 0.0)
         # By peer and not by link, so that a peer that connects again does not start anew.
         self._reports = Rates(Rate(*defaults.LINKS_TOLD))
+        self._passed = Rates(Rate(*defaults.ALARMS))
         self._finds = Rates(Rate(*defaults.FINDS))
         self._forwarded = Rates(Rate(*defaults.FINDS))
         self._gathers = Rates(Rate(*defaults.QUESTIONS))
@@ -69,6 +70,7 @@ class Probing:
         self._finding = Finding(endpoint, self.liveness, self._links, self._allows_finds)
         self._gathering = WitnessQuestions()
         endpoint.handle("live.links", self._on_links)
+        endpoint.handle("live.lost", self._on_lost)
         endpoint.handle("live.gather", self._on_gather)
         endpoint.handle("live.prove", self._on_prove)
         endpoint.on_link_doubt(self._doubt)
@@ -180,6 +182,7 @@ class Probing:
             return at
         self._gained_pace.take(now)
         self._told, self._told_at = there, now
+        self.liveness.shown(there)
         for link in self._links.values():
             self._post(link, whole=False, has=has - {link.peer}, lost=lost - {link.peer})
         return now + _LONG_S
@@ -199,7 +202,30 @@ class Probing:
             whole, has, lost = read_links(call.payload)
         except BadRecord as error:
             return blame(link, error)
+        self._pass_on(call.peer, lost, now)
         self.liveness.told(call.peer, has, lost, now, whole=whole)
+        self.wake()
+        return Reply()
+
+    def _pass_on(self, by: PeerId, lost: Sequence[PeerId], now: float) -> None:
+        """Tell linked peers that a watcher has lost a peer with which they have a link, too."""
+        for peer, peers in self.liveness.to_tell(by, lost).items():
+            link = self._links.get(peer)
+            if link is not None and self._passed.take(by, now):
+                with suppress(TransportError):  # the link just ended
+                    body = msgpack.packb([peers])
+                    link.post("live.lost", payload=body, priority=Priority.CONTROL)
+
+    def _on_lost(self, call: Call) -> Answer:
+        """Take note of members whose watchers have lost them, as a peer has heard from those."""
+        link, now = self._endpoint.link(call.peer), self._host.now()
+        if link is None or not self._reports.take(call.peer, now):
+            return Refusal("too-often", "reports on links come too often")
+        try:
+            peers = read_lost(call.payload)
+        except BadRecord as error:
+            return blame(link, error)
+        self.liveness.rumoured(call.peer, peers, now)
         self.wake()
         return Reply()
 

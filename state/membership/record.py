@@ -6,6 +6,7 @@ version does not know survive. Spec: docs/spec/membership.md.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,6 +14,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
+from ...transport import naming
 from ...transport.address import Address
 from ...transport.decoding import decode, typed
 from ...transport.errors import TransportError, Undecodable
@@ -96,6 +98,32 @@ class ShardRecord:
     run: int = 0  # the number of its serving run, which is among `MemberRecord.runs`
 
 
+_HASH = re.compile(r"[0-9a-f]{8,64}")
+
+
+class SharedModel(Row, frozen=True):
+    """A model that another engine on a member's machine serves, and that the member offers.
+
+    It has no root: its weights are the member's word. `engine` is the kind of the engine. `context`
+    is in tokens; 0 is unknown. `takes` has the kinds of requests and the parameters that it
+    honours, such as `chat` and `top-k`.
+    """
+
+    name: str
+    engine: str
+    context: Annotated[int, Meta(ge=0, le=defaults.MAX_TOKENS)] = 0
+    takes: Annotated[tuple[str, ...], Meta(max_length=defaults.SHARED_WORDS)] = ()
+
+    def check(self) -> None:
+        """Raise ValueError unless this node itself could give the model its name."""
+        if problem := naming.problem(self.name):
+            raise ValueError(f"the name of a shared model is invalid: {problem}")
+        if _HASH.fullmatch(self.name):
+            raise ValueError("the name of a shared model looks like a hash")
+        for text in (self.engine, *self.takes):
+            check_text(text, defaults.SHARED_TEXT_BYTES)
+
+
 class Rank(IntEnum):
     """Strength of a node's claim to its layers. A plan moves nodes of the lowest rank first."""
 
@@ -168,6 +196,7 @@ class MemberRecord:
     holdings: tuple[str, ...] = ()  # roots of the models of which the member has any chunk
     runs: tuple[int, ...] = ()  # a random number for each shard that the member serves now
     aims: tuple[Aim, ...] = ()  # one for each model that the member seeks, claims or holds
+    shared: tuple[SharedModel, ...] = ()  # of other engines on its machine
 
     def aim_at(self, root: str) -> Aim | None:
         """Return the member's aim in a model, or None if there is none."""

@@ -32,13 +32,13 @@ class RecordPulls:
         self._take = take
         # records to ask for: author and sequence number
         self._lacking: dict[Link, dict[Tag, int]] = {}
-        # links in line by author; the first is asked
-        self._tellers: dict[Tag, dict[Link, None]] = {}
+        self.all_tellers: dict[Tag, dict[Link, None]] = {}
+        """Links in line by author. The first is asked."""
         self._moved = trio.Event()  # another peer may be first in line
 
     def tellers(self, author: Tag) -> Collection[Link]:
         """Return the links whose peers offer an author's record that has not arrived."""
-        return self._tellers.get(author, {}).keys()
+        return self.all_tellers.get(author, {}).keys()
 
     async def pull(self, link: Link, wanted: Mapping[Tag, int]) -> None:
         """Pull records that this link's peer offers, as soon as the link is first in line for them.
@@ -78,12 +78,12 @@ class RecordPulls:
             del lacking[author]
         self._step_out(link, came)
         for author in lacking:
-            self._tellers.setdefault(author, {}).setdefault(link)
+            self.all_tellers.setdefault(author, {}).setdefault(link)
         return bool(lacking)
 
     def _next_batch(self, link: Link, lacking: Mapping[Tag, int]) -> dict[Tag, int]:
         """Return the next records for which this link is first in line."""
-        tellers = self._tellers
+        tellers = self.all_tellers
         first = (item for item in lacking.items() if next(iter(tellers[item[0]])) is link)
         return dict(islice(first, defaults.BATCH))
 
@@ -105,10 +105,10 @@ class RecordPulls:
 
     def _step_out(self, link: Link, authors: Collection[Tag]) -> None:
         for author in authors:
-            line = self._tellers.get(author, {})
+            line = self.all_tellers.get(author, {})
             line.pop(link, None)
             if not line:
-                self._tellers.pop(author, None)
+                self.all_tellers.pop(author, None)
         if authors:
             self._move()
 

@@ -205,12 +205,11 @@ class Roster:
     def receive(
         self, sealed: bytes, source: PeerId, reach: Nearness, now: float, age: float = 0.0
     ) -> MemberRecord | None:
-        """Store a record whose author had a link `age` seconds ago.
+        """Store a record, and return it if it is news.
 
-        Return the record if it is news.
-
-        Returns None if it is known, older than the known one, or not admitted. Cheap checks come
-        first, the signature last. Raises BadRecord if `source` is to blame, because it wrote or
+        `age` is the number of seconds since its author last had a link to any node. Returns None if
+        the record is known, older than the known one, or not admitted. Cheap checks come first, the
+        signature last. Raises BadRecord if `source` is to blame, because it wrote or
         forwarded an invalid record.
         """
         if (known := self._by_bytes.get(sealed)) is not None:  # most come from many peers

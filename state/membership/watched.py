@@ -1,10 +1,27 @@
 """Liveness state of one member, as known from witnesses and proofs."""
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from math import inf
+from typing import Final
 
 from ...transport.identity import PeerId
 from .. import defaults
+
+
+class Urgency(IntEnum):
+    """Order of the checks that are due together: a member without a link is doubted; live with no
+    witness; not live but reported by one; live and reported; or neither."""
+
+    DOUBTED = 0
+    ALONE = 1
+    TOLD_OF = 2
+    SEEN = 3
+    UNSEEN = 4
+
+
+# Of members that are not in doubt, whose checks can wait.
+CALM: Final = (Urgency.TOLD_OF, Urgency.SEEN, Urgency.UNSEEN)
 
 
 @dataclass(slots=True)
@@ -50,3 +67,33 @@ class Watched:
         if self.doubted < inf or not self.networks:
             return False
         return self.live or (self.first == inf and self.pause == defaults.CHECK_PAUSE[0])
+
+    @property
+    def urgency(self) -> Urgency:
+        """How urgent a check of the member is, if it has no link."""
+        if self.doubted < inf:
+            return Urgency.DOUBTED
+        if self.live:
+            return Urgency.SEEN if self.networks else Urgency.ALONE
+        return Urgency.TOLD_OF if self.networks else Urgency.UNSEEN
+
+    @property
+    def due(self) -> float:
+        """When the member must be checked next, if it has no link and is not in doubt."""
+        if self.live:
+            return self.proved + defaults.PROVE_AGAIN_S[min(len(self.networks), 2)]
+        if self.tried == -inf and not self.networks:  # a witness may still come
+            return self.since + defaults.UNSEEN_S
+        return self.tried + self.pause
+
+    @property
+    def ends(self) -> float:
+        """When a live member without a link or a witness counts as dead, checked or not.
+
+        Infinity for other members.
+        """
+        if not self.live or self.networks:
+            return inf
+        if self.doubted < inf:
+            return self.doubted + defaults.CHECK_S
+        return self.proved + defaults.FRESH_S

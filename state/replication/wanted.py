@@ -90,7 +90,8 @@ class Wanted:
     def __init__(self, lacks: Callable[[Told], bool], draw: Callable[[int], int]) -> None:
         self._lacks = lacks
         self._draw = draw
-        self._tellers: dict[PeerId, _Teller] = {}
+        self.all_tellers: dict[PeerId, _Teller] = {}
+        """What each linked peer offers."""
         self._telling: dict[PeerId, _Teller] = {}  # peers that may offer something missing
         self._pulls: list[Pull] = []  # under way
         self._asked: dict[Place, _Asked] = {}  # under way
@@ -104,13 +105,13 @@ class Wanted:
         """Return the peers that offer missing entries of a feed, each with its offer."""
         return {
             peer: teller.lot(place)[place]
-            for peer, teller in self._tellers.items()
+            for peer, teller in self.all_tellers.items()
             if place in teller.lot(place)
         }
 
     def lacks_of(self, peer: PeerId, key: bytes) -> bool:
         """Return whether a peer offers entries by this author that are missing here."""
-        teller = self._tellers.get(peer)
+        teller = self.all_tellers.get(peer)
         return teller is not None and any(
             place[0] == key and self._lacks(told)
             for lot in (teller.told, teller.patient)
@@ -127,12 +128,12 @@ class Wanted:
         Patient kinds are left out while their budget is used up. They are compared all the same if
         it is the peer's `turn` and the peer has offered none so far.
         """
-        teller = self._tellers.get(peer)
+        teller = self.all_tellers.get(peer)
         return self.spent(now) and not (turn and (teller is None or not teller.patient))
 
     def room(self, peer: PeerId) -> int:
         """Return how many more offers of this peer would be stored."""
-        teller = self._tellers.get(peer)
+        teller = self.all_tellers.get(peer)
         return defaults.TOLD if teller is None else defaults.TOLD - teller.count
 
     def heard(self, peer: PeerId, heads: Iterable[Told], now: float) -> None:
@@ -141,7 +142,7 @@ class Wanted:
         The offers are stored in random order. Several nodes with the same offers therefore each
         pull a different part first, and get the rest from each other.
         """
-        teller = self._tellers.setdefault(peer, _Teller())
+        teller = self.all_tellers.setdefault(peer, _Teller())
         lacking = [told for told in heads if self._lacks(told)]
         for left in range(len(lacking), 0, -1):
             told = lacking.pop(self._draw(left))
@@ -281,7 +282,7 @@ class Wanted:
         if pull not in self._pulls:
             return  # its link has ended
         self._pulls.remove(pull)
-        teller = self._tellers[pull.peer]
+        teller = self.all_tellers[pull.peer]
         teller.busy -= 1
         teller.asking.difference_update(pull.places)
         if len(left) == len(pull.places):
@@ -302,7 +303,7 @@ class Wanted:
 
         Call this after entries of the feed have arrived.
         """
-        for teller in self._tellers.values():
+        for teller in self.all_tellers.values():
             lot = teller.lot(place)
             told = lot.get(place)
             if told is not None and not self._lacks(told):
@@ -310,6 +311,6 @@ class Wanted:
 
     def lost(self, peer: PeerId) -> None:
         """Remove a peer whose link has ended, with its offers and pulls."""
-        self._tellers.pop(peer, None)
+        self.all_tellers.pop(peer, None)
         self._telling.pop(peer, None)
         self._pulls = [pull for pull in self._pulls if pull.peer != peer]

@@ -1,4 +1,5 @@
-"""View of the members of the swarm, with the capacity and the kinds of jobs that each publishes.
+"""View of the members of the swarm, with the capacity, the kinds of jobs and the models of other
+engines that each publishes.
 
 This view does not say which members are live. Liveness is measured, and never read from feeds.
 """
@@ -16,7 +17,7 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from ..membership.record import NOTHING, Capacity, DeviceSpeed
+from ..membership.record import NOTHING, Capacity, DeviceSpeed, SharedModel
 from ..replication.vouches import VOUCHES
 from .view import View, read_each, read_rate, read_text, read_whole
 
@@ -25,6 +26,8 @@ ABOUT = "about"
 CAPACITY = "capacity"
 JOBS = "jobs"
 """Key of the fact with the kinds of jobs that a member does."""
+SHARED = "shared"
+"""Key of the fact with the models of other engines that a member offers."""
 _PLOT: Final = ("member", 0)
 
 
@@ -36,9 +39,17 @@ class Member:
     version: str = ""
     capacity: Capacity = NOTHING
     jobs: tuple[str, ...] = ()
+    shared: tuple[SharedModel, ...] = ()
 
 
-Said = str | Capacity | tuple[str, ...]
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The models of the fact `shared`, of which no two have the same name."""
+
+    models: tuple[SharedModel, ...]
+
+
+Said = str | Capacity | tuple[str, ...] | _Shared
 
 
 class Members(View[PeerId, Said, Member]):
@@ -63,11 +74,13 @@ class Members(View[PeerId, Said, Member]):
         if not facts:
             return None
         version, capacity, jobs = facts.get(ABOUT), facts.get(CAPACITY), facts.get(JOBS)
+        shared = facts.get(SHARED)
         return Member(
             subject,
             version if isinstance(version, str) else "",
             capacity if isinstance(capacity, Capacity) else NOTHING,
             jobs if isinstance(jobs, tuple) else (),
+            shared.models if isinstance(shared, _Shared) else (),
         )
 
     def __len__(self) -> int:
@@ -92,6 +105,8 @@ class Members(View[PeerId, Said, Member]):
             )
         if key == JOBS:
             return read_each(value.get("kinds"), defaults.JOB_KINDS, _kind)
+        if key == SHARED:
+            return _shared(value)
         raise BadFact("this version does not know a fact of a member")
 
     def _replace(self, name: FeedName, key: str, old: Said | None, new: Said | None) -> None:
@@ -107,6 +122,25 @@ def _device(value: object) -> DeviceSpeed:
         return typed(DeviceSpeed, value)
     except Undecodable as error:
         raise BadFact(f"malformed device: {error}") from None
+
+
+def _shared(value: Mapping[str, object]) -> _Shared:
+    models = read_each(value.get("models"), defaults.SHARED, _shared_model)
+    if len({model.name for model in models}) < len(models):
+        raise BadFact("a member shares two models under one name")
+    return _Shared(models)
+
+
+def _shared_model(value: object) -> SharedModel:
+    try:
+        return typed(SharedModel, value)
+    except Undecodable as error:
+        raise BadFact(f"malformed shared model: {error}") from None
+
+
+def shared_fact(models: Sequence[SharedModel]) -> dict[str, object]:
+    """Return the value of the fact `shared`, which lists models of other engines."""
+    return {"models": [list(astuple(model)) for model in models]}
 
 
 def jobs_fact(kinds: Sequence[str]) -> dict[str, object]:

@@ -110,6 +110,7 @@ class Views(Watcher):
             capacity=member.capacity,
             models=self.models.of(peer),
             shards=self.placements.of(peer),
+            shared=member.shared,
         )
 
     def _tell(self, author: PeerId) -> None:

@@ -93,7 +93,7 @@ class Adapters:
     async def names(self) -> dict[str, str]:
         """Return the names given on this node, each with its root.
 
-        Names of adapters that are no longer here are left out. Raises ModelError `bad-library` if
+        Names of adapters that were removed are left out. Raises ModelError `bad-library` if
         adapters.json is invalid.
         """
         path = self._folder / "adapters.json"
@@ -106,7 +106,7 @@ class Adapters:
         return [await self.known(name, root) for name, root in sorted((await self.names()).items())]
 
     async def known(self, name: str, root: str) -> KnownAdapter:
-        """Describe an adapter of the library. Raises ModelError if it is not here, or no
+        """Describe an adapter of the library. Raises ModelError if this node lacks it, or no
         adapter."""
         tree = await self._library.blobs.tree(root)
         head = None

@@ -11,7 +11,7 @@ from ...dht.errors import ModelError
 from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.message import Row, pack
-from ..engine.adapters import AdapterTerms
+from ..engine.adapters import AdapterTerms, lacking
 from ..engine.families import Architecture
 from .defaults import HEAD_BYTES, HEAD_ITEMS
 
@@ -47,6 +47,8 @@ class AdapterHead:
             raise bad(f"it belongs to another model, whose root begins with {self.terms.base[:16]}")
         if self.terms.layers[-1] >= arch.layers:
             raise bad(f"it changes layer {self.terms.layers[-1]} of {arch.layers}")
+        if lacks := lacking(self.terms.modules, arch):
+            raise bad(f"it changes `{lacks}`, which the model does not have")
         wanted = self.start + len(self.terms.layers) * self.terms.layer_bytes(arch)
         if wanted != self.size:
             raise bad(f"its tensors of rank {self.terms.rank} do not fit the model")

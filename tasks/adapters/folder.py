@@ -22,6 +22,7 @@ from ..engine.adapters import (
     AdapterTerms,
     Module,
     SourceDType,
+    lacking,
     module_shapes,
 )
 from ..engine.defaults import MAX_RANK
@@ -75,6 +76,8 @@ class AdapterScan:
         layers = tuple(sorted({layer for layer, _ in self.pairs}))
         if layers[-1] >= arch.layers:
             _bad(f"it changes layer {layers[-1]}, and the model has {arch.layers} layers")
+        if lacks := lacking(modules, arch):
+            _unsupported(f"an adapter of `{lacks}` for a model of the family {arch.family}")
         shapes = module_shapes(arch)
         for layer in layers:
             for module in modules:

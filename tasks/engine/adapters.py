@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Meta
 
@@ -19,17 +19,21 @@ from .blocks import BlockPool
 from .defaults import ADAPTER_CHUNKS, ADAPTER_SHARE, ADAPTERS, MAX_RANK
 from .errors import EngineError
 from .families import Architecture
+from .scheduler import AdapterCosts
 
-Module = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-MODULES: Final[tuple[Module, ...]] = (
+Module = Literal[
     "q_proj",
     "k_proj",
     "v_proj",
+    "qkv_proj",
     "o_proj",
     "gate_proj",
     "up_proj",
+    "gate_up_proj",
     "down_proj",
-)
+]
+MODULES: Final[tuple[Module, ...]] = get_args(Module)
+"""All modules that an adapter may change. A model has some of them (`module_shapes`)."""
 SourceDType = Literal["F32", "F16", "BF16"]
 SOURCE_BYTES: Final[Mapping[SourceDType, int]] = {"F32": 4, "F16": 2, "BF16": 2}
 
@@ -66,7 +70,14 @@ class AdapterTerms(Row, frozen=True):
             raise ValueError("the layers are not in order")
 
     def values(self, arch: Architecture) -> int:
-        """Return the number of values in one layer of the adapter."""
+        """Return the number of values in one layer of the adapter.
+
+        Raises EngineError `bad-adapter` if it changes modules that the model does not have.
+        """
+        if module := lacking(self.modules, arch):
+            raise EngineError(
+                "bad-adapter", f"the model has no `{module}` that an adapter could change"
+            )
         shapes = map(module_shapes(arch).__getitem__, self.modules)
         return self.rank * sum(outputs + inputs for outputs, inputs in shapes)
 
@@ -102,18 +113,35 @@ class LoadAdapter(Row, frozen=True):
 
 
 def module_shapes(arch: Architecture) -> dict[Module, tuple[int, int]]:
-    """Return (outputs, inputs) of each projection that an adapter may change."""
+    """Return (outputs, inputs) of each projection that an adapter may change, in the order of
+    MODULES.
+
+    They are the modules that the family stores under these names, because `peft` names them so.
+    Experts cannot be changed.
+    """
     queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
-    hidden, wide = arch.hidden, arch.intermediate
-    return {
+    hidden, wide, names = arch.hidden, arch.intermediate, arch.names
+    sizes = {
         "q_proj": (queries, hidden),
         "k_proj": (keys, hidden),
         "v_proj": (keys, hidden),
+        "qkv_proj": (queries + 2 * keys, hidden),
         "o_proj": (hidden, queries),
         "gate_proj": (wide, hidden),
         "up_proj": (wide, hidden),
+        "gate_up_proj": (2 * wide, hidden),
         "down_proj": (hidden, wide),
     }
+    dense = not any(kind.experts for kind in arch.kinds)
+    every = (*names.qkv, names.output, *((*names.gate_up, names.down) if dense else ()))
+    stored = {name.split(".")[-1] for name in every}
+    return {module: sizes[module] for module in MODULES if module in stored}
+
+
+def lacking(modules: Sequence[Module], arch: Architecture) -> Module | None:
+    """Return the first of some modules that a model does not have, or None."""
+    shapes = module_shapes(arch)
+    return next((module for module in modules if module not in shapes), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +152,7 @@ class LoadedAdapter:
     tensors: Any
     size: int  # bytes
     blocks: Sequence[int]  # KV blocks in whose place it is in memory
+    costs: AdapterCosts = field(default_factory=lambda: AdapterCosts(0.0, 0.0))
     users: int = 0  # open sessions
 
 

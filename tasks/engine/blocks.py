@@ -212,7 +212,7 @@ class BlockTable:
 
     `tokens` is the number of positions that the session may use in all, and `promised` the number
     of blocks that it may use now. `runs` lists the blocks as [first
-    block, number of consecutive blocks].
+    block, number of consecutive blocks]. `changes` counts how often a block was added or removed.
     """
 
     def __init__(
@@ -241,6 +241,7 @@ class BlockTable:
         self._names = names[: soon // BLOCK]
         self._named = 0  # leading blocks that were offered to the cache
         self._written = False
+        self.changes = 0
         for block in pool.find(self._names):
             self._append(block)
         self.length = self._named = len(self._blocks) * BLOCK
@@ -372,6 +373,7 @@ class BlockTable:
         return found
 
     def _append(self, block: int) -> None:
+        self.changes += 1
         self._blocks.append(block)
         if self.runs and sum(self.runs[-1]) == block:
             self.runs[-1][1] += 1
@@ -379,6 +381,7 @@ class BlockTable:
             self.runs.append([block, 1])
 
     def _pop(self) -> int:
+        self.changes += 1
         self.runs[-1][1] -= 1
         if not self.runs[-1][1]:
             self.runs.pop()

@@ -7,7 +7,7 @@ each step, which may belong to many sessions (scheduler.py); their KV is in shar
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -179,10 +179,12 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter = header
+        name, tokens, owner, background, user, number, soon, adapter, own = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
+        if not isinstance(own, bool):
+            raise EngineError("bad-span", "a session is of the machine's own gateway or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if soon is not None and (type(soon) is not int or soon < 0):
@@ -206,10 +208,16 @@ class Core:
         except EngineError:
             shard.adapters.release(used)
             raise
-        share = self._scheduler.join(owner, shard.costs, user=user, background=background)
+        share = self._scheduler.join(
+            owner,
+            shard.costs,
+            user=user,
+            background=background,
+            adapter=used.costs if used is not None else None,
+        )
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
-        session.adapter = used
+        session.adapter, session.own = used, own
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -448,9 +456,11 @@ class Core:
             session.table.fill(job.position + rows)
             job.done += rows
         self._choose(model, done)
-        each = (self.clock() - started) / max(1, sum(rows for _, rows in work))
-        for (session, rows), (_, job, output) in zip(work, done, strict=True):
-            job.seconds += each * rows
+        seconds = self.clock() - started
+        total = sum(session.share.charged for session, _ in work)
+        for (session, _), (_, job, output) in zip(work, done, strict=True):
+            part = session.share.charged / total if total > 0 else 1 / len(work)
+            job.seconds += seconds * part
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)
@@ -477,10 +487,11 @@ class Core:
     def _preempt(self, shard: LoadedShard) -> None:
         """End a session of a shard to free its memory."""
         sessions = [each for each in self._sessions.values() if each.shard is shard]
-        has: dict[str, int] = {}
-        for each in sessions:
-            has[each.owner] = has.get(each.owner, 0) + each.table.promised
-        victim = max(sessions, key=lambda each: (each.share.background, has[each.owner], each.age))
+        has = _promised(sessions)
+        victim = max(
+            sessions,
+            key=lambda each: (each.share.background, not each.own, has[each.owner], each.age),
+        )
         del self._sessions[victim.name]
         epoch = victim.epoch
         self._drop(victim)
@@ -573,6 +584,20 @@ class Core:
 
     def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+
+def _promised(sessions: Sequence[Session]) -> dict[str, int]:
+    """Return the number of blocks by owner: those of its sessions, and of the adapters that these
+    use."""
+    has: dict[str, int] = {}
+    adapters: dict[str, set[str]] = {}
+    for each in sessions:
+        has[each.owner] = has.get(each.owner, 0) + each.table.promised
+        used = adapters.setdefault(each.owner, set())
+        if each.adapter is not None and each.adapter.root not in used:
+            used.add(each.adapter.root)
+            has[each.owner] += len(each.adapter.blocks)
+    return has
 
 
 def _number(header: Header) -> int:

@@ -26,9 +26,9 @@ class DeviceCore(Core):
         self._device = device
 
     def compute(self, arch: Architecture, shard: LoadShard) -> Compute:
-        from .compute.torchcompute import TorchCompute  # it imports the core
+        from .compute.choosing import compute_for  # it imports torch
 
-        return TorchCompute(arch, shard, self._device)
+        return compute_for(arch, shard, self._device)
 
     def available_bytes(self) -> int:
         return self._device.available_bytes()

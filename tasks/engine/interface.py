@@ -173,7 +173,8 @@ class SessionTerms:
     """How a session shares the engine with others.
 
     `owner` is its gateway, which shares its time fairly with other gateways. Only sessions of the
-    same owner share cached blocks. `user` is a tag of at most 16 bytes, by which the owner's users
+    same owner share cached blocks. `own` says that it is this machine's gateway, whose sessions
+    lose their memory last. `user` is a tag of at most 16 bytes, by which the owner's users
     share its time. `background` sessions are computed after all others. `names` are
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
@@ -188,6 +189,7 @@ class SessionTerms:
     shard: int = 0
     soon: int | None = None
     adapter: str = ""
+    own: bool = False
 
 
 EXACTNESS_BYTES = 64

@@ -13,11 +13,21 @@ comes first. A session that had no work, or got all that it wanted, is advanced 
 of the others, and so are a user and a gateway. None of them can therefore save up time. A gateway
 tells its users apart by tags. These divide its share, and do not enlarge it, however many it makes
 up.
+
+Texts and prompts pay in the same currency. The whole predicted time of a step is charged to its
+sessions. The fixed part is paid by the running texts, which would take a step without prompts too,
+and by the prompts in a step without texts. A running text can use one row of each step only, so it
+is slower the longer the steps are, and behind the gateways whose prompts make them long. While a
+gateway is ahead of the others whose texts are in the step, its prompts wait, or advance by a block
+in every fourth step if it has texts too. A gateway whose texts all got their row is charged as much
+as the one whose texts took most, so it saves up nothing, but stays as far behind the prompts as it
+was.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from .blocks import BLOCK
 from .defaults import (
@@ -27,6 +37,8 @@ from .defaults import (
     PREFILL_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
+    PROMPT_STEPS,
+    SAVED_S,
     STEP_ROWS,
     STEP_S,
     USERS,
@@ -36,7 +48,8 @@ from .defaults import (
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
-    `attended` for each pair of a row and a position that it attends to.
+    `attended` for each pair of a row and a position that it attends to. A step has at most
+    `most_rows` rows, which bounds the memory for intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -45,11 +58,16 @@ class StepCosts:
     fixed: float
     row: float
     attended: float
+    most_rows: int = STEP_ROWS
 
-    def rows(self, count: int, position: int) -> float:
-        """Return the seconds for `count` rows of one session, the first at `position`, without
-        `fixed`."""
-        return count * (self.row + self.attended * (position + count))
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterCosts:
+    """Predicted time that an adapter adds to a step, in seconds: `fixed` if it is in the step, and
+    `row` for each of its rows. The object stands for the adapter."""
+
+    fixed: float
+    row: float
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +79,9 @@ class _Gateway:
     served: float = 0.0  # virtual time of the user that was served last
     shares: int = 0  # open sessions, a count
     ready: int = 0  # sessions with work, a count
+    step: int = 0  # number of the last step that it was in
+    before: float = 0.0  # its virtual time when that step began
+    prompted: int = 0  # number of the last step that had a part of one of its prompts
     users: "dict[bytes, _User]" = field(default_factory=dict)
 
 
@@ -83,7 +104,10 @@ class Share:
     user: _User
     costs: StepCosts
     background: bool
+    adapter: AdapterCosts | None
+    row: float  # seconds for a row, without attention
     time: float = 0.0  # virtual time in seconds
+    charged: float = 0.0  # seconds charged for the last step that it was in
     rows: int = 0
     position: int = 0
     decode: bool = False  # whether the row continues a text, and is not part of a prompt
@@ -91,12 +115,23 @@ class Share:
 
 @dataclass(slots=True)
 class _Step:
-    """A step of one shard that is being planned. `seconds` is its predicted time so far."""
+    """A step of one shard that is being planned. `seconds` is its predicted time so far, of which
+    `unpaid` is not charged yet."""
 
     costs: StepCosts
     seconds: float
+    unpaid: float
     rows: int = 0
+    most_text: float = 0.0  # the most seconds that one gateway's texts take
     chosen: list[tuple[Share, int]] = field(default_factory=list)
+    adapters: set[AdapterCosts] = field(default_factory=set)
+
+    def price(self, share: Share, rows: int) -> float:
+        """Return the seconds that rows of a session add to the step."""
+        attended = self.costs.attended * (share.position + rows)
+        adapter = share.adapter
+        fixed = adapter.fixed if adapter is not None and adapter not in self.adapters else 0.0
+        return fixed + rows * (share.row + attended)
 
 
 class Scheduler:
@@ -107,7 +142,8 @@ class Scheduler:
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
         self._number = 0
-        self._fixed_part = 0.0  # seconds charged to each chosen session for the step itself
+        self._step = 0
+        self._with_texts: set[_Gateway] = set()  # gateways of the texts in the step
 
     @property
     def busy(self) -> bool:
@@ -115,12 +151,18 @@ class Scheduler:
         return bool(self._ready)
 
     def join(
-        self, owner: str, costs: StepCosts, *, user: bytes = b"", background: bool = False
+        self,
+        owner: str,
+        costs: StepCosts,
+        *,
+        user: bytes = b"",
+        background: bool = False,
+        adapter: AdapterCosts | None = None,
     ) -> Share:
         """Add a session of the gateway `owner`, for its user with the tag `user`, on the shard that
         has these costs.
 
-        Background sessions come after all others.
+        Background sessions come after all others. `adapter` are the costs of the session's adapter.
         """
         gateway = self._gateways.get(owner)
         if gateway is None:
@@ -132,7 +174,8 @@ class Scheduler:
             found = gateway.users[user] = _User(gateway, self._next(), gateway.served)
         gateway.shares += 1
         found.shares += 1
-        return Share(found, costs, background)
+        row = costs.row + (adapter.row if adapter is not None else 0.0)
+        return Share(found, costs, background, adapter, row)
 
     def _next(self) -> int:
         self._number += 1
@@ -169,7 +212,8 @@ class Scheduler:
     def plan(self) -> list[tuple[Share, int]]:
         """Return the sessions of the next step, each with its number of rows, and charge them.
 
-        All belong to one shard. Returns at least one row if any session has work.
+        All belong to one shard. Returns at least one row if any session has work. The charges
+        (`Share.charged`) are together the predicted time of the step.
         """
         ready = self._next_shard()
         if not ready:
@@ -177,9 +221,10 @@ class Scheduler:
         kinds: dict[tuple[bool, bool], list[Share]] = {}
         for share in ready:
             kinds.setdefault((share.background, share.decode), []).append(share)
+        self._step += 1
+        self._with_texts.clear()
         costs = next(iter(ready)).costs
-        step = _Step(costs, costs.fixed)
-        self._fixed_part = costs.fixed / len(ready)
+        step = _Step(costs, costs.fixed, costs.fixed)
         least = costs.fixed + costs.row
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
@@ -190,8 +235,13 @@ class Scheduler:
             decode = kinds.get((background, True), ())
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)
             budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
-            self._take_prefill(step, prefill, budget)
-        self._catch_up(step.chosen)
+            if decode and not step.most_text:
+                step.most_text = max(
+                    [each.time - each.before for each in self._with_texts], default=0.0
+                )
+            if prefill:
+                self._take_prefill(step, prefill, budget)
+        self._catch_up(step)
         return step.chosen
 
     def _next_shard(self) -> Collection[Share]:
@@ -203,13 +253,13 @@ class Scheduler:
         first = next(_fair(urgent or self._ready))
         return [share for share in self._ready if share.costs is first.costs]
 
-    def _catch_up(self, chosen: Sequence[tuple[Share, int]]) -> None:
+    def _catch_up(self, step: _Step) -> None:
         """Advance the virtual time of sessions, users and gateways that got all that they wanted.
 
         Otherwise those that want little would save up time.
         """
         content: dict[_User, int] = {}
-        for share, rows in chosen:
+        for share, rows in step.chosen:
             if rows == share.rows:
                 user = share.user
                 if share.time < user.served:
@@ -222,67 +272,141 @@ class Scheduler:
                 user.time = gateway.served
             gateways[gateway] = gateways.get(gateway, 0) + sessions
         for gateway, sessions in gateways.items():
-            if sessions == gateway.ready and gateway.time < self._time:
-                gateway.time = self._time
+            if sessions == gateway.ready:
+                charged = gateway.time - gateway.before
+                text = gateway in self._with_texts
+                self._satisfied(gateway, step.most_text - charged if text else inf)
+
+    def _satisfied(self, gateway: _Gateway, less: float) -> None:
+        """Advance a gateway that got all that it wanted in a step, by `less` seconds at most."""
+        if gateway.time < self._time - SAVED_S:
+            gateway.time = self._time - SAVED_S
+        if gateway.time < self._time:
+            gateway.time = min(self._time, gateway.time + max(0.0, less))
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add one row for as many sessions as the budget allows."""
-        costs = step.costs
-        positions = sum([share.position + 1 for share in shares])
-        wanted = len(shares) * costs.row + positions * costs.attended
-        if step.seconds + wanted <= budget and step.rows + len(shares) <= STEP_ROWS:
-            for share in shares:
-                self._charge(share, costs.row + costs.attended * (share.position + 1))
-            step.seconds += wanted
-            step.rows += len(shares)
-            step.chosen += [(share, 1) for share in shares]
+        if not shares:
             return
+        adapters = {share.adapter for share in shares if share.adapter is not None}
+        wanted = (
+            sum([share.row for share in shares])
+            + step.costs.attended * sum([share.position + 1 for share in shares])
+            + sum(adapter.fixed for adapter in adapters)
+        )
+        if step.seconds + wanted <= budget and step.rows + len(shares) <= step.costs.most_rows:
+            self._take_all(step, shares, wanted, adapters)
+            return
+        first = len(step.chosen)
         for share in _fair(shares):
-            seconds = costs.rows(1, share.position)
-            full = step.seconds + seconds > budget or step.rows >= STEP_ROWS
+            seconds = step.price(share, 1)
+            full = step.seconds + seconds > budget or step.rows >= step.costs.most_rows
             if full and step.chosen:
-                return
+                break
             self._add(step, share, 1, seconds)
+        taken = len(step.chosen) - first
+        self._pay(step, first, lambda _share: 1 / taken)
+
+    def _take_all(
+        self, step: _Step, shares: Collection[Share], wanted: float, adapters: set[AdapterCosts]
+    ) -> None:
+        """Add one row of each session. They add `wanted` seconds to the step."""
+        attended = step.costs.attended
+        part = (step.unpaid + sum(adapter.fixed for adapter in adapters)) / len(shares)
+        for share in shares:
+            self._charge(share, part + share.row + attended * (share.position + 1))
+        step.adapters |= adapters
+        step.unpaid = 0.0
+        step.seconds += wanted
+        step.rows += len(shares)
+        step.chosen += [(share, 1) for share in shares]
 
     def _take_prefill(self, step: _Step, shares: Collection[Share], budget: float) -> None:
-        """Add parts of prompts as the budget allows, and at least one block if no other is added.
+        """Add parts of prompts as the budget allows, and at least one block of the first one.
 
-        Parts end at the end of a block, except the last part of a prompt.
+        Parts end at the end of a block, except the last part of a prompt. They are rounded up if
+        the gateway stays behind the others' texts, else it would never get as much as they.
         """
-        first = not any(not share.decode for share, _ in step.chosen)
+        most = step.costs.most_rows
+        start, first = len(step.chosen), not any(not share.decode for share, _ in step.chosen)
+        texts, least = self._with_texts, self._text_times()
         for share in _fair(shares):
-            room = min(STEP_ROWS - step.rows, share.rows)
+            gateway = share.user.gateway
+            behind = least[gateway in texts] - gateway.time
+            room = min(most - step.rows, share.rows)
             rows = min(room, _affordable(share, budget - step.seconds))
+            if behind < 0:
+                waits = self._step < gateway.prompted + PROMPT_STEPS
+                if gateway not in texts or waits or not first:
+                    continue
+                rows = 0
             if rows < share.rows:
                 rows = max(0, rows - (share.position + rows) % BLOCK)
+                more = min(rows + BLOCK, room)
+                if step.price(share, more) <= behind < inf:
+                    rows = more - (share.position + more) % BLOCK * (more < share.rows)
             if rows <= 0 and first:
                 rows = min(share.rows, BLOCK - share.position % BLOCK)
-            if rows <= 0 or step.rows + rows > max(STEP_ROWS, BLOCK):
-                return
-            self._add(step, share, rows, step.costs.rows(rows, share.position))
-            first = False
+            if rows <= 0 or step.rows + rows > max(most, BLOCK):
+                break
+            self._add(step, share, rows, step.price(share, rows))
+            gateway.prompted, first = self._step, False
+        total = sum(share.charged for share, _ in step.chosen[start:])
+        taken = len(step.chosen) - start
+        self._pay(step, start, lambda share: share.charged / total if total > 0 else 1 / taken)
+
+    def _text_times(self) -> tuple[float, float]:
+        """Return the virtual times that a gateway's may not exceed if its prompts are to enter the
+        step: those of the gateways with texts in the step, the largest and the second largest.
+
+        The second one is for these gateways themselves.
+        """
+        times = heapq.nlargest(2, [gateway.time for gateway in self._with_texts])
+        return (*times, inf, inf)[0], (*times, inf, inf)[1]
 
     def _add(self, step: _Step, share: Share, rows: int, seconds: float) -> None:
         """Add rows to a step and charge them."""
         self._charge(share, seconds)
+        if share.adapter is not None:
+            step.adapters.add(share.adapter)
         step.seconds += seconds
         step.rows += rows
         step.chosen.append((share, rows))
 
     def _charge(self, share: Share, seconds: float) -> None:
-        """Add predicted time, and an equal part of the step's fixed time, to virtual times."""
+        """Add predicted time of a step to virtual times."""
         user = share.user
         gateway = user.gateway
-        seconds += self._fixed_part
+        if gateway.step != self._step:
+            gateway.step, gateway.before = self._step, gateway.time
+            if share.decode:
+                self._with_texts.add(gateway)
         if gateway.time > self._time:
             self._time = gateway.time
         if user.time > gateway.served:
             gateway.served = user.time
         if share.time > user.served:
             user.served = share.time
+        share.charged = seconds
         share.time += seconds
         user.time += seconds
         gateway.time += seconds
+
+    @staticmethod
+    def _pay(step: _Step, start: int, part: Callable[[Share], float]) -> None:
+        """Charge the step's fixed time to the sessions that were chosen from the place `start` on.
+
+        `part` returns the part that a session pays.
+        """
+        if not step.unpaid or start == len(step.chosen):
+            return
+        for share, _ in step.chosen[start:]:
+            seconds = step.unpaid * part(share)
+            share.charged += seconds
+            share.time += seconds
+            share.user.time += seconds
+            share.user.gateway.time += seconds
+        step.unpaid = 0.0
 
     def _prune(self) -> None:
         """Remove gateways without sessions if there are too many."""
@@ -294,10 +418,11 @@ class Scheduler:
 
 def _affordable(share: Share, seconds: float) -> int:
     """Return about how many rows of a session can be computed in `seconds`."""
+    if share.adapter is not None:
+        seconds -= share.adapter.fixed
     if seconds <= 0:
         return 0
-    costs = share.costs
-    each = costs.row + costs.attended * (share.position + BLOCK)
+    each = share.row + share.costs.attended * (share.position + BLOCK)
     return int(seconds / each) if each > 0 else share.rows
 
 

@@ -73,6 +73,7 @@ class Session:
         self.table = table
         self.share = share
         self.adapter: LoadedAdapter | None = None
+        self.own = False  # whether it is of the machine's own gateway
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()

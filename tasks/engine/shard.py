@@ -10,7 +10,7 @@ from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, kv_token_bytes
 from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
-from .scheduler import StepCosts
+from .scheduler import AdapterCosts, StepCosts
 from .wire import Buffer
 
 _EMPTY_BLOCKS: Final = 1 << 20
@@ -84,6 +84,10 @@ class Compute(Protocol):
 
         Raises EngineError `bad-adapter` if they do not fit.
         """
+        ...
+
+    def adapter_costs(self, adapter: Any) -> AdapterCosts:
+        """Return the predicted time that an adapter, as `adapt` returned it, adds to a step."""
         ...
 
     def source(self, span: Span) -> Any:
@@ -178,10 +182,11 @@ class LoadedShard:
         blocks = self.adapters.reserve(size)
         try:
             tensors = load(compute, adapter)
+            costs = compute.adapter_costs(tensors)
         except BaseException:
             self.pool.give_back(blocks)
             raise
-        self.adapters.add(LoadedAdapter(adapter.root, tensors, size, blocks))
+        self.adapters.add(LoadedAdapter(adapter.root, tensors, size, blocks, costs))
 
     @property
     def bytes(self) -> int:

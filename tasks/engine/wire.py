@@ -36,11 +36,11 @@ _MEMORY = sys.platform == "linux"
 
 
 class WireError(Exception):
-    """The other process broke the protocol, so the connection must be closed."""
+    """Error for a violation of the protocol by the other process. Close the connection."""
 
 
 class WireClosed(Exception):
-    """The other process has closed the connection."""
+    """Error for a connection that the other process has closed."""
 
 
 class WorkerChannel:

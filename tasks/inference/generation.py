@@ -109,7 +109,14 @@ class Routed:
     stages: tuple[Hop, ...]
 
 
-GatewayEvent = Routed | TextDelta
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """Event: the member whose engine answers, because it shares the model, which has no root."""
+
+    peer: PeerId
+
+
+GatewayEvent = Routed | Forwarded | TextDelta
 Emit = Callable[[GatewayEvent], Awaitable[None]]
 
 

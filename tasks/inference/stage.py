@@ -7,7 +7,6 @@ engine in the same call in which it arrived, neither parsed nor copied. Spec: do
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 from trio import TaskStatus
@@ -20,8 +19,7 @@ from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
 from ..defaults import (
-    ADAPTER_LOADS,
-    ADAPTERS_ASKED,
+    PASSED_BYTES,
     PROBES,
     SENT_BYTES,
     SESSION_IDLE,
@@ -29,7 +27,6 @@ from ..defaults import (
     SPANS_BYTES,
     SPANS_WAITING,
 )
-from ..engine.adapters import LoadAdapter
 from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import (
@@ -65,26 +62,8 @@ from .session import (
     SpanProgress,
     unpack_tokens,
 )
+from .stageadapters import AdapterSource, StageAdapters
 from .stagesessions import ServedShard, StageSession, StageSessions
-
-
-class AdapterSource(Protocol):
-    """Source of adapters for a stage."""
-
-    async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
-        """Fetch what a shard needs of an adapter for a session of a gateway, and return the command
-        that loads it.
-
-        Raises SessionError `no-adapter` or `bad-adapter`.
-        """
-        ...
-
-    async def drop_damaged(self, adapter: LoadAdapter) -> None:
-        """Delete the damaged chunks of an adapter from the disk, so that they are fetched again."""
-        ...
-
-
-_DAMAGED = ("digest-mismatch", "bad-tensor")  # codes of an engine that cannot read a chunk
 
 
 @dataclass(slots=True)
@@ -127,11 +106,10 @@ class Stage:
         self._host = host
         self._courier = courier
         self._engine_or_none = engine
-        self._adapters: AdapterSource | None = None
+        self._adapters = StageAdapters(host, courier.peer)
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
-        self._adapted = Rates(Rate(*ADAPTERS_ASKED))
         self._budget = SentBudget(sent_bytes)
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
@@ -148,7 +126,7 @@ class Stage:
 
     def use_adapters(self, source: AdapterSource) -> None:
         """Register the source of adapters. Without it, sessions have none."""
-        self._adapters = source
+        self._adapters.use(source)
 
     @property
     def logged_bytes(self) -> int:
@@ -300,7 +278,7 @@ class Stage:
         freeing = self._to_free.statistics().current_buffer_used
         served = self._all.check(message)
         self._all.check_open(gateway, message, self._host.now(), freeing)
-        yielding = self._all.yielding(gateway, message, served)
+        yielding = self._all.yielding(gateway, message, served, self._host.now())
         session = StageSession(
             open=message,
             served=served,
@@ -309,11 +287,12 @@ class Stage:
             engine_id=self._host.entropy(16),  # two gateways may use the same session id
             log=SentLog(self._budget),
             heard=self._host.now(),
+            opened=self._host.now(),
         )
         for peer in (session.gateway, session.previous, session.next):
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
-        why = "its gateway had more than its share of the memory"
+        why = "another session needed its memory"
         session.awaits = tuple(self._fail(each, "preempted", why) for each in yielding)
         self._all.open[session.name] = session
         self._all.opening.add(session)
@@ -338,9 +317,11 @@ class Stage:
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
-                session.gateway, order.idle, names, order.user, number, order.soon, order.adapter
+                *(session.gateway, order.idle, names, order.user, number, order.soon),
+                order.adapter,
+                own=session.gateway == self._courier.peer,
             )
-            cached = await self._open_adapted(session, on_event, terms)
+            cached = await self._adapters.open(self._engine, session, on_event, terms)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -350,36 +331,6 @@ class Stage:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
         return Reply(SessionOpened(cached).fields())
-
-    async def _open_adapted(
-        self, session: StageSession, on_event: Callable[[EngineEvent], None], terms: SessionTerms
-    ) -> int:
-        """Open a session in the engine, and first load its adapter if the engine lacks it.
-
-        Sessions with other adapters may have it evicted again before the session is open.
-        """
-        opening = session.engine_id, session.open.tokens, on_event, terms
-        for _ in range(ADAPTER_LOADS if terms.adapter else 0):
-            try:
-                return await self._engine.open(*opening)
-            except EngineError as error:
-                if error.code != "no-adapter" or self._adapters is None:
-                    raise
-            mine = session.gateway == self._courier.peer
-            if not (mine or self._adapted.take(session.gateway, self._host.now())):
-                # The engine computes nothing while it loads one.
-                raise SessionError("busy", "this stage has loaded many adapters for its gateway")
-            adapter = await self._adapters.for_shard(
-                terms.adapter, session.served.held, session.gateway
-            )
-            try:
-                await self._engine.adapt(adapter, terms.shard)
-            except EngineError as error:
-                if error.code not in _DAMAGED:
-                    raise
-                await self._adapters.drop_damaged(adapter)
-            session.heard = self._host.now()
-        return await self._engine.open(*opening)
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
@@ -431,6 +382,9 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
+        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+            # Computing it would be in vain, since no lane takes the result.
+            raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))

@@ -10,6 +10,7 @@ from ...transport.identity import PeerId
 from ..defaults import (
     CLOSED_REMEMBERED,
     KV_SHARE,
+    KV_TURN,
     SESSION_WAITED,
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
@@ -19,6 +20,7 @@ from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
 from ..placement.shard import HeldShard
 from ..usage.metering import Use
+from .memoryqueue import MemoryQueue
 from .sentlog import SentLog
 from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
 from .speed import DecodeSpeed
@@ -35,6 +37,7 @@ class ServedShard:
     held: HeldShard
     used: float  # when a session was last open
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+    queue: MemoryQueue = field(default_factory=MemoryQueue)
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +51,7 @@ class StageSession:
     engine_id: SessionId
     log: SentLog
     heard: float  # when the last message arrived
+    opened: float = 0.0  # when it was admitted
     awaits: tuple[trio.Event, ...] = ()  # set when the engine has the memory for it
     failed: str = ""  # code of the failure that has ended it
     made: int = 0  # tokens sampled at this stage
@@ -196,28 +200,63 @@ class StageSessions:
         if held >= SESSIONS_PER_STAGE or (own >= SESSIONS_PER_GATEWAY and not mine):
             raise SessionError("too-many-sessions", "this stage has reached its session limit")
 
-    def yielding(self, gateway: PeerId, message: Open, served: ServedShard) -> list[StageSession]:
-        """Return the sessions that must end for a new one. Raises SessionError if there is no free
-        KV for it."""
-        room = self.room_for(served, gateway)
-        if message.soon <= room:
+    def yielding(
+        self, gateway: PeerId, message: Open, served: ServedShard, now: float
+    ) -> list[StageSession]:
+        """Return the sessions that must end for a new one.
+
+        Raises SessionError if there is no free KV for it. It is queued then, so that requests which
+        come later do not get the memory before it. This node's own requests do not wait for those
+        of others.
+        """
+        mine = gateway == self._own and not message.idle
+        ahead = 0 if mine else served.queue.ahead(gateway, message, now) * BLOCK
+        if message.soon <= self.room_for(served, gateway) - ahead:
+            served.queue.leave(gateway, message)
             return []
-        yielding = [] if message.idle else self._beyond_share(served, gateway)
-        if message.soon > self.room_for(served, gateway, without=yielding):
+        yielding = [] if message.idle else self._may_end(served, gateway, now)
+        room = self.room_for(served, gateway, without=yielding) - ahead
+        if message.soon > room:
+            if not message.idle and self._within_share(served, gateway, message):
+                served.queue.wait(gateway, message, blocks_for(message.soon), now)
             raise SessionError(
                 "no-memory",
-                f"room for {room} tokens of prompt and answer now, {message.soon} are asked for",
+                f"room for {max(0, room)} tokens of prompt and answer now, {message.soon} are "
+                "asked for",
             )
-        while message.soon <= self.room_for(served, gateway, without=yielding[:-1]):
+        while message.soon <= self.room_for(served, gateway, without=yielding[:-1]) - ahead:
             yielding.pop()
+        served.queue.leave(gateway, message)
         return yielding
 
-    def _beyond_share(self, served: ServedShard, gateway: PeerId) -> list[StageSession]:
+    def _within_share(self, served: ServedShard, gateway: PeerId, message: Open) -> bool:
+        """Return whether a gateway may have a further session of this size."""
+        own = [each.blocks for each in self.of_shard(served) if each.gateway == gateway]
+        share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
+        return not own or sum(own) + blocks_for(message.soon) <= share
+
+    def _may_end(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
+        """Return the sessions that may end for a new one of a gateway, the first to end first.
+
+        The owner of this machine precedes all other gateways.
+        """
+        beyond = self._beyond_share(served, gateway, now)
+        if gateway != self._own:
+            return beyond
+        others = [
+            each
+            for each in reversed(self.of_shard(served))
+            if each.gateway != gateway and each not in beyond
+        ]
+        return sorted([*beyond, *others], key=lambda each: not each.open.idle)
+
+    def _beyond_share(self, served: ServedShard, gateway: PeerId, now: float) -> list[StageSession]:
         """Return the sessions by which other gateways have grown beyond their share of the KV, the
         youngest first.
 
         A gateway may use what is free. Otherwise, it could keep all others out by sessions that
-        reserve little and then grow.
+        reserve little and then grow. A gateway's only session may have more than its share for
+        KV_TURN seconds.
         """
         share = int(served.held.kv_tokens // BLOCK * KV_SHARE)
         has = dict[PeerId, list[StageSession]]()
@@ -227,7 +266,9 @@ class StageSessions:
         beyond = []
         for sessions in has.values():
             blocks = sum(each.blocks for each in sessions)
-            while blocks > share and len(sessions) > 1:
+            while blocks > share and sessions:
+                if len(sessions) == 1 and now < sessions[0].opened + KV_TURN:
+                    break
                 beyond.append(sessions.pop())
                 blocks -= beyond[-1].blocks
         return beyond

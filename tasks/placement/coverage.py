@@ -35,12 +35,20 @@ class LayerSizes:
         """Compute the sizes for a model. Weights that the embedding and the head share count
         once."""
         tokens = min(arch.context, KV_TOKENS_LEAST)
-        inner = weight_bytes(arch, Parts(False, 0, 1, False), dtype)
+        # Layers differ if their weights are in different layouts; the largest one counts for all.
+        layers = range(arch.layers if arch.layouts.is_mixed else 1)
+        inner = max(weight_bytes(arch, Parts(False, n, n + 1, False), dtype) for n in layers)
         layer = inner + kv_token_bytes(arch, 0, 1, dtype) * tokens
         first = weight_bytes(arch, Parts(True, 0, 0, False), dtype)
         last = weight_bytes(arch, Parts(False, 0, 0, True), dtype)
         both = weight_bytes(arch, Parts(True, 0, 0, True), dtype)  # shared weights count once
         return cls(arch.layers, layer, first, last, arch.layers * layer + both)
+
+    @property
+    def smallest(self) -> int:
+        """Bytes of the shard with one layer that needs least."""
+        some = {0, self.layers // 2, self.layers - 1}
+        return min(self.of_span(layer, layer + 1) for layer in some)
 
     def of_span(self, start: int, stop: int) -> int:
         """Return the bytes that layers start:stop need.

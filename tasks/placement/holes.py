@@ -89,16 +89,18 @@ def _shards(members: Members, root: str) -> Iterator[ShardRecord]:
                 yield shard
 
 
-def no_fit(sizes: LayerSizes, memory: int) -> NoFit:
-    """Create the error for a node whose `memory` bytes do not suffice for a single layer."""
-    smallest = min(
-        sizes.of_span(layer, layer + 1) for layer in {0, sizes.layers // 2, sizes.layers - 1}
-    )
+def no_fit(sizes: LayerSizes, memory: int, way_out: str = "") -> NoFit:
+    """Create the error for a node whose `memory` bytes do not suffice for a single layer.
+
+    `way_out` completes the hint.
+    """
+    smallest = sizes.smallest
+    more = f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`"
     return NoFit(
         f"not one of the model's {sizes.layers} layers fits: the smallest shard takes "
         f"{_size(smallest)} of memory, all of it {_size(sizes.everything)}, "
         f"and this node offers {_size(memory)}",
-        hint=f"offer more: `shoal node --memory {-(-smallest // 2**20)}MiB`",
+        hint=f"{more}, {way_out}" if way_out else more,
     )
 
 

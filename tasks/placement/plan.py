@@ -43,7 +43,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class _Work:
+class _WorkBudget:
     """Counter of the nodes examined. It bounds how long hostile facts can keep a planner busy."""
 
     steps: int = 0
@@ -128,7 +128,7 @@ def _mended(
     kept = _disjoint(placed)
     movable = [place for place in (*seeking, *placed) if place.movable]
     fixed = [place for place in kept if not place.movable]
-    work = _Work()
+    work = _WorkBudget()
     every = _filled(sizes, fixed, movable, work)
     if every is None:
         return _partly(sizes, kept, movable)
@@ -204,7 +204,7 @@ def _gaps(layers: int, kept: Sequence[Place]) -> list[Span]:
 
 
 def _filled(
-    sizes: LayerSizes, kept: Sequence[Place], free: Sequence[Place], work: _Work
+    sizes: LayerSizes, kept: Sequence[Place], free: Sequence[Place], work: _WorkBudget
 ) -> dict[PeerId, Span] | None:
     """Return spans with which free nodes fill all gaps between `kept`, or None if that is
     impossible."""
@@ -217,7 +217,9 @@ def _filled(
     return found
 
 
-def _joined(sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _Work) -> dict[PeerId, Span]:
+def _joined(
+    sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _WorkBudget
+) -> dict[PeerId, Span]:
     """Return spans of a few nodes that fill a gap exactly, or nothing if all of them are too small.
 
     Uses nodes that hold no layers if these suffice.
@@ -227,7 +229,7 @@ def _joined(sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _Work) ->
 
 
 def _row(
-    sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _Work
+    sizes: LayerSizes, gap: Span, pool: Sequence[Place], work: _WorkBudget
 ) -> list[tuple[PeerId, Span]]:
     """Return (peer, span) for the nodes chosen to fill a gap, or nothing if the pool does not
     suffice.

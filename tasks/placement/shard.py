@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...dht.content.manifest import Manifest
+from ...dht.content.manifest import Manifest, weight_of
 from ..defaults import FLOAT32_PARAMETERS, KV_CONTEXTS
 from ..engine.families import DTYPE_BYTES, Architecture, kv_token_bytes, weight_bytes
 from ..engine.interface import DType, LoadShard, Parts, TensorSource
@@ -42,7 +42,13 @@ def choose_dtype(manifest: Manifest, setting: DTypeSetting) -> DType:
     """
     if setting != "auto":
         return setting
-    parameters = sum(math.prod(tensor.shape) for tensor in manifest.tensors)
+    # Two values in a byte: a quantised model is computed in the dtype of its original.
+    packed = {"U8": 2}
+    parameters = sum(
+        math.prod(tensor.shape) * packed.get(tensor.dtype, 1)
+        for tensor in manifest.tensors
+        if weight_of(tensor.roles[0]) == tensor.roles[0]
+    )
     return "float32" if parameters < FLOAT32_PARAMETERS else "bfloat16"
 
 

@@ -4,8 +4,8 @@ A node may serve several shards, each in its own slot (slots.py).
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from typing import Literal, NoReturn, Protocol
+from dataclasses import replace
+from typing import NoReturn
 
 import trio
 from trio import TaskStatus
@@ -17,84 +17,20 @@ from ...transport.host.seam import Host
 from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, architecture, kv_token_bytes, weight_bytes
-from ..engine.interface import Engine
 from ..errors import ServingError
 from ..inference.sources import ModelSources
-from ..inference.stage import Stage
 from ..placement.coverage import Span
 from ..placement.demand import Backing, ServingChoice, is_spare
 from ..placement.holes import no_fit, parts_of
-from ..placement.shard import DTypeSetting, choose_dtype, held_of, shard_of
+from ..placement.precision import way_out
+from ..placement.shard import choose_dtype, held_of, shard_of
 from .choosing import Choosing
 from .files import ShardFiles, ShardPlan
+from .interface import Phase, RestartingEngine, ServingDevice, ServingSettings, ServingStatus, Slot
 from .standing import ModelStanding
 
-Phase = Literal["no-engine", "barred", "choosing", "fetching", "loading", "serving", "failed"]
-
-NO_TORCH = "torch is not installed: this node holds no layers"
 # Error codes of an engine that has read a damaged chunk. Other faults of a model share them.
 DAMAGE = ("digest-mismatch", "bad-tensor")
-
-
-class RestartingEngine(Engine, Protocol):
-    """Engine that may lose its state and restart."""
-
-    def on_restart(self, callback: Callable[[], None]) -> None:
-        """Register `callback` to be called whenever the engine has restarted and has no shard."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ServingDevice:
-    """The device that computes a shard: an engine, and the stage that runs all gateways' sessions
-    on it.
-
-    If `engine` is None, `lacks` says why.
-    """
-
-    stage: Stage
-    engine: RestartingEngine | None
-    lacks: str = NO_TORCH
-
-
-@dataclass(frozen=True, slots=True)
-class ServingSettings:
-    """The owner's settings. If one is None, the node decides. `memory` is in bytes, for weights and
-    KV."""
-
-    memory: int
-    model: str | None = None
-    layers: tuple[int, int] | None = None
-    dtype: DTypeSetting = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class ServingStatus:
-    """Progress of a node towards serving. `root` is that of the published shard, and `why` the
-    reason for the chosen model."""
-
-    phase: Phase
-    text: str
-    done_bytes: int = 0  # bytes fetched so far, of `total_bytes`
-    total_bytes: int = 0
-    hint: str | None = None  # what the owner can do about a failure, if known
-    why: str | None = None
-    root: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A place for one shard on a device. `number` stands for it in the engine.
-
-    The shard in the first slot (0) is what the owner wants, or what the swarm needs most. The
-    others are for models that no other node serves.
-    """
-
-    number: int
-    memory: Callable[[], int]
-    """Returns the bytes that the shards in the other slots leave."""
-    taken: Callable[[], Collection[str]]
-    """Returns the roots of the models in the other slots."""
 
 
 class Serving:
@@ -325,7 +261,8 @@ class Serving:
         span = await self._standing.next_span()
         if span is None:
             self._choosing.does_not_fit(root)
-            raise no_fit(plan.sizes, self._slot.memory())
+            memory = self._slot.memory()
+            raise no_fit(plan.sizes, memory, way_out(plan.arch, plan.dtype, memory))
         return plan.at(span)
 
     async def _read(self, root: str) -> ShardPlan:

@@ -13,7 +13,8 @@ from ...transport.host.seam import Host
 from ..defaults import SLOTS
 from ..inference.sources import ModelSources
 from ..placement.demand import Backing
-from .serving import Phase, Serving, ServingDevice, ServingSettings, ServingStatus, Slot
+from .interface import Phase, ServingDevice, ServingSettings, ServingStatus, Slot
+from .serving import Serving
 
 
 class Slots:

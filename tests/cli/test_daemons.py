@@ -368,3 +368,40 @@ def test_fetch_shows_a_bar_on_a_terminal_and_restores_the_cursor(
     assert b"of 9.0 MiB" in shown and b"% fetched: " not in shown
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
     assert shown.endswith(b"stopped\r\n")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_three_daemons_give_the_text_of_one_with_a_quantised_model(
+    precision: str, start: Start, tmp_path: Path
+) -> None:
+    """Quantised on the first node, fetched and split by the others."""
+
+    def answer(data: Path) -> dict[str, Any]:
+        done = shoal("run", f"tiny-{precision}", "In the beginning", "--raw", "--max-tokens", "24",
+                     "--json", "--data", str(data))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    alone = start(tmp_path / "0", "--model", "tiny")
+    alone.wait_until(serves)
+    made = shoal("model", "quantize", "tiny", "--to", precision, "--data", str(alone.data))
+    assert made.returncode == 0, made.stderr
+    assert alone.end() == 0
+    alone = start(tmp_path / "0", "--model", f"tiny-{precision}")
+    alone.wait_until(serves)
+    expected = answer(alone.data)
+    assert [stage["layers"] for stage in expected["nodes"]] == ["0:6"]
+    assert alone.end() == 0
+
+    first = start(tmp_path / "0", "--model", f"tiny-{precision}", "--layers", "0:2")
+    first.wait_until(serves)
+    more = ("--bootstrap", first.address, "--model", f"tiny-{precision}", "--layers")
+    others = [start(tmp_path / cut, *more, cut) for cut in ("2:4", "4:6")]
+    for each in others:
+        each.wait_until(serves)
+    others[1].wait_until(lambda status: status["peers"] == 2 and complete(status))
+    said = answer(others[1].data)
+    assert [stage["layers"] for stage in said["nodes"]] == ["0:2", "2:4", "4:6"]
+    assert said["text"] == expected["text"] and said["tokens"] == 24

@@ -70,7 +70,7 @@ FAILURES: list[tuple[list[str], int, str, str]] = [
     (["peers", "--json"], 10, "no daemon is running on", "`shoal node --data"),
     (["run", "tiny", "x"], 10, "no daemon is running on", "`shoal node --data"),
     (["stop"], 10, "no daemon is running on", "`shoal node --data"),
-    (["model", "add"], 2, "missing argument `FOLDER`", "`shoal model add --help`"),
+    (["model", "add"], 2, "missing argument `SOURCE`", "`shoal model add --help`"),
     (["model", "add", "/does/not/exist"], 2, "/does/not/exist", "`shoal model add --help`"),
     (["model", "show", "nothing"], 1, "no daemon is running to ask", "`shoal node"),
     (["job", "submit", "tiny", "--file", "no where/x"], 1, "no such file", "`ls 'no where'`"),

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from shoal.dht.content.chunkstore import ChunkStore
 from shoal.dht.content.library import Library
-from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.realfiles import RealFiles
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -7,13 +7,13 @@ from math import inf
 from random import Random
 from typing import Any
 
-from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
-from shoal.dht.kademlia.parcels import StoreQuery
-from shoal.dht.kademlia.query import LookupGoal, Querier, Query
 from shoal.dht.kademlia.recordstore import RecordStore
 from shoal.dht.kademlia.table import Table
-from shoal.dht.kademlia.walk import Walk
+from shoal.dht.lookup.lookup import Lookup
+from shoal.dht.lookup.query import LookupGoal, Querier, Query
+from shoal.dht.publishing.parcels import StoreQuery
+from shoal.dht.publishing.walk import Walk
 from shoal.dht.records.contact import Contact
 from shoal.dht.records.key import KEY_BYTES, SPACE, Key, distance, key_at
 from shoal.dht.records.record import BlobBody, Body, Record, open_record, seal_record

@@ -4,7 +4,7 @@ from random import Random
 
 from shoal.dht import defaults
 from shoal.dht.finding import Gathering, regions
-from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.key import SPACE, key_at
 from shoal.dht.records.record import NameBody, open_record, seal_record
 from shoal.transport.identity import Identity

@@ -7,8 +7,8 @@ import pytest
 from shoal.dht import defaults
 from shoal.dht.errors import ModelError
 from shoal.dht.finding import FindingResult
-from shoal.dht.kademlia.foundrecords import FoundRecord
-from shoal.dht.names import Asked, Names, VoucherSource, chosen, read, spelled
+from shoal.dht.lookup.foundrecords import FoundRecord
+from shoal.dht.names import NameQuery, Names, VoucherSource, chosen, read, spelled
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import Body, NameBody, OtherBody
 from shoal.transport.identity import PeerId
@@ -136,7 +136,7 @@ async def test_records_of_other_names_and_kinds_do_not_count(
     assert raised.value.code == "unknown-model"
 
     # Twin: without checking what was signed, another model is taken for it.
-    monkeypatch.setattr(Asked, "fits", lambda self, name, root: True)
+    monkeypatch.setattr(NameQuery, "fits", lambda self, name, root: True)
     assert (await swarm.names.resolve("tiny")).root == A
 
 
@@ -201,10 +201,10 @@ async def test_bad_names(text: str) -> None:
 
 
 def test_parsing() -> None:
-    assert read("tiny") == Asked("tiny", "")
-    assert read("tiny@ab") == Asked("tiny", "ab")
-    assert read("abcdef01") == Asked("", "abcdef01")
-    assert read("abcdef0") == Asked("abcdef0", ""), "seven digits are a name"
+    assert read("tiny") == NameQuery("tiny", "")
+    assert read("tiny@ab") == NameQuery("tiny", "ab")
+    assert read("abcdef01") == NameQuery("", "abcdef01")
+    assert read("abcdef0") == NameQuery("abcdef0", ""), "seven digits are a name"
 
 
 @pytest.mark.trio
@@ -213,4 +213,4 @@ async def test_spellings_are_unique() -> None:
     swarm.told = [(identity(1).peer, body("tiny", A)), (identity(2).peer, body("tiny", B))]
     meanings = await swarm.names.meanings("tiny")
     assert {spelled(one, meanings) for one in meanings} == {"tiny@aaaaaaaa", "tiny@bbbbbbbb"}
-    assert chosen(Asked("tiny", ""), []) == []
+    assert chosen(NameQuery("tiny", ""), []) == []

@@ -127,7 +127,7 @@ class CountingExchange(ChunkExchange):
         endpoint.handle("blob.chunk", self._count)
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.provider._serve_chunk(call)
+        answer = await self.provider.serve_chunk(call)
         self.served[str(call.header["digest"])] += isinstance(answer, Reply)
         return answer
 

@@ -10,9 +10,9 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.errors import BadRecord
-from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.kademlia.messages import Aged, Find, FindReply, StoreRequest, decode_codes
 from shoal.dht.kademlia.presence import Addressing
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.record import PeerBody, open_record, seal_record
 from shoal.dht.service import Dht
 from shoal.transport.address import Address
@@ -139,7 +139,7 @@ async def test_records_published_alone_are_announced_later(nursery: trio.Nursery
     assert not (await alone.dht.flushed(0.05)).done
     other = Node(2)
     await nursery.start(other.run, alone.address)
-    await until(lambda: len(other.dht._store))
+    await until(lambda: len(other.dht.store))
     assert (await other.dht.find(name("early").key)).records
     await stop(alone, other)
 
@@ -229,7 +229,7 @@ async def test_each_request_is_sent_before_the_next_is_prepared(
 ) -> None:
     """Otherwise the first reply waits until all requests have been written."""
     nodes = await ring(nursery, 5)
-    asking, turns, at = nodes[0].dht._asking, 0, list[int]()
+    asking, turns, at = nodes[0].dht.asking, 0, list[int]()
 
     async def beat() -> None:
         nonlocal turns
@@ -271,14 +271,14 @@ async def test_its_own_contact_is_up_to_date() -> None:
         Endpoint(host, identity, admission=OpenSwarm()),
         Addressing(refuse, lambda: found, lambda: reached),
     )
-    first = dht._presence.contact()
+    first = dht.presence.contact()
     assert first is not None and first.addresses == (found[0],)
-    assert dht._presence.contact() is first
+    assert dht.presence.contact() is first
     reached = True
-    second = dht._presence.contact()
+    second = dht.presence.contact()
     assert second is not None and second.addresses == (found[1], found[0])
     del found[0]
-    third = dht._presence.contact()
+    third = dht.presence.contact()
     assert third is not None and third.addresses == (found[0],)
 
 
@@ -322,7 +322,7 @@ async def test_malformed_messages_close_the_link(nursery: trio.Nursery, method: 
             await link.call(method, payload=payload, timeout=5)
         assert closed.value.code == "bad-request"
         link = await liar.endpoint.dial(victim.address, timeout=5)
-    assert len(victim.dht._store) == 0 and len(victim.dht._table) == 0
+    assert len(victim.dht.store) == 0 and len(victim.dht.table) == 0
     assert await link.call("dht.find", payload=Find(()).encode(), timeout=5)
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
@@ -343,7 +343,7 @@ async def test_each_invalid_record_has_its_code_and_the_rest_is_stored(
     reply = await link.call("dht.store", payload=payload, timeout=5)
     codes = decode_codes(bytes(reply.payload), len(records))
     assert codes == ("", "expired", "far-future", "bad-signature", "bad-signature", "bad-signature")
-    assert len(victim.dht._store) == 1, "records after a forged one are not even checked"
+    assert len(victim.dht.store) == 1, "records after a forged one are not even checked"
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 
@@ -487,7 +487,7 @@ async def test_a_node_that_returns_a_forged_record_is_evicted(nursery: trio.Nurs
 
     nodes[3].endpoint.handle("dht.find", lie)
     found = await nodes[0].dht.find(name("wanted").key)
-    assert found.records == () and nodes[3].peer not in nodes[0].dht._table
+    assert found.records == () and nodes[3].peer not in nodes[0].dht.table
     (step,) = [step for step in found.path if step.contact.peer == nodes[3].peer]
     assert step.outcome == "bad-signature"
     await stop(*nodes)
@@ -519,10 +519,10 @@ async def test_a_full_message_does_not_block_the_event_loop(
 
     async with trio.open_nursery() as beside:
         beside.start_soon(beat)
-        await victim.dht._answering.on_store(_call(liar, payload))
+        await victim.dht.answering.on_store(_call(liar, payload))
         over = True
     assert (turns >= 3) is yields
-    assert len(victim.dht._store) == len(records) > 200
+    assert len(victim.dht.store) == len(records) > 200
     await stop(victim, liar)
     nursery.cancel_scope.cancel()
 
@@ -541,7 +541,7 @@ async def test_many_large_requests_at_once_do_not_block_the_event_loop(
     most = 0
 
     async def ask() -> None:
-        found.append(await victim.dht._answering.on_find(_call(liar, many)))
+        found.append(await victim.dht.answering.on_find(_call(liar, many)))
 
     async with trio.open_nursery() as beside:
         for _ in range(20):

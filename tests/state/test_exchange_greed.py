@@ -168,7 +168,7 @@ async def gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one, "call", call)
     await one.exchange.compare(two.peer)
     assert asked_own
-    assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
+    assert not one.exchange.next_pulls() and not one.exchange.wanted.all_tellers
 
 
 def test_a_peer_that_leaves_while_asked_for_own_feeds_is_forgotten(

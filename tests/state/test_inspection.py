@@ -69,9 +69,9 @@ def test_an_unreadable_feed_counts_once_as_damaged() -> None:
         one.state.set("models", "tiny", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         sound = await one.state.inspection.verified()
-        store = one.state._keeper._store
+        store = one.state.keeper.store
         assert store is not None
-        store._database.run("UPDATE entries SET sealed = zeroblob(length(sealed))")
+        store.database.run("UPDATE entries SET sealed = zeroblob(length(sealed))")
         found = await one.state.inspection.verified()
         assert len(found.damaged) == found.feeds == sound.feeds > 0
 
@@ -86,7 +86,7 @@ def test_damage_is_found_and_fetched_again() -> None:
         await trio.sleep(defaults.WRITE_HOLD + 10)
         sound = await two.state.inspection.verified()
         assert sound.feeds >= 2 and sound.entries >= sound.feeds and not sound.damaged
-        store = two.state._keeper._store
+        store = two.state.keeper.store
         assert store is not None
         _forge(store, one.identity)
         found = await two.state.inspection.verified()
@@ -102,7 +102,7 @@ def test_damage_is_found_and_fetched_again() -> None:
 def _forge(store: Store, author: Identity) -> None:
     """Flip one bit in a signature and correct the row's sum, so that only the signature shows
     it."""
-    database = store._database
+    database = store.database
     row = database.row(
         "SELECT f.id, f.epoch, f.seq FROM feeds f JOIN authors a ON a.id = f.id >> 12"
         " WHERE a.key = ? AND f.id >> 4 & 255 = (SELECT id FROM kinds WHERE name = 'models')",

@@ -481,7 +481,7 @@ def test_lost_feeds_of_others_are_fetched_again() -> None:
         two.state.set("models", "other", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 3)
         before = one.state.replica.feed(two.identity.public_key, ("models", 0))
-        await one.state._keeper.drop([two.identity.peer])
+        await one.state.keeper.drop([two.identity.peer])
         one.state._lost(None)
         await trio.sleep(0.01)
         assert one.names(two) == []
@@ -517,7 +517,7 @@ def test_facts_that_do_not_fit_are_reported_and_retried() -> None:
         assert one.troubles[OWN_FEEDS].code == "fact-too-large"
         await trio.sleep(defaults.WRITE_HOLD + 3)
         assert one.names() == ["short"]
-        kept = one.state._own._facts._said["models"].facts
+        kept = one.state.own._facts._said["models"].facts
         assert isinstance(kept, dict)
         del kept[0, "x" * 300]  # as if it fitted now
         await trio.sleep(defaults.SETTLE_AGAIN)
@@ -634,9 +634,9 @@ def test_damaged_own_feeds_are_written_again() -> None:
         one.state.set("models", "mine", MODEL)
         await trio.sleep(defaults.WRITE_HOLD + 10)
         before = two.epoch(one)
-        store = one.state._keeper._store
+        store = one.state.keeper.store
         assert store is not None
-        store._database.run("UPDATE entries SET sealed = x'00'")
+        store.database.run("UPDATE entries SET sealed = x'00'")
         found = await one.state.inspection.verified()
         assert one.identity.peer in {name.author for name in found.damaged}
         await trio.sleep(5)

@@ -96,9 +96,9 @@ def test_own_feeds_survive_damage_of_the_store(runs: int) -> None:
             await one.stop()
             await one.start()
             await trio.sleep(defaults.WRITE_HOLD + 10)
-        store = one.state._keeper._store
+        store = one.state.keeper.store
         assert store is not None
-        store._database.run("UPDATE entries SET sealed = x'00'")
+        store.database.run("UPDATE entries SET sealed = x'00'")
         assert (await one.state.inspection.verified()).damaged
         await trio.sleep(5)
         await one.stop()

@@ -536,9 +536,13 @@ class FakeAdapters:
     def __init__(self) -> None:
         self.delivered: list[tuple[str, Parts]] = []  # by root, for shards
         self.dropped = 0
+        self.missing: set[str] = set()  # roots for which this source searches in vain
 
     async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
         await trio.lowlevel.checkpoint()
+        if root in self.missing:
+            await trio.sleep(15)
+            raise SessionError("no-adapter", "nobody has it")
         self.delivered.append((root, held.parts))
         if root == "f" * 64:
             raise SessionError("no-adapter", "nobody has it")

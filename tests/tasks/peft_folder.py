@@ -9,8 +9,17 @@ import torch
 from safetensors.torch import save_file
 
 from shoal.tasks.engine import families
-from shoal.tasks.engine.adapters import MODULES, Module, module_shapes
+from shoal.tasks.engine.adapters import Module, module_shapes
 
+LLAMA_MODULES: tuple[Module, ...] = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+)
 CONFIG: dict[str, Any] = {
     "peft_type": "LORA",
     "task_type": "CAUSAL_LM",
@@ -39,14 +48,14 @@ def make_tensors(
     rank: int = 4,
     seed: int = 1,
     std: float = 0.2,
-    modules: Sequence[Module] = MODULES,
+    modules: Sequence[Module] | None = None,
     layers: Sequence[int] | None = None,
 ) -> Tensors:
     arch = families.architecture(config)
     random = torch.Generator().manual_seed(seed)
     tensors = {}
     for layer in range(arch.layers) if layers is None else layers:
-        for module in modules:
+        for module in modules or module_shapes(arch):
             outputs, inputs = module_shapes(arch)[module]
             a, b = (rank, inputs), (outputs, rank)
             tensors[role(layer, module, "A")] = torch.randn(a, generator=random) * std

@@ -66,7 +66,7 @@ class Homes:
         home.endpoint.on_link_lost(note("lost"))
 
     def used_relay(self, link: Link) -> TransportNode:
-        path = next(path for path in link._paths if path.path_kind is PathKind.RELAYED)
+        path = next(path for path in link.paths if path.path_kind is PathKind.RELAYED)
         return self.town.nodes[path.secured._pipe.relay]  # type: ignore[attr-defined]
 
     async def ask(self, link: Link, number: int, timeout: float) -> float:

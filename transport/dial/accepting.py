@@ -15,7 +15,7 @@ from .. import defaults
 from ..bytestream import ByteStream, PathKind, TcpByteStream
 from ..errors import DialFailed, TransportError
 from ..handshake.certificate import Certificate
-from ..handshake.meeting import Connected, Door, HelloRefused
+from ..handshake.meeting import Connected, HelloExchange, HelloRefused
 from ..handshake.secured import PathLost, SecureStream
 from ..handshake.tls import Tls
 from ..identity import PeerId
@@ -55,7 +55,7 @@ class Accepting:
         self,
         shared: Shared,
         certificate: Certificate,
-        door: Door,
+        door: HelloExchange,
         links: Links,
     ) -> None:
         self.acceptors: dict[int, Acceptor] = {}

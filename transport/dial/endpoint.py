@@ -18,7 +18,7 @@ from ..errors import MISHAP, DialFailed, HostError
 from ..guard import Guard, Mishap, mishap_of
 from ..handshake.certificate import Certificate
 from ..handshake.hello import Admission
-from ..handshake.meeting import Connected, Door
+from ..handshake.meeting import Connected, HelloExchange
 from ..handshake.secured import SecureStream, first_bytes, secure
 from ..host.seam import Host
 from ..identity import Identity, PeerId
@@ -71,10 +71,11 @@ class Endpoint:
         self.rescue = Rescue(host, self.reach, limits.handshake_s)
         self._host = host
         self._certificate = Certificate.generate(identity, host)
-        self._door = Door(identity.peer, self.incarnation, admission, limits, self.guard)
+        self._door = HelloExchange(identity.peer, self.incarnation, admission, limits, self.guard)
         shared = Shared(host, limits, MemoryBudget(limits.total_bytes), self.guard, shaper=shaper)
         self._links = Links(identity.peer, self.incarnation, shared, self.rescue)
-        self._accepting = Accepting(shared, self._certificate, self._door, self._links)
+        self.accepting = Accepting(shared, self._certificate, self._door, self._links)
+        """What takes connections that others have opened."""
         self._introducing = Introducing(identity.peer, self._door, self._links)
         self._nursery: trio.Nursery | None = None
         self._admission_news = trio.lowlevel.ParkingLot()
@@ -120,7 +121,7 @@ class Endpoint:
     def accept(self, byte: int, acceptor: Acceptor) -> None:
         """Register the acceptor of incoming connections that begin with `byte`. They carry no
         lane."""
-        self._accepting.acceptors[byte] = acceptor
+        self.accepting.acceptors[byte] = acceptor
 
     def register_punched(self, punched: Callable[[PeerId, str], bool]) -> None:
         """Register `punched(peer, ip)`, which returns whether a TCP connection of that peer from
@@ -128,7 +129,7 @@ class Endpoint:
 
         It replaces an earlier one. Without one, no accepted connection counts as punched.
         """
-        self._accepting.punched = punched
+        self.accepting.punched = punched
 
     def on_link(self, callback: Callable[[Link], None]) -> None:
         """Register `callback(link)`, called for every new link, whichever side dialled."""
@@ -263,7 +264,7 @@ class Endpoint:
                 nursery.start_soon(self._links.run_alarm)
                 nursery.start_soon(self._links.give_back)
                 for listener in listeners:
-                    nursery.start_soon(self._accepting.accept, listener, nursery)
+                    nursery.start_soon(self.accepting.accept, listener, nursery)
                 task_status.started(self.port)
         finally:
             self._nursery = None
@@ -291,7 +292,7 @@ class Endpoint:
         try:
             with scope:
                 if self._nursery is not None:
-                    await self._accepting.accept(listener, self._nursery)
+                    await self.accepting.accept(listener, self._nursery)
         finally:
             listener.socket.close()
             if place in self.listening:
@@ -396,7 +397,7 @@ class Endpoint:
         first = b""
         if server and pipe.medium == "circuit":  # other programs use circuits as well
             first = await first_bytes(pipe, name)
-            acceptor = self._accepting.acceptors.get(first[0]) if first else None
+            acceptor = self.accepting.acceptors.get(first[0]) if first else None
             if acceptor is not None and acceptor.serve_circuit is not None:
                 # In a task, because it may last longer than the caller of `join` waits.
                 serve = partial(acceptor.serve_circuit, pipe, first)
@@ -404,7 +405,7 @@ class Endpoint:
                 raise DialFailed(acceptor.name, f"`{name}` was a {acceptor.name} program")
         secured = await secure(pipe, self._certificate, expect, name, server=server, first=first)
         if secured.tls.server:
-            return await self._accepting.join(secured, path_kind, name, nursery)
+            return await self.accepting.join(secured, path_kind, name, nursery)
         return await self._introducing.join(secured, path_kind, pipe.remote[1], name, nursery)
 
     async def join_secured(self, secured: SecureStream, path_kind: PathKind, name: str) -> Link:
@@ -416,7 +417,7 @@ class Endpoint:
             secured.close()
             raise DialFailed("not-running", "the endpoint is not running")
         with self.guard.around(name, secured.close, instead=mishap_of(name)):
-            return await self._accepting.join(secured, path_kind, name, self._nursery)
+            return await self.accepting.join(secured, path_kind, name, self._nursery)
 
     def _hang_up(self, peer: str) -> None:
         """End the link to a peer, because an error has occurred in code that handles it."""

@@ -5,7 +5,7 @@ import trio
 from .. import defaults
 from ..bytestream import PathKind
 from ..errors import DialFailed
-from ..handshake.meeting import Connected, Door, HelloRefused
+from ..handshake.meeting import Connected, HelloExchange, HelloRefused
 from ..handshake.secured import PathLost, SecureStream
 from ..identity import PeerId
 from ..link.link import Link
@@ -21,7 +21,7 @@ class Introducing:
     At most one dial to a peer at a time sends a first hello.
     """
 
-    def __init__(self, peer: PeerId, door: Door, links: Links) -> None:
+    def __init__(self, peer: PeerId, door: HelloExchange, links: Links) -> None:
         self._peer = peer
         self._door = door
         self._links = links

@@ -95,7 +95,7 @@ class Connected:
         )
 
 
-class Door:
+class HelloExchange:
     """Exchange of hellos for one node: sends this node's hello and checks the peer's.
 
     `port` and `udp_port` are the listening ports that this node's hellos name; 0 for none.

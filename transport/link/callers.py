@@ -24,14 +24,14 @@ class Callers:
         backlog: int,
         *,
         alarm: Callable[[float], None],
-        gave_up: Callable[[], None],
+        gave_up: Callable[[OutCall], None],
         ended: Callable[[], LinkClosed | None],
     ) -> None:
         """`backlog` is the number of queued bytes above which new calls wait.
 
-        `alarm(at)` schedules a call of `expire`. `gave_up` is called when a caller has given up and
-        a message that tells this to the peer is queued. `ended` returns the error with which the
-        link has ended, or None.
+        `alarm(at)` schedules a call of `expire`. `gave_up` is called with a call whose caller waits
+        no longer, once a message that tells this to the peer is queued. `ended` returns the error
+        with which the link has ended, or None.
         """
         self.waiting: dict[OutCall, trio.lowlevel.Task] = {}
         self._lane = lane
@@ -97,7 +97,7 @@ class Callers:
     def _give_up(self, call: OutCall) -> None:
         """Tell the peer that a call needs no reply any more."""
         self._lane.give_up(call)
-        self._tell_gave_up()
+        self._tell_gave_up(call)
 
     def _wake(self, call: OutCall, result: outcome.Outcome[object]) -> None:
         """Wake the task that waits for a call with a result or an error."""

@@ -8,7 +8,7 @@ handler, or bytes of a stream. A link without a path continues for a grace perio
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -16,9 +16,8 @@ from .. import defaults
 from ..bytestream import PathKind
 from ..errors import MISHAP, CallRefused, LinkClosed
 from ..handshake.meeting import Identities
-from ..handshake.secured import PathLost, SecureStream
+from ..handshake.secured import SecureStream
 from ..host.datagrams import Place
-from ..identity import PeerId
 from ..lane.events import Answered, Called, Cancelled, Ended, Opened, StreamReady
 from ..lane.frame import Bytes, Priority
 from ..lane.lane import Lane
@@ -26,6 +25,7 @@ from ..lane.outbox import OutCall
 from .callers import Callers
 from .calls import Reply
 from .grace import Grace
+from .owner import LinkOwner
 from .path import LinkPath
 from .paths import LinkPaths
 from .serving import CallServer, stable
@@ -33,58 +33,9 @@ from .shared import Shared
 from .status import LinkStatus
 from .stream import Stream
 from .streams import LinkStreams
+from .tending import Tending
 
 _EMPTY: Mapping[str, object] = MappingProxyType({})
-
-
-class LinkOwner(Protocol):
-    """Part of the registry of links (`Links`) that a link uses."""
-
-    async def rescue(self, link: "Link") -> str | None:
-        """Search for a new path for a link that has no path left, until cancelled.
-
-        The search adds a path by `Link.attach`. Returns a code if the link must end at once.
-        """
-        ...
-
-    def is_held(self, peer: PeerId) -> bool:
-        """Return whether a component needs the link to a peer even while no call or stream is
-        open."""
-        ...
-
-    def is_watched(self, peer: PeerId) -> bool:
-        """Return whether a component waits to hear from the peer, so that the link must be pinged
-        at the usual rate (`Link.rest`)."""
-        ...
-
-    def expire_by(self, at: float) -> None:
-        """Schedule a call of `Link.expire` at the time `at`, on the host's clock, or earlier."""
-        ...
-
-    def tick_soon(self, link: "Link") -> None:
-        """Reschedule the next call of `Link.tick`, because `Link.due` has become earlier."""
-        ...
-
-    def fell_quiet(self, link: "Link") -> None:
-        """Report that the peer has been silent so long that nothing new should be sent to it."""
-        ...
-
-    def came_back(self, link: "Link") -> None:
-        """Report that the peer of a quiet link has been heard again."""
-        ...
-
-    def doubted(self, link: "Link", doubtful: bool) -> None:
-        """Report that the search for a path of a link has begun (`doubtful`) or ended."""
-        ...
-
-    def found_path(self, link: "Link", path_kind: PathKind, medium: str) -> None:
-        """Report that a path was added to a link. `medium` is that of `PathStatus`."""
-        ...
-
-    def kept(self, link: "Link") -> None:
-        """Report, once for each link, that a component wants to keep it for longer than a few
-        questions."""
-        ...
 
 
 class Link:
@@ -98,7 +49,7 @@ class Link:
         shared: Shared,
         lane: Lane,
         identities: Identities,
-        owner: LinkOwner,
+        owner: LinkOwner["Link"],
         *,
         brief: bool = False,
     ) -> None:
@@ -116,22 +67,22 @@ class Link:
         self._owner = owner
         self._kept = False
         self._needed = False
-        self._doubted = False  # whether a search was reported to the owner and has not ended
         self._since = self._host.now()
         self._nursery: trio.Nursery | None = None
-        self._changed = trio.lowlevel.ParkingLot()  # woken when `_tend` must look again
         handlers = shared.handlers
         self._server = CallServer(self.peer, lane, handlers, self._limits, self._answers_wait)
         self._streams = LinkStreams(self.peer, lane, handlers, flush=self._flush, ended=self._ended)
-        self._paths = LinkPaths(shared, lane, self)
+        self.paths = LinkPaths(shared, lane, self)
+        """The paths that carry the link."""
         self._callers = Callers(
             lane,
             self._limits.backlog_bytes,
             alarm=owner.expire_by,
-            gave_up=self._wake_writer,
+            gave_up=self._gave_up,
             ended=self._ended,
         )
-        self._grace = Grace(shared, self._paths, self)
+        self._grace = Grace(shared, self.paths, self)
+        self._tending = Tending(shared, lane, self.paths, self._grace, self)
 
     # Used by other components.
 
@@ -146,7 +97,7 @@ class Link:
 
         If False, the link is in its grace period.
         """
-        return self._paths.connected
+        return self.paths.connected
 
     @property
     def quiet(self) -> bool:
@@ -157,46 +108,46 @@ class Link:
     @property
     def broken(self) -> bool:
         """Whether the last path was closed by the other end, and not dropped because of silence."""
-        return self._paths.broken
+        return self.paths.broken
 
     @property
     def address(self) -> Place:
         """The remote address of the path in use, or of the last one."""
-        return self._paths.address
+        return self.paths.address
 
     @property
     def due(self) -> float:
         """The time at which `tick` must be called next, on the host's clock; infinity if it need
         not be."""
-        return self._paths.due
+        return self.paths.due
 
     @property
     def prompt(self) -> bool:
         """Whether the next tick must be on time, because frames in flight await an
         acknowledgement."""
-        path = self._paths.used
+        path = self.paths.used
         return path is not None and path.connection.unacknowledged
 
     @property
     def path_kind(self) -> PathKind | None:
         """The kind of the path in use; None if no path carries the link."""
-        path = self._paths.used
+        path = self.paths.used
         return path.path_kind if path is not None else None
 
     @property
     def is_long(self) -> bool:
         """Whether the round trip is so long that UDP is faster than TCP."""
-        return self._paths.is_long
+        return self.paths.is_long
 
     @property
     def carried(self) -> int:
         """Bytes sent and received so far, a count."""
-        return self._paths.bytes_in + self._paths.bytes_out
+        return self.paths.bytes_in + self.paths.bytes_out
 
     @property
     def udp_place(self) -> Place | None:
         """The probable address of the peer's UDP port, or None (see `LinkPaths.udp_place`)."""
-        return self._paths.udp_place
+        return self.paths.udp_place
 
     @property
     def places(self) -> Mapping[str, tuple[int, int]]:
@@ -204,20 +155,20 @@ class Link:
 
         Maps each IP address to the peer's TCP and UDP port there (see `LinkPaths.places`).
         """
-        return self._paths.places
+        return self.paths.places
 
     @property
     def status(self) -> LinkStatus:
         """The status of the link, for display."""
-        path = self._paths.used
+        path = self.paths.used
         return LinkStatus(
             rtt=path.connection.rtt if path else None,
-            bytes_in=self._paths.bytes_in,
-            bytes_out=self._paths.bytes_out,
+            bytes_in=self.paths.bytes_in,
+            bytes_out=self.paths.bytes_out,
             address=self.address,
             since=self._since,
             path=path.path_kind.value if path else "none",
-            paths=self._paths.statuses(),
+            paths=self.paths.statuses(),
             dialled=self.identities.dialled,
             incarnation=self.identities.incarnation,
             peer_incarnation=self.identities.peer_incarnation,
@@ -277,7 +228,7 @@ class Link:
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
             if later:
-                self._paths.flush_by(self._host.now() + defaults.LATER_S)
+                self.paths.flush_by(self._host.now() + defaults.LATER_S)
             else:
                 self._wake_writer()  # not `flush`: more posts may follow, and leave with this one
             self._account()
@@ -359,7 +310,7 @@ class Link:
                 self._nursery = nursery
                 self.attach(secured, path_kind, early)
                 up()
-                await self._tend()
+                await self._tending.run()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
@@ -373,7 +324,7 @@ class Link:
         if self._nursery is None or not self.alive:
             secured.close()
             return
-        path = self._paths.attach(secured, path_kind)
+        path = self.paths.attach(secured, path_kind)
         if not secured.tls.server:  # a listener waits for bytes: the peer may still drop its dial
             self._grace.found()
         self._owner.found_path(self, path_kind, secured.medium)
@@ -382,7 +333,7 @@ class Link:
 
     def look(self) -> None:
         """Send a ping on every path at once. Call this when the network may have changed."""
-        self._paths.look()
+        self.paths.look()
 
     def rest(self, seconds: float) -> None:
         """Set how many seconds of silence pass before a ping, while no component waits for the
@@ -391,7 +342,7 @@ class Link:
         Set a long time for a peer that other nodes watch, because they would report its death. 0
         restores the usual time.
         """
-        self._paths.rest(seconds)
+        self.paths.rest(seconds)
 
     def tick(self, now: float) -> None:
         """Send pings on paths that have been silent for some time, and drop those without a reply.
@@ -399,48 +350,19 @@ class Link:
         One task calls this for all links once `due` has passed. A timer for each link would wake
         its task several times a second.
         """
-        self._paths.tick(now)
-        if not self._grace.under_way and self._paths.is_suspect(now):
+        self.paths.tick(now)
+        if not self._grace.under_way and self.paths.is_suspect(now):
             self.look_again()
-
-    async def _tend(self) -> None:
-        """Search for a path whenever the link has none, or its path is suspect. Otherwise send
-        frames."""
-        while self.alive:
-            if self._paths.missing or self._paths.is_suspect(self._host.now()):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._doubt)
-                    await self._grace.run()
-                    nursery.cancel_scope.cancel()
-                if self.alive and self._doubted:
-                    self._doubted = False
-                    self._owner.doubted(self, False)
-            else:
-                self._paths.flush()
-                await self._changed.park()
-
-    async def _doubt(self) -> None:
-        """Report that the link is in doubt, at a time that depends on the reason.
-
-        If a relay has ended the last path because the circuit had reached its time limit, the
-        report waits `LAPSED_S` seconds: the peer is most likely alive, and a new circuit opens
-        within a second. If the link has no path for another reason, it is reported at once. If a
-        path is left but the peer is silent, the report waits until the silence has lasted
-        `Limits.silent_s` seconds, because relays are slow at times.
-        """
-        if not self._paths.missing:
-            silence = self._host.now() - self._lane.heard
-            await trio.sleep(max(0.0, self._limits.silent_s - silence))
-        elif self._paths.lapsed:
-            await trio.sleep(defaults.LAPSED_S)
-        self._doubted = True
-        self._owner.doubted(self, True)
 
     # Used by its paths and its grace period.
 
     def look_again(self) -> None:
-        """Wake `_tend`, which checks whether the link needs a new path."""
-        self._changed.unpark_all()
+        """Check again whether the link needs a new path."""
+        self._tending.look_again()
+
+    def doubted(self, doubtful: bool) -> None:
+        """Report that the search for a path has begun or ended."""
+        self._owner.doubted(self, doubtful)
 
     @property
     def at_stake(self) -> bool:
@@ -481,7 +403,7 @@ class Link:
             with secured.scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(path.writer.run)
-                    await self._read(path, early)
+                    await path.read(self._host, early, self._take_in)
                     nursery.cancel_scope.cancel()
             stopping = False
         finally:
@@ -490,14 +412,14 @@ class Link:
             if secured.finished:
                 await secured.linger()
             secured.close()
-            self._paths.lose(path)
+            self.paths.lose(path)
 
     def _end(self, code: str) -> None:
         """End the link with a code: drop all paths, and wake all waiting tasks."""
         if not self.alive:
             return
         self.code = code
-        self._paths.end()
+        self.paths.end()
         self._budget.drop(self)
         self._callers.end()
         self._streams.end()
@@ -507,43 +429,26 @@ class Link:
 
     # Reading.
 
-    async def _read(self, path: LinkPath, early: bytes) -> None:
-        """Read from a path, and process what arrives, until the path is lost or dropped."""
-        data: Bytes = early
-        secured = path.secured
-        try:
-            while True:
-                if data:
-                    began = self._host.now()
-                    self._take_in(path, data, began)
-                    if secured.reads_much and self._host.now() - began > defaults.TURN_S:
-                        secured.read_less()
-                if not self._paths.has(path):
-                    return
-                if path.meter is not None:
-                    await path.keep_to_caps(self._host, path.meter)
-                data = await secured.receive()
-                if not data:
-                    return
-        except PathLost:
-            return
+    def _take_in(self, path: LinkPath, data: Bytes, now: float) -> bool:
+        """Process bytes that arrived on a path: deliver replies, calls and stream data.
 
-    def _take_in(self, path: LinkPath, data: Bytes, now: float) -> None:
-        """Process bytes that arrived on a path: deliver replies, calls and stream data."""
+        Returns whether the path still belongs to the link.
+        """
         backlog = self._lane.outbox.backlog
         received = path.connection.received
         self._grace.found()
         for event in self._lane.receive(path.connection, data, now):
             if self.code is not None:
-                return
+                return False
             _HANDLERS[type(event)](self, event)
         if self._lane.outbox.has_output(path.connection):
             path.writer.flush(at_once=True)
-        if path is not self._paths.used:
-            self._paths.heard_beside(path, now, frames=received != path.connection.received)
+        if path is not self.paths.used:
+            self.paths.heard_beside(path, now, frames=received != path.connection.received)
         if backlog > self._limits.backlog_bytes >= self._lane.outbox.backlog:
             self._callers.make_room()
         self._account()
+        return self.paths.has(path)
 
     def _account(self) -> None:
         """Report the link's memory to the budget. End the link if too many bytes are queued."""
@@ -569,16 +474,23 @@ class Link:
     # Writing.
 
     def _wake_writer(self) -> None:
-        path = self._paths.used
+        path = self.paths.used
         if path is not None:
             path.writer.wake()
 
+    def _gave_up(self, call: OutCall) -> None:
+        """Send the peer word that a reply is not needed, at once if the reply may be large."""
+        if call.priority is Priority.CONTROL:
+            self.paths.flush_by(self._host.now() + defaults.LATER_S)
+        else:
+            self._wake_writer()
+
     def _flush(self) -> None:
-        self._paths.flush()
+        self.paths.flush()
 
     def _answers_wait(self) -> None:
         """Send the replies of handlers, which have just been queued."""
-        self._paths.flush()
+        self.paths.flush()
         self._account()
 
     # Calling.
@@ -597,7 +509,7 @@ class Link:
                 call = self._lane.call(method, header, payload, priority)
             except ValueError as error:
                 raise CallRefused("too-large", str(error)) from None
-            self._paths.flush(at_once=not self._callers.waiting, now=now)
+            self.paths.flush(at_once=not self._callers.waiting, now=now)
             self._account()
             self._check_alive()
         return call

@@ -1,15 +1,16 @@
 """One path of a link with the link's state for it, and the choice among several paths."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 
 import trio
 
 from .. import defaults
 from ..bytestream import PathKind
-from ..handshake.secured import SecureStream
+from ..handshake.secured import PathLost, SecureStream
 from ..host.seam import Host
 from ..lane.connection import LaneConnection
+from ..lane.frame import Bytes
 from ..lane.meter import PathMeter
 from .writer import LaneWriter
 
@@ -41,7 +42,32 @@ class LinkPath:
         self.meter = meter
         self.since = self.due = self.wanted = now
 
-    async def keep_to_caps(self, host: Host, meter: PathMeter) -> None:
+    async def read(
+        self, host: Host, early: Bytes, take_in: Callable[["LinkPath", Bytes, float], bool]
+    ) -> None:
+        """Pass what arrives on this path to `take_in`, with the time, until the path is lost.
+
+        Also ends when `take_in` returns False. `early` is what arrived before.
+        """
+        data, secured = early, self.secured
+        try:
+            while True:
+                if data:
+                    began = host.now()
+                    belongs = take_in(self, data, began)
+                    if secured.reads_much and host.now() - began > defaults.TURN_S:
+                        secured.read_less()
+                    if not belongs:
+                        return
+                if self.meter is not None:
+                    await self._keep_to_caps(host, self.meter)
+                data = await secured.receive()
+                if not data:
+                    return
+        except PathLost:
+            return
+
+    async def _keep_to_caps(self, host: Host, meter: PathMeter) -> None:
         """Count the bytes that were read from this path, and wait until the bandwidth caps allow
         more."""
         now, secured = host.now(), self.secured

@@ -27,7 +27,7 @@ from .knowledge import NodeKnowledge
 METHOD: Final = "reach.where"
 
 
-class Vouching:
+class AddressVouching:
     """Client and server of `reach.where`. Stores the replies of the linked peers in `knowledge`."""
 
     def __init__(self, host: Host, endpoint: Endpoint, knowledge: NodeKnowledge) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 from ..lane.shaper import Flow, Shaper, TrafficDirection
 from ..limits import Sources
 from .defaults import CODES_COUNTED, CROSSING_S, MEMBER_WEIGHT, PIECE_COST, RelayLimits
-from .pacer import RelayPacer, Share
+from .pacer import CircuitShare, RelayPacer
 
 EXPIRED: Final = "expired"  # code of a circuit that has reached its deadline
 LEAST_PAUSE_S: Final = 0.0005
@@ -106,7 +106,7 @@ class Circuit:
         source: str,
         target: Reservation,
         terms: Terms,
-        share: Share,
+        share: CircuitShare,
     ) -> None:
         self.source = source
         self.target = target.peer

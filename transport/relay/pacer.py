@@ -26,7 +26,7 @@ from .defaults import (
 )
 
 
-class Share:
+class CircuitShare:
     """A circuit's part of the rate. Created by `RelayPacer.join`."""
 
     __slots__ = ("_pacer", "asked", "hungry", "recent", "tokens", "turn", "weight")
@@ -67,17 +67,17 @@ class RelayPacer:
         self._pool = self._burst
         self._active = 0  # shares with a recent request, a count
         self._earned = now  # time up to which tokens have been distributed
-        self._shares: dict[Share, None] = {}
-        self._members: deque[Share] = deque()  # waiting members, the next one first
-        self._strangers: deque[Share] = deque()  # waiting strangers, the next one first
+        self._shares: dict[CircuitShare, None] = {}
+        self._members: deque[CircuitShare] = deque()  # waiting members, the next one first
+        self._strangers: deque[CircuitShare] = deque()  # waiting strangers, the next one first
 
-    def join(self, weight: int) -> Share:
+    def join(self, weight: int) -> CircuitShare:
         """Create a share. A stranger has the weight 1, and a member more."""
-        share = Share(self, weight)
+        share = CircuitShare(self, weight)
         self._shares[share] = None
         return share
 
-    def leave(self, share: Share) -> None:
+    def leave(self, share: CircuitShare) -> None:
         """Remove a share. Its unused tokens, or its debt, go to the pool."""
         if share in self._shares:
             del self._shares[share]
@@ -85,7 +85,7 @@ class RelayPacer:
             share.tokens = 0.0
             self._leave_line(share)
 
-    def room(self, share: Share, now: float) -> int:
+    def room(self, share: CircuitShare, now: float) -> int:
         """Return how many bytes `share` may move now."""
         if share not in self._shares:
             return 0
@@ -103,7 +103,7 @@ class RelayPacer:
             self._line(share).append(share)
         return found if found >= self._grain / CRUMBS else 0
 
-    def spend(self, share: Share, size: int) -> None:
+    def spend(self, share: CircuitShare, size: int) -> None:
         """Charge `size` bytes to the share's own tokens, then to the pool, and the rest as a
         debt."""
         if share not in self._shares:
@@ -113,7 +113,7 @@ class RelayPacer:
         self._pool -= common
         share.tokens -= size - common
 
-    def pause(self, share: Share) -> float:
+    def pause(self, share: CircuitShare) -> float:
         """Return the seconds until `share` will have about one more grain."""
         shortest, longest = PAUSE_S
         if not self._rate:
@@ -140,11 +140,11 @@ class RelayPacer:
         part."""
         return min(float(LIGHT_BYTES), self._rate / (2 * max(1, self._active)))
 
-    def _line(self, share: Share) -> deque[Share]:
+    def _line(self, share: CircuitShare) -> deque[CircuitShare]:
         """Return the queue to which a share belongs."""
         return self._members if share.weight > 1 else self._strangers
 
-    def _leave_line(self, share: Share) -> None:
+    def _leave_line(self, share: CircuitShare) -> None:
         """Remove a share from its queue."""
         if share.hungry:
             share.hungry = False
@@ -182,7 +182,7 @@ class RelayPacer:
         rest = self._serve(self._strangers, earned - debt - part)
         self._pool += debt + self._serve(self._strangers, self._serve(self._members, part + rest))
 
-    def _serve(self, line: deque[Share], amount: float) -> float:
+    def _serve(self, line: deque[CircuitShare], amount: float) -> float:
         """Assign a grain to each share of a queue in turn. Return the rest of `amount`."""
         grain = self._grain
         for _ in range(2 * len(line)):

@@ -45,7 +45,7 @@ from ..nat.reach.defaults import DIALBACK_BYTE, NONCE_BYTES
 from ..nat.reach.measuring import Mapped
 from ..nat.reach.service import Reach
 from ..nat.sources import AddressSources
-from ..nat.vouching import Vouching
+from ..nat.vouching import AddressVouching
 from ..nat.webport import WebPort
 from ..nat.whereabouts import Whereabouts
 from ..networks import path_kind_to
@@ -118,7 +118,7 @@ class Dialer:
         sources = AddressSources(self.udp, self.reach, self.relays, self.mapper)
         self.knowledge = NodeKnowledge(host, endpoint, sources)
         self.whereabouts = Whereabouts(host, endpoint, sources)
-        self.vouching = Vouching(host, endpoint, self.knowledge)
+        self.vouching = AddressVouching(host, endpoint, self.knowledge)
         self.web_port = WebPort(endpoint, self.whereabouts) if strategies.web_port else None
         self.neighbourhood = Neighbourhood(host, endpoint, self.knowledge.found)
         self.puncher = self._make_puncher()

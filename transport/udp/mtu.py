@@ -22,8 +22,10 @@ class PacketSize:
         return self._left[-1]
 
     def follow(self, path: object, sent: int) -> bool:
-        """Return whether to send a probe now on this path, on which `sent` bytes have been sent. If
-        `path` is not the previous one, restart the search."""
+        """Return whether to send a probe now on a path on which `sent` bytes have been sent.
+
+        If `path` is not the one of the last call, the search for its largest packet size restarts.
+        """
         if path != self._path:
             self._path = path
             self.bytes = defaults.INITIAL_BYTES

@@ -43,7 +43,8 @@ class UdpPort:
         """Datagrams that were neither STUN nor QUIC."""
         self._host = host
         self._guard = guard or Guard()
-        self._sockets: list[Datagrams] = []
+        self.sockets: list[Datagrams] = []
+        """The open sockets, one for each address family."""
         self._by_version: dict[bool, Datagrams] = {}  # True for IPv6
         self._added: dict[Datagrams, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
@@ -81,22 +82,22 @@ class UdpPort:
         Reports the port number through `task_status`. Raises AddressInUse if the port is in use,
         and HostError if it cannot be bound for another reason.
         """
-        self._sockets = await self._bind(listen, port)
-        for address, socket in zip(listen, self._sockets, strict=True):
+        self.sockets = await self._bind(listen, port)
+        for address, socket in zip(listen, self.sockets, strict=True):
             self._by_version.setdefault(":" in address, socket)
-        self.port = self._sockets[0].port
+        self.port = self.sockets[0].port
         try:
             async with trio.open_nursery() as self._nursery:
-                for socket in self._sockets:
+                for socket in self.sockets:
                     self._nursery.start_soon(self._serve, socket)
                 self._nursery.start_soon(self._serve_timers)
                 task_status.started(self.port)
         finally:
             self._nursery = None
             self.connections.close()
-            for socket in [*self._sockets, *self._added]:
+            for socket in [*self.sockets, *self._added]:
                 socket.close()
-            self._sockets.clear()
+            self.sockets.clear()
             self._by_version.clear()
             self._added.clear()
 

@@ -145,7 +145,7 @@ class FileName:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FixedWord:
     """A word of a fixed list."""
 
     words: tuple[str, ...]

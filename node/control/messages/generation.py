@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from ... import defaults
-from .encoding import Ask, Event, Items, Number, Reply, TextBound, Whole
+from .encoding import Ask, Event, IfKnown, Items, Number, Reply, TextBound, Whole
 from .models import NAME_LIMIT, Name
 
 STOP_LIMIT: Final = 16  # stop strings of one request
@@ -41,7 +41,16 @@ class ChainChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SharerChosen:
+    """Event that names the member whose engine generates the following text. The model has no
+    root: its weights are that member's word."""
+
+    peer: str
+    event: Literal["shared"] = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
     """Event that carries the next piece of the text."""
 
     text: str
@@ -55,7 +64,7 @@ class GeneratedText:
     `reason` says why it ended: `stop`, `length` or `context`. `ttft_ms` is the time to the first
     token. `tokens_per_s` and `hop_ms` concern the tokens after the first one. `hop_ms` is the mean
     time per token and stage, in milliseconds, without the time spent computing. `nodes` is the
-    chain.
+    chain. `shared_by` is the member whose engine answered, if the model has no root.
     """
 
     text: str
@@ -67,10 +76,11 @@ class GeneratedText:
     hop_ms: float
     seed: int
     nodes: tuple[ChainStage, ...]
+    shared_by: IfKnown[str] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(AskForText[GeneratedText, ChainChosen | Piece]):
+class Run(AskForText[GeneratedText, ChainChosen | SharerChosen | TextPiece]):
     """Request to generate text that continues or answers a prompt."""
 
     op = "run"

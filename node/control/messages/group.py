@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Never
 
-from .encoding import Ask, Choice, TextBound
+from .encoding import Ask, FixedWord, TextBound
 
-RoleName = Annotated[str, Choice(("client", "operator", "owner"))]
+RoleName = Annotated[str, FixedWord(("client", "operator", "owner"))]
 Start = Annotated[str, TextBound(256)]
 """An id, or its first characters."""
 

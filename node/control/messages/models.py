@@ -52,11 +52,31 @@ class ListedModel(ModelEntry):
     lacks: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferView:
+    """A model that a live member shares. It has no root: its weights are that member's word.
+
+    `called` is the name by which it is asked for: `name`, or NAME@PEER if a model with a root has
+    the same name. `context` is in tokens; 0 is unknown. `takes` has the kinds of requests and the
+    parameters that its engine honours. `here` says whether this node shares it.
+    """
+
+    called: str
+    name: str
+    peer: str
+    engine: str
+    context: int
+    takes: tuple[str, ...]
+    here: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModelsView:
-    """All models that this node or a member of the swarm gives a name to."""
+    """All models that this node or a member of the swarm gives a name to. `shared` are those that
+    engines of members serve, and that have no root."""
 
     models: tuple[ListedModel, ...]
+    shared: tuple[OfferView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +98,37 @@ class BytesDone:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel(ModelEntry):
     """A model that was added. If its name meant another model on this node before, `replaced` is
-    the root of that model, else None."""
+    the root of that model, else None. `notes` are sentences about what was converted."""
 
     replaced: str | None
+    notes: IfKnown[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddModel(Ask[AddedModel, BytesDone]):
-    """Request to import the model in a folder, which is given by its absolute path."""
+    """Request to add a model.
+
+    `origin` says what `path` is: the absolute path of a folder or a GGUF file (`path`), a name in
+    the Ollama store in the folder `place` (`ollama`), or ORG/NAME at the address `place` (`hub`),
+    for which `token` may be needed.
+    """
 
     op = "model_add"
     path: Annotated[str, FileName()]
+    name: Name | None = None
+    origin: Literal["path", "ollama", "hub"] = "path"
+    place: Annotated[str, FileName()] = ""
+    token: Annotated[str, TextBound(512)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeModel(Ask[AddedModel, BytesDone]):
+    """Request to make a quantised model from one in the library, which is named by a name,
+    NAME@HASH or a root. `to` is the precision; `name` is that of the new model."""
+
+    op = "model_quantize"
+    model: Name
+    to: Literal["int8", "int4"]
     name: Name | None = None
 
 
@@ -166,13 +206,13 @@ class ShowModel(Ask[ShownModel, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """The losses of the removal of a model or blob. `removed` says whether the removal has
-    happened.
+    """What removing a model or blob costs the swarm and this disk.
 
-    `freed` is the disk space in bytes. `shared` is the number of chunks that stay because other
-    content needs them. `fetched` says whether the content came from other nodes, and `embedded`
-    whether it is the embedded model. `copies` is the number of other nodes that claim to hold all
-    of it, and `partial` the number of those that claim parts of it; both are None if no daemon was
+    `removed` says whether it has been removed; if not, this is a preview. `freed` is the disk space
+    in bytes. `shared` is the number of chunks that stay because other content needs them.
+    `fetched` says whether the content came from other nodes, and `embedded` whether it is the
+    embedded model. `copies` is the number of other nodes that claim to hold all of it, and
+    `partial` the number of those that claim parts of it; both are None if no daemon was
     running to find out. `linked` says whether this node has any links.
     """
 

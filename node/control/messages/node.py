@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Never
 from ... import defaults
 from .encoding import Ask, TextBound, Whole
 from .group import RoleName
-from .models import ModelEntry
+from .models import ModelEntry, OfferView
+from .sharing import ShareView
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,8 @@ class ConditionView:
 class Status:
     """State of a node, as `shoal status` shows it. `peers` is the number of other live members.
 
-    `beside` are models that the node serves in addition to the first one.
+    `beside` are models that the node serves in addition to the first one. `shares` are models of
+    other engines that it shares with `audience`, and `shared` all those that live members share.
     """
 
     peer: str
@@ -270,6 +272,9 @@ class Status:
     sessions: SessionsView
     stalls: Stalls
     health: tuple[ConditionView, ...]
+    shares: tuple[ShareView, ...] = ()
+    audience: str = ""
+    shared: tuple[OfferView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +375,7 @@ class ReachabilityView:
 
     `measured_s` is the time since the latest measurement, in seconds, or None if there was none.
     `observers` is the number of peers that helped, where peers with the same address count once.
-    `links` is the number of links.
+    `links` is the number of links. `shares` are the models of other engines that it shares.
     """
 
     peer: str
@@ -381,6 +386,8 @@ class ReachabilityView:
     observers: int
     links: int
     machine: MachineView
+    shares: tuple[ShareView, ...] = ()
+    audience: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..blocks import BLOCK, BlockTable
 from .device import CPU, ComputeDevice
+from .scores import PLAIN, Scoring
 
 
 class AttendingPiece(Protocol):
@@ -99,7 +100,12 @@ class Attention:
             memory.index_copy_(1, self.slots, new[:, : len(self.slots)])
 
     def attend(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        window: int,
+        scoring: Scoring = PLAIN,
     ) -> torch.Tensor:
         """Return the causal attention of queries (rows x heads x head_dim), of which the first T
         count.
@@ -117,18 +123,14 @@ class Attention:
             if tile.size == 1:
                 # Heads that share keys become rows of one query, so the keys need not be repeated.
                 grouped = some.view(1, self._kv_heads, group, width)
-                attended = F.scaled_dot_product_attention(grouped, *mine)
-                out[tile.first] = attended.view(-1)
+                attended = scoring.attend(grouped, *mine)
+                out[tile.first] = attended.reshape(-1)
                 continue
             if tile.end - tile.first < tile.size:
                 after = tile.size - tile.offset - (tile.end - tile.first)
                 some = F.pad(some, (0, 0, 0, 0, tile.offset, after))
-            attended = F.scaled_dot_product_attention(
-                some.transpose(0, 1)[None],
-                *mine,
-                attn_mask=self._mask(tile.start, first_key, window),
-                enable_gqa=group > 1,
-            )
+            mask = self._mask(tile.start, first_key, window)
+            attended = scoring.attend(some.transpose(0, 1)[None], *mine, mask)
             there = attended[0].transpose(0, 1).reshape(tile.size, -1)
             out[tile.first : tile.end] = there[tile.offset : tile.offset + tile.end - tile.first]
         return out

@@ -5,7 +5,11 @@ rounded differently in the last of 53 bits, so a token could differ only if two 
 `top_p`, are that close. Nothing waits for the device before all choices are made.
 """
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
+from torch.nn import functional as F
 
 from ..errors import EngineError
 from ..interface import Sampling
@@ -14,70 +18,101 @@ from ..sampling import GOLDEN, MIX1, MIX2, stream_of
 _WORD = 1 << 64
 
 
+class Peaks(NamedTuple):
+    """For each row of logits (rows x vocabulary): the lowest id with the largest logit (int64), the
+    largest logit (float32; NaN if one is), and the sum of exp(logit - largest) (float64)."""
+
+    ids: torch.Tensor
+    largest: torch.Tensor
+    totals: torch.Tensor
+
+
+def peaks(logits: torch.Tensor) -> Peaks:
+    """Return the peaks of logits (rows x vocabulary)."""
+    largest = logits.amax(1)
+    totals = (logits - largest[:, None]).exp().sum(1, dtype=torch.float64)
+    return Peaks(_first_largest(logits), largest, totals)
+
+
 def choose_all(
-    logits: torch.Tensor, asked: list[tuple[Sampling, int]]
+    logits: torch.Tensor,
+    asked: Sequence[tuple[Sampling, int]],
+    peaks_of: Callable[[torch.Tensor], Peaks] = peaks,
 ) -> list[tuple[int, float] | EngineError]:
     """Return, for each row of `logits` (rows x vocabulary), the token and its log-probability.
 
     `asked` has the sampling parameters and the position of each row. The result of a row whose
     largest logit is not finite is an EngineError `not-finite`.
     """
-    rows = [_chosen(row, *each) for row, each in zip(logits, asked, strict=True)]
-    found: list[tuple[int, float] | EngineError] = []
-    for (_, position), (token, logprob, largest) in zip(
-        asked, torch.stack(rows).tolist(), strict=True
-    ):
-        if largest - largest == 0.0:
-            found.append((int(token), logprob))
-        else:
-            message = f"the logits for position {position} are not finite"
-            found.append(EngineError("not-finite", message))
-    return found
+    found = peaks_of(logits)
+    ids = found.ids
+    drawn = [row for row, (sampling, _) in enumerate(asked) if sampling.temperature > 0]
+    if drawn:
+        rows = torch.tensor(drawn, device=logits.device)
+        some = _drawn(logits[rows], found.largest[rows], [asked[row] for row in drawn])
+        ids = ids.index_copy(0, rows, some)
+    picked = logits.gather(1, ids[:, None])[:, 0].double()
+    largest = found.largest.double()
+    logprobs = picked - largest - found.totals.log()
+    results = torch.stack((ids.double(), logprobs, largest)).tolist()  # waits for the device
+    return [
+        (int(token), logprob) if top - top == 0.0 else _not_finite(position)
+        for token, logprob, top, (_, position) in zip(*results, asked, strict=True)
+    ]
 
 
-def _chosen(logits: torch.Tensor, sampling: Sampling, position: int) -> torch.Tensor:
-    """Return (token, log-probability, largest logit) as three float64 values on the device."""
-    largest = logits.max()  # NaN if any logit is
-    if sampling.temperature > 0:
-        scaled = (logits.double() - largest.double()) / sampling.temperature
-        scores = scaled + gumbel(sampling.seed, position, len(logits), logits.device)
-        kept = _kept(scaled, sampling.top_k, sampling.top_p)
-        if kept is not None:
-            scores = scores.where(kept, -torch.inf)
-        token = _first_largest(scores)
-    else:
-        token = _first_largest(logits)
-    total = (logits - largest).exp().sum(dtype=torch.float64)
-    logprob = logits.gather(0, token[None])[0].double() - largest.double() - total.log()
-    return torch.stack((token.double(), logprob, largest.double()))
+def _not_finite(position: int) -> EngineError:
+    return EngineError("not-finite", f"the logits for position {position} are not finite")
+
+
+def _drawn(
+    logits: torch.Tensor, largest: torch.Tensor, asked: Sequence[tuple[Sampling, int]]
+) -> torch.Tensor:
+    """Return the ids (int64) that are drawn for rows with a temperature."""
+    where = logits.device
+    heat = torch.tensor([sampling.temperature for sampling, _ in asked], dtype=torch.float64)
+    scaled = (logits.double() - largest.double()[:, None]) / heat.to(where)[:, None]
+    size = logits.shape[1]
+    seeded = [(sampling.seed, position) for sampling, position in asked]
+    scores = scaled + gumbel(seeded, size, where)
+    limits = [(min(sampling.top_k or size, size), sampling.top_p) for sampling, _ in asked]
+    limited = [row for row, each in enumerate(limits) if each != (size, 1.0)]
+    if limited:
+        rows = torch.tensor(limited, device=where)
+        kept = _kept(scaled[rows], [limits[row] for row in limited])
+        scores = scores.index_copy(0, rows, scores[rows].where(kept, -torch.inf))
+    return _first_largest(scores)
 
 
 def _first_largest(scores: torch.Tensor) -> torch.Tensor:
-    """Return the lowest id with the largest score. `argmax` may return another one."""
-    ids = torch.arange(len(scores), device=scores.device)
-    last = len(scores) - 1  # if all scores are NaN
-    return torch.where(scores == scores.max(), ids, last).min()
+    """Return the lowest id with the largest score of each row. `argmax` may return another one."""
+    ids = torch.arange(scores.shape[1], device=scores.device)
+    last = scores.shape[1] - 1  # if all scores are NaN
+    return torch.where(scores == scores.amax(1, keepdim=True), ids, last).amin(1)
 
 
-def _kept(scaled: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor | None:
-    """Return a mask of the ids that pass top_k and top_p, or None if all do."""
-    size = len(scaled)
-    limit = min(top_k or size, size)
-    if limit == size and top_p >= 1.0:
-        return None
-    values, order = torch.sort(scaled, descending=True, stable=True)
-    pool = values[:limit].exp()
-    keep = torch.ones(limit, dtype=torch.bool, device=scaled.device)
-    if top_p < 1.0:
-        keep[1:] = pool.cumsum(0)[:-1] / pool.sum() < top_p
-    mask = torch.zeros(size, dtype=torch.bool, device=scaled.device)
-    return mask.index_put_((order[:limit],), keep)
+def _kept(scaled: torch.Tensor, limits: Sequence[tuple[int, float]]) -> torch.Tensor:
+    """Return a mask of the ids that pass each row's limits, top_k and top_p."""
+    where, size = scaled.device, scaled.shape[1]
+    values, order = torch.sort(scaled, dim=1, descending=True, stable=True)
+    most = torch.tensor([top_k for top_k, _ in limits], device=where)[:, None]
+    share = torch.tensor([top_p for _, top_p in limits], dtype=torch.float64).to(where)[:, None]
+    ranked = torch.arange(size, device=where) < most
+    pool = values.exp().where(ranked, 0.0)
+    before = F.pad(pool.cumsum(1)[:, :-1], (1, 0))
+    keep = ranked & ((before / pool.sum(1, keepdim=True) < share) | (share >= 1.0))
+    keep[:, 0] = True
+    return torch.zeros_like(keep).scatter_(1, order, keep)
 
 
-def gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:
-    """Return the standard Gumbel noise for (seed, position, id), for each id below `size`."""
+def gumbel(seeded: Sequence[tuple[int, int]], size: int, device: torch.device) -> torch.Tensor:
+    """Return the standard Gumbel noise (rows x size) for (seed, position, id).
+
+    There is a row for each pair of seed and position, and a column for each id below `size`.
+    """
+    streams = torch.tensor([_signed(stream_of(*each)) for each in seeded], device=device)
     words = torch.arange(1, size + 1, device=device) * _signed(GOLDEN)
-    mixed = mix(words + _signed(stream_of(seed, position)))
+    mixed = mix(words + streams[:, None])
     uniform = (_shifted(mixed, 12).double() + 0.5) * 2.0**-52
     return -torch.log(-torch.log(uniform))
 

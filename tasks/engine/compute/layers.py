@@ -1,22 +1,28 @@
 """Decoder layers in torch: attention and a feed-forward part, each with its norms.
 
 The operations and their order are those of transformers' modelling code. Results in float32
-therefore agree up to rounding, and bfloat16 is rounded at the same places: the statistics of a norm
-are float32, but its product with the weight is not. Projections with the same input are one matrix.
+therefore agree up to rounding, and bfloat16 is rounded at the same places. Projections with the
+same input are one matrix.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import torch
 from torch.nn import functional as F
 
-from ..families import Architecture
+from ..families import Activation, Architecture
 from ..families.shapes import layer_prefix
 from .attention import Attention
 from .kv import KvMemory
 from .lora import StepAdapters
-from .products import Linear, linear_of
+from .norms import Norm, norm_of
+from .products import Linear
+from .quantised import product_of
 from .rotary import Turn
+from .scores import Scoring
 from .weights import Weights
 
 
@@ -24,24 +30,16 @@ from .weights import Weights
 class Step:
     """What all layers share in one step.
 
-    `turns` has the cosines and sines of each rotary embedding of the shard.
+    `turns` has the cosines and sines of each rotary embedding of the shard. Only the first `rows`
+    rows count; products of fewer than `least_rows` are padded.
     """
 
     batch: Attention
     memory: KvMemory
     adapters: StepAdapters
     turns: tuple[Turn, ...]
-
-
-class Norm:
-    """Root mean square norm with a weight."""
-
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self.weight, self._eps, self._shape = weight, eps, weight.shape
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        # The fused product would round only once, but transformers rounds twice.
-        return self.weight * torch.rms_norm(x, self._shape, None, self._eps)
+    rows: int
+    least_rows: int
 
 
 class LayerWeights:
@@ -55,14 +53,20 @@ class LayerWeights:
 
     def linear(self, *names: str) -> Linear:
         """Return the product with one or several projections with the same input."""
-        return linear_of(self.read(*names), self._optional("bias", *names))
+        matrices = self._weights.matrices(*(f"{self._prefix}{name}.weight" for name in names))
+        return product_of(matrices, self._optional("bias", *names))
 
     def read(self, *names: str) -> torch.Tensor:
         """Return the weights of projections, stacked by rows."""
         return self._weights.read(*(f"{self._prefix}{name}.weight" for name in names))
 
     def norm(self, name: str) -> Norm:
-        return Norm(self.read(name), self.arch.eps)
+        """Return a norm."""
+        return norm_of(self.arch, self.read(name))
+
+    def norm_if(self, name: str | None) -> Norm | None:
+        """Return a norm, or None if the family has none with this role."""
+        return None if name is None else self.norm(name)
 
     def _optional(self, what: str, *names: str) -> torch.Tensor | None:
         return self._weights.read_optional(*(f"{self._prefix}{name}.{what}" for name in names))
@@ -79,9 +83,10 @@ class AttentionPart:
         self.key_norm = weights.norm(names.key_norm) if arch.qk_norm else None
         self.output = weights.linear(names.output)
         self.window = weights.kind.window
-        self._turn_index = turn
+        self.scoring = Scoring(arch.attention_scale or None, arch.attention_cap)
+        self.turn = turn
         self._head_dim = arch.head_dim
-        self._half = arch.head_dim // 2
+        self._rotated = arch.rotated or arch.head_dim
         self._heads = arch.heads
         self._turned = arch.heads + arch.kv_heads  # heads with rotary embedding: queries and keys
 
@@ -90,20 +95,30 @@ class AttentionPart:
         adapters, batch = step.adapters, step.batch
         heads = adapters.change(self.qkv(normed), normed, index, "qkv")
         heads = heads.view(len(normed), -1, self._head_dim)
-        turned = self._turn(heads[:, : self._turned], *step.turns[self._turn_index])
+        turned = self._turn(heads[:, : self._turned], *step.turns[self.turn])
         keys, values = step.memory.keys[index], step.memory.values[index]
         batch.write(keys, turned[:, self._heads :])
         batch.write(values, heads[:, self._turned :])
-        attended = batch.attend(turned[:, : self._heads], keys, values, self.window)
+        queries = turned[:, : self._heads]
+        attended = batch.attend(queries, keys, values, self.window, self.scoring)
         return adapters.change(self.output(attended), attended, index, "output")
 
     def _turn(self, heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Apply the norms (Qwen3) and the rotary embedding to queries and keys (T x heads x
-        head_dim)."""
+        """Apply the norms and the rotary embedding to queries and keys (T x heads x head_dim)."""
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = heads[:, : self._heads], heads[:, self._heads :]
             heads = torch.cat((self.query_norm(queries), self.key_norm(keys)), 1)
-        return heads * cos + heads.roll(self._half, -1) * sin
+        if self._rotated == self._head_dim:
+            return heads * cos + heads.roll(self._rotated // 2, -1) * sin
+        first = heads[..., : self._rotated]
+        first = first * cos + first.roll(self._rotated // 2, -1) * sin
+        return torch.cat((first, heads[..., self._rotated :]), -1)
+
+
+ACTIVATIONS: Final[Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
 
 
 class DensePart:
@@ -113,27 +128,11 @@ class DensePart:
         names = weights.arch.names
         self.gate_up = weights.linear(*names.gate_up)
         self.down = weights.linear(names.down)
+        self._activate = ACTIVATIONS[weights.arch.activation]
 
     def __call__(self, normed: torch.Tensor, index: int, step: Step) -> torch.Tensor:
         """Compute the layer with this index in the shard for rows x hidden."""
         adapters = step.adapters
         gate, up = adapters.change(self.gate_up(normed), normed, index, "gate_up").chunk(2, -1)
-        inner = F.silu(gate) * up
+        inner = self._activate(gate) * up
         return adapters.change(self.down(inner), inner, index, "down")
-
-
-class Layer:
-    """One decoder layer: an attention part and a feed-forward part, and their norms."""
-
-    def __init__(self, weights: LayerWeights, turn: int) -> None:
-        """Read the weights. `turn` is the index of the layer's rotary embedding in a step."""
-        names = weights.arch.names
-        self.input_norm = weights.norm(names.input_norm)
-        self.attention = AttentionPart(weights, turn)
-        self.mlp_norm = weights.norm(names.mlp_norm)
-        self.mlp = DensePart(weights)
-
-    def __call__(self, x: torch.Tensor, index: int, step: Step) -> torch.Tensor:
-        """Compute the layer with this index in the shard, and return the residual stream."""
-        x = x + self.attention(self.input_norm(x), index, step)
-        return x + self.mlp(self.mlp_norm(x), index, step)

@@ -21,9 +21,9 @@ from .weights import TORCH_DTYPES, TORCH_SOURCES, ChunkFiles
 
 Matrix = Literal["qkv", "output", "gate_up", "down"]
 _MATRICES: Final[dict[Matrix, tuple[Module, ...]]] = {  # in the order of their outputs
-    "qkv": ("q_proj", "k_proj", "v_proj"),
+    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj"),
     "output": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
+    "gate_up": ("gate_proj", "up_proj", "gate_up_proj"),
     "down": ("down_proj",),
 }
 
@@ -103,6 +103,17 @@ class StepAdapters:
 WITHOUT_ADAPTERS: Final = StepAdapters()
 
 
+def matrix_shapes(arch: Architecture) -> list[tuple[Matrix, int, int]]:
+    """Return (matrix, outputs, inputs) of each matrix that an adapter may change."""
+    found: list[tuple[Matrix, int, int]] = []
+    shapes = module_shapes(arch)
+    for matrix, modules in _MATRICES.items():
+        sizes = [shapes[module] for module in modules if module in shapes]
+        if sizes:
+            found.append((matrix, sum(outputs for outputs, _ in sizes), sizes[0][1]))
+    return found
+
+
 def _content(load: LoadAdapter, size: int) -> torch.Tensor:
     """Return the values of the shard's layers, `size` bytes, in the dtype in which they are
     stored."""
@@ -127,7 +138,7 @@ def _layer(
     shapes, found, at = module_shapes(arch), Layer(), 0
     for matrix, modules in _MATRICES.items():
         first = 0
-        for module in modules:
+        for module in filter(shapes.__contains__, modules):
             outputs, inputs = shapes[module]
             if module in terms.modules:
                 middle = at + terms.rank * inputs

@@ -9,21 +9,45 @@ with an adapter get its changes after each product (lora.py).
 """
 
 import torch
-from torch.nn import functional as F
 
 from ..defaults import LEAST_ROWS, SHARED_HEAD_BYTES
-from ..families import Architecture, Rope, check_parts, tensor_shapes
+from ..families import DTYPE_BYTES, Architecture, Rope, check_parts, tensor_shapes
 from ..families.shapes import EMBEDDING, HEAD, NORM
 from ..interface import DType, LoadShard
 from .attention import Attention
 from .device import CPU, ComputeDevice
+from .experts import ExpertsPart
 from .kv import KvMemory
-from .layers import Layer, LayerWeights, Norm, Step
+from .layers import AttentionPart, DensePart, LayerWeights, Step
 from .lora import WITHOUT_ADAPTERS, StepAdapters
 from .native import NativeLinear
-from .products import linear_of, native_kernels, packs, padded
+from .norms import norm_of
+from .products import native_kernels, packs, padded
+from .quantised import embedded, product_of
 from .rotary import Rotary
 from .weights import TORCH_DTYPES, Weights
+
+
+class Layer:
+    """One decoder layer: an attention part and a feed-forward part, and their norms."""
+
+    def __init__(self, weights: LayerWeights, turn: int) -> None:
+        """Read the weights. `turn` is the index of the layer's rotary embedding in a step."""
+        names = weights.arch.names
+        self.input_norm = weights.norm(names.input_norm)
+        self.attention = AttentionPart(weights, turn)
+        self.mixed_norm = weights.norm_if(names.mixed_norm)
+        self.mlp_norm = weights.norm(names.mlp_norm)
+        self.output_norm = weights.norm_if(names.output_norm)
+        experts = weights.kind.experts
+        self.mlp = ExpertsPart(weights, experts) if experts else DensePart(weights)
+
+    def __call__(self, x: torch.Tensor, index: int, step: Step) -> torch.Tensor:
+        """Compute the layer with this index in the shard, and return the residual stream."""
+        mixed = self.attention(self.input_norm(x), index, step)
+        x = x + (mixed if self.mixed_norm is None else self.mixed_norm(mixed))
+        output = self.mlp(self.mlp_norm(x), index, step)
+        return x + (output if self.output_norm is None else self.output_norm(output))
 
 
 class ShardModel:
@@ -34,7 +58,8 @@ class ShardModel:
         fit the architecture."""
         parts = shard.parts
         check_parts(arch, parts)
-        weights = Weights(shard.tensors, tensor_shapes(arch, parts), shard.dtype, device)
+        shapes = tensor_shapes(arch, parts)
+        weights = Weights(shard.tensors, shapes, shard.dtype, device, arch.layouts)
         self.device = device
         self.arch = arch
         self.parts = parts
@@ -52,32 +77,39 @@ class ShardModel:
         self.least_rows = max(LEAST_ROWS)
 
     def _rotary(self, rope: Rope) -> Rotary:
-        return Rotary(rope, self.arch.head_dim, self.arch.context, self.dtype, self.device)
+        rotated = self.arch.rotated or self.arch.head_dim
+        return Rotary(rope, rotated, self.arch.context, self.dtype, self.device)
 
     def _read_ends(self, weights: Weights) -> None:
         """Read the embedding, the last norm and the head, as far as the shard has them."""
         parts, arch = self.parts, self.arch
-        table = weights.read_optional(EMBEDDING)
-        self._embedding = table if parts.embedding else None
+        table = weights.matrices(EMBEDDING)
+        self._embedding = table[0] if parts.embedding else None
+        # transformers rounds the scale to the dtype of the weights.
+        self._scale = float(torch.tensor(arch.embedding_scale, dtype=TORCH_DTYPES[self.dtype]))
         norm = weights.read_optional(NORM)
-        self._norm = None if norm is None else Norm(norm, arch.eps)
-        head = table if parts.head and arch.tied else weights.read_optional(HEAD)
+        self._norm = None if norm is None else norm_of(arch, norm)
+        head = table if parts.head and arch.tied else weights.matrices(HEAD)
         # A table that the embedding also uses would need a second copy in the blocked layout.
-        pack = head is not self._embedding or (head is not None and head.nbytes < SHARED_HEAD_BYTES)
-        pack = pack or native_kernels(TORCH_DTYPES[self.dtype], self.device.torch.type) is not None
-        self._head = None if head is None else linear_of(head, None, pack=pack)
-        if head is not None and head is self._embedding and isinstance(self._head, NativeLinear):
+        shared = bool(head) and head[0] is self._embedding
+        small = arch.vocab * arch.hidden * DTYPE_BYTES[self.dtype] < SHARED_HEAD_BYTES
+        native = native_kernels(TORCH_DTYPES[self.dtype], self.device.torch.type) is not None
+        pack = small or native or not shared
+        self._head = product_of(head, None, pack=pack) if head else None
+        if shared and isinstance(head[0], torch.Tensor) and isinstance(self._head, NativeLinear):
             self._embedding = None  # `embed` reads the rows of the packed table
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
-        self.packed = packed and (pack or head is None)
+        self.packed = packed and (small or not shared) and not arch.layouts.precision
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
         if self._embedding is None:
             assert isinstance(self._head, NativeLinear)
-            return self._head.rows(tokens)
-        return F.embedding(tokens, self._embedding)
+            rows = self._head.rows(tokens)
+        else:
+            rows = embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
+        return rows if self._scale == 1.0 else rows * self._scale
 
     def forward_rows(
         self,
@@ -94,7 +126,7 @@ class ShardModel:
         count = len(x)
         x = padded(x, self.least_rows)
         turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self.rotaries)
-        step = Step(batch, memory, adapters, turns)
+        step = Step(batch, memory, adapters, turns, count, self.least_rows)
         for index, layer in enumerate(self.layers):
             x = layer(x, index, step)
         return x[:count]
@@ -102,7 +134,10 @@ class ShardModel:
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Convert the residual stream (T x hidden) to float32 logits (T x vocabulary)."""
         assert self._head is not None and self._norm is not None
-        return self._head(self._norm(padded(x, self.least_rows)))[: len(x)].float()
+        logits = self._head(self._norm(padded(x, self.least_rows)))[: len(x)]
+        if cap := self.arch.logit_cap:
+            logits = torch.tanh(logits / cap) * cap
+        return logits.float()
 
     def final_states(self, x: torch.Tensor) -> torch.Tensor:
         """Convert the residual stream (T x hidden) to the states that the head projects, in the

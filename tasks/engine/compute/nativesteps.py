@@ -13,7 +13,8 @@ from ..clock import clock
 from ..families import Architecture
 from .attention import AttendingPiece
 from .kv import KvMemory
-from .layers import Layer
+from .layers import DensePart
+from .model import Layer
 from .native import (
     KINDS,
     Attending,
@@ -137,7 +138,12 @@ class NativeSteps:
 
 def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:
     """Return whether the kernels compute these layers: plain ones, with native products."""
-    if not layers or arch.head_dim % BLOCK:
+    other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
+    other_scores = arch.attention_scale or arch.attention_cap or arch.activation != "silu"
+    other_turns = arch.rotated not in (0, arch.head_dim) or arch.head_dim % BLOCK
+    if not layers or other_norms or other_scores or other_turns:
+        return False
+    if not all(isinstance(layer.mlp, DensePart) for layer in layers):
         return False
     return all(
         isinstance(linear, NativeLinear) for layer in layers for linear in _products(layer).values()

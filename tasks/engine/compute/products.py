@@ -92,6 +92,36 @@ def padded(rows: torch.Tensor, least: int) -> torch.Tensor:
     return rows if missing <= 0 else F.pad(rows, (0, 0, 0, missing))
 
 
+@dataclass(frozen=True, slots=True)
+class PlainLinear:
+    """Product with a matrix (outputs x inputs) in torch's own layout, plus a bias (outputs)."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedLinear:
+    """Product with a quantised matrix, which is dequantised a tile of outputs at a time, plus a
+    bias (outputs)."""
+
+    weight: Quantised
+    bias: torch.Tensor | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = self.weight.outputs
+        step = max(1, _TILE // self.weight.inputs)
+        out = x.new_empty(*x.shape[:-1], outputs)
+        for first in range(0, outputs, step):
+            end = min(first + step, outputs)
+            some = None if self.bias is None else self.bias[first:end]
+            out[..., first:end] = F.linear(x, self.weight.dequantised(first, end, x.dtype), some)
+        return out
+
+
 def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
     """Return a function that computes `x W^T + b`, in the layout of the native kernels or oneDNN's
     if one is supported."""
@@ -102,7 +132,7 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = T
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
         return lambda x: operator(x, blocked, bias, "none", [], "")
-    return lambda x: F.linear(x, weight, bias)
+    return PlainLinear(weight, bias)
 
 
 def linear_of_quantised(
@@ -120,7 +150,7 @@ def linear_of_quantised(
     weight = Quantised(layout, q, scale, minimum)
     kernels = native.kernels() if q.device.type == "cpu" else None
     if kernels is None or weight.inputs % INT4_GROUP:
-        return _tiled(weight, bias)
+        return QuantisedLinear(weight, bias)
     kind = native.INT8 if layout == "int8" else native.INT4
     parts = [q, scale] if minimum is None else [q, scale, minimum]
     shape = (weight.outputs, weight.inputs)
@@ -138,21 +168,6 @@ def native_kernels(dtype: torch.dtype, kind: str = "cpu") -> native.Kernels | No
     if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return None
     return native.kernels()
-
-
-def _tiled(weight: Quantised, bias: torch.Tensor | None) -> Linear:
-    """Return a product that dequantises a tile of outputs at a time."""
-    step = max(1, _TILE // weight.inputs)
-    tiles = [(at, min(at + step, weight.outputs)) for at in range(0, weight.outputs, step)]
-
-    def product(x: torch.Tensor) -> torch.Tensor:
-        out = x.new_empty(*x.shape[:-1], weight.outputs)
-        for first, end in tiles:
-            some = None if bias is None else bias[first:end]
-            out[..., first:end] = F.linear(x, weight.dequantised(first, end, x.dtype), some)
-        return out
-
-    return product
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

@@ -12,7 +12,7 @@ from .device import CPU, ComputeDevice
 from .weights import TORCH_DTYPES
 
 Turn = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of the rows of a step, each of shape (rows, 1, head_dim)."""
+"""Cosines and sines of the rows of a step, each of shape (rows, 1, rotated)."""
 
 
 class Rotary:
@@ -22,9 +22,11 @@ class Rotary:
     """
 
     def __init__(
-        self, rope: Rope, head_dim: int, context: int, dtype: DType, device: ComputeDevice = CPU
+        self, rope: Rope, rotated: int, context: int, dtype: DType, device: ComputeDevice = CPU
     ) -> None:
-        self._frequencies = frequencies(rope, head_dim)
+        """Create the tables of a rotary embedding that turns `rotated` values of each head, for at
+        most `context` positions."""
+        self._frequencies = frequencies(rope, rotated)
         self._device = device
         self._scale = rope.attention_factor
         self._dtype = TORCH_DTYPES[dtype]
@@ -32,7 +34,7 @@ class Rotary:
         self._cos = self._sin = torch.empty(0)
 
     def rows(self, positions: torch.Tensor, end: int, count: int) -> Turn:
-        """Return (cosines, sines) of T positions below `end`, each of shape (count, 1, head_dim).
+        """Return (cosines, sines) of T positions below `end`, each of shape (count, 1, rotated).
 
         Rows beyond T are those of position 0.
         """
@@ -52,6 +54,12 @@ class Rotary:
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
 
+    def all(self) -> Turn:
+        """Return (cosines, sines) of all positions, each of shape (context, 1, rotated)."""
+        if len(self._cos) < self._context:
+            self._grow(self._context)
+        return self._cos, self._sin
+
     def _grow(self, size: int) -> None:
         angles = torch.arange(size).float()[:, None] * self._frequencies
         cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
@@ -61,16 +69,18 @@ class Rotary:
         self._sin = upload(torch.cat((-sin, sin), -1).to(self._dtype)[:, None])
 
 
-def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
-    """Return the radians per position of each rotated pair: head_dim / 2 values in float32."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+def frequencies(rope: Rope, rotated: int) -> torch.Tensor:
+    """Return the radians per position of each rotated pair: rotated / 2 values in float32."""
+    exponents = torch.arange(0, rotated, 2, dtype=torch.float32) / rotated
     plain = 1.0 / (rope.theta**exponents)
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.factors, dtype=torch.float32) * rope.theta**exponents)
     if rope.kind == "linear":
         return plain / rope.factor
     if rope.kind == "llama3":
         return _llama3(rope, plain)
     if rope.kind == "yarn":
-        return _yarn(rope, head_dim, rope.theta**exponents)
+        return _yarn(rope, rotated, rope.theta**exponents)
     return plain
 
 
@@ -87,7 +97,7 @@ def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
     return torch.where(wavelength < rope.original_context / high, plain, scaled)
 
 
-def _yarn(rope: Rope, head_dim: int, periods: torch.Tensor) -> torch.Tensor:
+def _yarn(rope: Rope, rotated: int, periods: torch.Tensor) -> torch.Tensor:
     """Return the frequencies of YaRN (Peng 2023, section 3.2).
 
     Pairs that rotate often keep their frequency, and slow ones are interpolated.
@@ -95,13 +105,13 @@ def _yarn(rope: Rope, head_dim: int, periods: torch.Tensor) -> torch.Tensor:
 
     def pair_turning(rotations: float) -> float:
         span = rope.original_context / (rotations * 2 * math.pi)
-        return head_dim * math.log(span) / (2 * math.log(rope.theta))
+        return rotated * math.log(span) / (2 * math.log(rope.theta))
 
     low, high = pair_turning(rope.beta_fast), pair_turning(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, rotated - 1)
     high += 0.001 if low == high else 0
-    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    ramp = ((torch.arange(rotated // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
     keep = 1 - ramp
     return 1.0 / (rope.factor * periods) * (1 - keep) + 1.0 / periods * keep

@@ -18,14 +18,14 @@ from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, LoadShard, Span
 from ..sampling import choose, most_likely
-from ..scheduler import StepCosts
+from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece
 from ..wire import Buffer
 from .attention import Attention
 from .device import CPU, ComputeDevice
-from .devicesampling import choose_all
+from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
-from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters
+from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
 from .native import Kernels
 from .nativesteps import NativeSteps, computes
@@ -42,30 +42,36 @@ def computing() -> AbstractContextManager[None]:
 class TorchCompute(ShardModel):
     """Implementation of the interface `Compute` (`shard.py`) with a shard's weights in torch."""
 
+    peaks = staticmethod(peaks)
+    calibration_rows = CALIBRATION_ROWS
+    """Rows of the larger step that is measured after loading."""
+
     def __init__(self, arch: Architecture, shard: LoadShard, device: ComputeDevice = CPU) -> None:
         super().__init__(arch, shard, device)
         self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
         self._kernels = native_kernels(TORCH_DTYPES[shard.dtype], device.torch.type)
         self.steps = None if self._kernels is None else native_steps(self, self._kernels)
         """The layers as the native kernels compute them in one call, or None."""
-        if self._kernels is not None:
+        if self.steps is not None:
             self.least_rows = 1  # a row is the same from 1 row on
 
     @property
     def exactness(self) -> str:
-        """Instruction set or device, kernel, dtype and version of torch.
+        """Instruction set or device, kernel, dtype, precision of the weights and version of torch.
 
         How far products are padded is not part of it, because a row is the same for any number of
         rows from the least on.
         """
         machine = torch.backends.cpu.get_cpu_capability()
         if not self.device.is_cpu:
-            machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "device"
+            on_cuda = self.device.torch.type == "cuda"
+            machine = torch.cuda.get_device_name(self.device.torch) if on_cuda else "device"
         kernel = "onednn" if self.packed else "plain"
         if self._kernels is not None:
             kernel = self._kernels.exactness
         version = torch.__version__.split("+")[0]
-        return f"{machine[:24]} {kernel} {self.dtype} torch-{version[:16]}"[:EXACTNESS_BYTES]
+        precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
+        return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
 
     def allocate(self, blocks: int) -> None:
         self._memory = KvMemory(self.arch, self.parts, self.dtype, blocks, self.device)
@@ -82,8 +88,19 @@ class TorchCompute(ShardModel):
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         return _measured_costs(self, blocks)
 
+    def attended_seconds(self) -> float:
+        """Return the seconds in which a row attends to one position in all layers."""
+        return _attended(self)
+
     def adapt(self, adapter: LoadAdapter) -> Lora:
         return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
+
+    def adapter_costs(self, adapter: Lora) -> AdapterCosts:
+        """Return the time that an adapter adds to a step, measured on this machine."""
+        few, many = 1, CALIBRATION_ROWS
+        least = _adapted_seconds(self, adapter, few)
+        row = max(0.0, _adapted_seconds(self, adapter, many) - least) / (many - few)
+        return AdapterCosts(max(0.0, least - row), row)
 
     def source(self, span: Span) -> torch.Tensor:
         if span.hidden is None:
@@ -165,7 +182,8 @@ class TorchCompute(ShardModel):
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
         on_device = self.device.samples and not self.device.is_cpu
         if on_device and not any(pick.top for pick in picks):
-            found = choose_all(logits, [(pick.sampling, pick.position) for pick in picks])
+            asked = [(pick.sampling, pick.position) for pick in picks]
+            found = choose_all(logits, asked, self.peaks)
             return [each if isinstance(each, EngineError) else Choice(*each) for each in found]
         rows = self.device.download(logits).numpy()  # numpy is faster than torch on the CPU
         chosen: list[Choice | EngineError] = []
@@ -203,14 +221,14 @@ def _check_finite(values: torch.Tensor, position: int) -> None:
 
 def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     """Measure steps of a few and of many rows, and an attention over one tile."""
-    few, many = 1, min(CALIBRATION_ROWS, blocks * BLOCK, model.arch.context)
+    few, many = 1, min(model.calibration_rows, blocks * BLOCK, model.arch.context)
     if many <= few:
         return StepCosts(0.0, 0.0, 0.0)
     least = _seconds(model, few)
     if least > CALIBRATION_S:  # a long measurement would delay the start
         return StepCosts(least, least / 16, 0.0)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
-    return StepCosts(max(0.0, least - row), row, _attended(model))
+    return StepCosts(max(0.0, least - row), row, model.attended_seconds())
 
 
 def _padded_seconds(model: TorchCompute, rows: int) -> float:
@@ -224,7 +242,9 @@ def _seconds(model: TorchCompute, rows: int) -> float:
     table = BlockTable(BlockPool(-(-rows // BLOCK)), rows)
     table.prepare(0, rows)
     width = model.arch.hidden
-    source = torch.zeros(rows, width, dtype=TORCH_DTYPES[model.dtype], device=model.device.torch)
+    # Equal rows would choose the same experts.
+    random = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    source = model.device.upload(random.to(TORCH_DTYPES[model.dtype]))
     piece = Piece(table, source, 0, rows, 0, rows == 1)
     times = []
     for _ in range(3):  # the first one warms up
@@ -232,6 +252,25 @@ def _seconds(model: TorchCompute, rows: int) -> float:
         (out,) = model.forward([piece])
         if model.parts.head:
             model.logits(out[-1:])
+        times.append(clock(model.device.name) - began)
+    return min(times)
+
+
+def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
+    """Return the seconds in which an adapter changes `rows` rows in all layers."""
+    arch, dtype, where = model.arch, TORCH_DTYPES[model.dtype], model.device.torch
+    step = StepAdapters([AdaptedRows(adapter, 0, rows)], model.least_rows)
+    work = [
+        (matrix, torch.zeros(rows, wide, dtype=dtype, device=where), inputs)
+        for matrix, wide, inputs in matrix_shapes(arch)
+    ]
+    values = torch.zeros(rows, max(inputs for _, _, inputs in work), dtype=dtype, device=where)
+    times = []
+    for _ in range(3):
+        began = clock(model.device.name)
+        for layer in range(len(model.layers)):
+            for matrix, out, inputs in work:
+                step.change(out, values[:, :inputs], layer, matrix)
         times.append(clock(model.device.name) - began)
     return min(times)
 

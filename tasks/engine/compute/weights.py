@@ -6,6 +6,7 @@ dtype and finiteness are checked here again.
 """
 
 import hashlib
+import itertools
 import math
 import os
 import stat
@@ -16,11 +17,19 @@ import torch
 from ..defaults import CHUNK_BYTES
 from ..errors import EngineError
 from ..interface import DType, TensorSource
+from ..layouts import FLOATS, Layout, Layouts
 from .device import CPU, ComputeDevice
+from .products import Quantised
+from .quantised import Matrix
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
+}
+TORCH_STORED: Mapping[str, torch.dtype] = {  # of quantised weights, which are not converted
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "F16": torch.float16,
 }
 TORCH_SOURCES: Mapping[str, torch.dtype] = {
     "F32": torch.float32,
@@ -72,21 +81,24 @@ class Weights:
         shapes: Mapping[str, tuple[int, ...]],
         dtype: DType,
         device: ComputeDevice = CPU,
+        layouts: Layouts = FLOATS,
     ) -> None:
         """Check the tensors without reading them. `shapes` maps each role to its shape in the
-        architecture. `device` is where they are read to.
+        architecture, and `layouts` says which of them are quantised. `device` is where they are
+        read to.
 
         Raises EngineError `missing-tensor` if a role has no tensor, and `bad-tensor` if a tensor
         does not fit its role.
         """
         self._dtype = TORCH_DTYPES[dtype]
         self._device = device
-        self._staged = torch.empty(0)
+        self._staged: dict[torch.dtype, torch.Tensor] = {}
         self._shapes = shapes
+        self._layouts = layouts
         self._sources = {role: source for source in tensors for role in source.roles}
         self._files = ChunkFiles()
-        for role, shape in shapes.items():
-            self._check(role, shape)
+        for role, (stored, shape) in layouts.stored(shapes).items():
+            self._check(role, stored, shape)
 
     def has(self, role: str) -> bool:
         """Return whether the shard has this role."""
@@ -98,23 +110,53 @@ class Weights:
         Raises EngineError `digest-mismatch` or `bad-tensor` if a chunk is damaged or a tensor is
         invalid.
         """
-        rows = sum(self._shapes[role][0] for role in roles)
-        shape = (rows, *self._shapes[roles[0]][1:])
-        fused = torch.empty(shape, dtype=self._dtype, device=self._device.torch)
-        first = 0
-        for role in roles:
-            last = first + self._shapes[role][0]
-            self._fill(self._sources[role], fused[first:last].view(-1))
-            first = last
-        return fused
+        return self._read(roles, self._dtype)
 
     def read_optional(self, *roles: str) -> torch.Tensor | None:
         """Read tensors like `read`, or return None if the shard does not have the first role."""
         return self.read(*roles) if self.has(roles[0]) else None
 
-    def _check(self, role: str, shape: tuple[int, ...]) -> None:
-        """Raise EngineError unless the tensor of this role exists, has this shape and can be
-        converted."""
+    def matrices(self, *roles: str) -> list[Matrix]:
+        """Read weights that may be quantised. Neighbours in the same layout become one matrix.
+
+        Returns nothing if the shard does not have the first role. Raises EngineError as `read`
+        does.
+        """
+        if not self.has(roles[0]):
+            return []
+        runs = itertools.groupby(roles, lambda role: self._layouts.of(role, self._shapes[role]))
+        return [self._matrix(layout, tuple(run)) for layout, run in runs]
+
+    def _matrix(self, layout: Layout | None, roles: Sequence[str]) -> Matrix:
+        """Read weights of one layout, stacked by rows."""
+        if layout is None:
+            return self.read(*roles)
+
+        def part(end: str, dtype: torch.dtype) -> torch.Tensor:
+            return self._read([role + end for role in roles], dtype)
+
+        int8 = layout.precision == "int8"
+        return Quantised(
+            layout.precision,
+            part("", torch.int8 if int8 else torch.uint8),
+            part(".scale", torch.float16),
+            None if int8 else part(".minimum", torch.float16),
+        )
+
+    def _read(self, roles: Sequence[str], dtype: torch.dtype) -> torch.Tensor:
+        """Read stored tensors into one tensor of a dtype, stacked by rows."""
+        shapes = [self._sources[role].shape for role in roles]
+        shape = (sum(each[0] for each in shapes), *shapes[0][1:])
+        fused = torch.empty(shape, dtype=dtype, device=self._device.torch)
+        first = 0
+        for role, each in zip(roles, shapes, strict=True):
+            self._fill(self._sources[role], fused[first : first + each[0]].view(-1))
+            first += each[0]
+        return fused
+
+    def _check(self, role: str, stored: str | None, shape: tuple[int, ...]) -> None:
+        """Raise EngineError unless the tensor of this role exists, has this shape and dtype, or any
+        float one if `stored` is None."""
         source = self._sources.get(role)
         if source is None:
             raise EngineError("missing-tensor", f"the shard needs `{role}`, which was not given")
@@ -123,15 +165,16 @@ class Weights:
                 "bad-tensor",
                 f"`{role}` has shape {list(source.shape)}, config.json asks for {list(shape)}",
             )
-        if source.dtype not in TORCH_SOURCES:
-            raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not a float one")
+        if source.dtype not in ((stored,) if stored else TORCH_SOURCES):
+            wanted = stored or "a float one"
+            raise EngineError("bad-tensor", f"`{role}` has dtype {source.dtype}, not {wanted}")
         if len(source.chunks) != len(source.digests):
             raise EngineError("bad-tensor", f"`{role}` has not one digest per chunk")
 
     def _fill(self, source: TensorSource, target: torch.Tensor) -> None:
         """Read and convert a tensor's chunks into `target`. Raises EngineError if they are
         invalid."""
-        dtype = TORCH_SOURCES[source.dtype]
+        dtype = {**TORCH_SOURCES, **TORCH_STORED}[source.dtype]
         filled = 0
         for path, digest in zip(source.chunks, source.digests, strict=True):
             raw = self._files.read(path, digest)
@@ -154,9 +197,14 @@ class Weights:
         """
         if self._device.is_cpu:
             piece.copy_(values)
-            return bool(torch.isfinite(piece).all())
-        if len(self._staged) < len(values):
-            self._staged = self._device.staging(len(values), self._dtype)
-        staged = self._staged[: len(values)].copy_(values)
+            return _is_finite(piece)
+        staged = self._staged.get(piece.dtype)
+        if staged is None or len(staged) < len(values):
+            staged = self._staged[piece.dtype] = self._device.staging(len(values), piece.dtype)
+        staged = staged[: len(values)].copy_(values)
         piece.copy_(staged)
-        return bool(torch.isfinite(staged).all())
+        return _is_finite(staged)
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    return not values.is_floating_point() or bool(torch.isfinite(values).all())

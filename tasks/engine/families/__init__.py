@@ -4,7 +4,7 @@ The functions and types named here are what the rest of shoal uses. A model that
 compute exactly is refused. Does not import torch, because the daemon uses this package too.
 """
 
-from .architecture import Architecture, LayerKind, Names, Rope, RopeKind
+from .architecture import Activation, Architecture, Experts, LayerKind, Names, Rope, RopeKind
 from .config import Config, architecture, check_model
 from .family import Family, families
 from .matrix import Supported, supported
@@ -12,8 +12,10 @@ from .shapes import DTYPE_BYTES, check_parts, kv_token_bytes, tensor_shapes, wei
 
 __all__ = [
     "DTYPE_BYTES",
+    "Activation",
     "Architecture",
     "Config",
+    "Experts",
     "Family",
     "LayerKind",
     "Names",

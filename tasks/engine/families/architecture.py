@@ -7,7 +7,10 @@ made of the parts that are named here needs no code in torch.
 from dataclasses import dataclass
 from typing import Literal
 
-RopeKind = Literal["default", "linear", "llama3", "yarn"]
+from ..layouts import FLOATS, Layouts
+
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Rope:
     `linear` divides all frequencies by `factor` (position interpolation, Chen 2023). `llama3`
     divides the frequencies of long wavelengths and interpolates those of middle ones (Llama 3.1).
     `yarn` interpolates by the number of rotations within the original context, and multiplies
-    cosines and sines by `attention_factor` (Peng 2023).
+    cosines and sines by `attention_factor` (Peng 2023). `longrope` divides each frequency by its
+    own of `factors` (Ding 2024).
     """
 
     theta: float
@@ -30,6 +34,45 @@ class Rope:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    factors: tuple[float, ...] = ()  # only for longrope: one for each pair that is turned
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of the tensors of a layer's experts, without `model.layers.N.` and `.weight`.
+
+    The tensors of expert E are `{each}.E.{gate}` and so on.
+    """
+
+    router: str = "mlp.gate"
+    each: str = "mlp.experts"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+    def gate_up(self, expert: int) -> tuple[str, str]:
+        """Return the names of the projections of an expert that have its input."""
+        return f"{self.each}.{expert}.{self.gate}", f"{self.each}.{expert}.{self.up}"
+
+    def last(self, expert: int) -> str:
+        """Return the name of the last projection of an expert."""
+        return f"{self.each}.{expert}.{self.down}"
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Feed-forward parts of a layer, of which a router chooses `active` ones for each row.
+
+    Their outputs are added with the router's probabilities. With `normed`, these are scaled so that
+    those of the chosen experts add up to 1. `wide` is the intermediate size of one expert.
+    """
+
+    count: int
+    active: int
+    wide: int
+    normed: bool = True
+    wide_weights: bool = False  # whether the probabilities stay float32
+    names: ExpertNames = ExpertNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +81,7 @@ class LayerKind:
 
     rope: Rope
     window: int = 0  # positions a token attends to, with its own; 0: all
+    experts: Experts | None = None  # None: the layer has one dense feed-forward part
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +89,9 @@ class Names:
     """Names of the tensors of a layer, without `model.layers.N.` and `.weight`.
 
     `qkv` and `gate_up` are the projections with the same input, in the order in which a product
-    with all of them has its outputs.
+    with all of them has its outputs; a family may store them as one tensor. `mixed_norm` and
+    `output_norm` are the norms of what attention and the feed-forward part add to the residual
+    stream, if it is normed.
     """
 
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -55,12 +101,25 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     input_norm: str = "input_layernorm"
+    mixed_norm: str | None = None
     mlp_norm: str = "post_attention_layernorm"
+    output_norm: str | None = None
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """Names of the norms of the residual stream."""
+        names = (self.input_norm, self.mixed_norm, self.mlp_norm, self.output_norm)
+        return tuple(name for name in names if name is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Parameters of a model's forward pass. Sizes are in elements, `context` in tokens."""
+    """Parameters of a model's forward pass. Sizes are in elements, `context` in tokens.
+
+    A norm multiplies with its weight + `norm_offset`. With `wide_norms` it does so in float32, and
+    rounds to the dtype of the shard once. `attention_scale` multiplies the products of queries and
+    keys. A cap limits values smoothly: `cap * tanh(x / cap)`.
+    """
 
     family: str
     hidden: int
@@ -79,6 +138,15 @@ class Architecture:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    layouts: Layouts = FLOATS  # how the weights are stored
+    rotated: int = 0  # leading values of a head with rotary embedding; 0: all
+    activation: Activation = "silu"
+    norm_offset: float = 0.0
+    wide_norms: bool = False
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0  # 0: head_dim ** -0.5
+    attention_cap: float = 0.0  # 0: none
+    logit_cap: float = 0.0  # 0: none
 
     @property
     def windows(self) -> tuple[int, ...]:

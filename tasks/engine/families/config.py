@@ -1,13 +1,15 @@
 """Checks a model's `config.json` and its tensors, before its weights are read."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ..errors import EngineError
 from ..interface import Parts
+from ..layouts import layouts_of
 from .architecture import Architecture
 from .family import Family, families
 from .reader import Reader, unsupported
-from .shapes import tensor_shapes
+from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
 
@@ -19,9 +21,8 @@ def architecture(config: Config) -> Architecture:
     engine cannot compute the model.
     """
     family = _family(config)
-    if config.get("quantization_config") is not None:
-        raise unsupported("the weights are quantised (`quantization_config`)")
-    checked = family.read(Reader(config))
+    layouts = layouts_of(config)
+    checked = replace(family.read(Reader(config)), layouts=layouts)
     _check_heads(checked)
     return checked
 
@@ -54,14 +55,16 @@ def _check_heads(arch: Architecture) -> None:
 def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]:
     """Check a model before its weights are read.
 
-    The config is checked now. The returned function checks the shapes of the tensors, by parameter
-    name. Both raise EngineError if the model is invalid or unsupported.
+    The config is checked now. The returned function checks that all tensors are there, and their
+    shapes, by parameter name. Both raise EngineError if the model is invalid or unsupported.
     """
     arch = architecture(config)
 
     def check_shapes(shapes: Mapping[str, Sequence[int]]) -> None:
-        for role, shape in tensor_shapes(arch, Parts(True, 0, arch.layers, True)).items():
-            if role in shapes and tuple(shapes[role]) != shape:
+        wanted = stored_tensors(arch, Parts(True, 0, arch.layers, True))
+        _check_complete([role for role in wanted if role not in shapes])
+        for role, (_, shape) in wanted.items():
+            if tuple(shapes[role]) != shape:
                 raise EngineError(
                     "bad-tensor",
                     f"`{role}` has the shape {list(shapes[role])}, "
@@ -70,3 +73,17 @@ def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]
                 )
 
     return check_shapes
+
+
+def _check_complete(absent: Sequence[str]) -> None:
+    """Raise EngineError `missing-tensor` if tensors are absent."""
+    if not absent:
+        return
+    hint = "download the folder again; config.json and the weights do not match"
+    if absent == [HEAD]:
+        hint = "if the model ties its embeddings, config.json needs `tie_word_embeddings: true`"
+    raise EngineError(
+        "missing-tensor",
+        f"the weights lack {len(absent)} tensors that config.json declares, first `{absent[0]}`",
+        hint=hint,
+    )

@@ -1,39 +1,64 @@
 """What the families of dense decoders have in common in their `config.json`."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .architecture import Architecture, LayerKind
 from .reader import Reader, unsupported
-from .rope import read_rope
+from .rope import read_rope, rotated
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def dense(reader: Reader, family: str, *, head_dim: int = 0, act: str = "silu") -> Architecture:
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Values of keys that a config leaves out, where a family differs from Llama."""
+
+    head_dim: int = 0  # 0: hidden / heads
+    kv_heads: int = 0  # 0: all heads
+    heads: int | None = None
+    eps: float = 1e-6
+    theta: float = 1e4
+    tied: bool = False
+    act_key: str = "hidden_act"
+    act: str = "silu"  # the only value that is computed
+    partial: bool = False  # whether a part of a head may be turned
+
+
+def dense(reader: Reader, family: str, defaults: Defaults = Defaults()) -> Architecture:
     """Return the architecture of a Llama with the sizes of a config.
 
-    A family changes what is different with `dataclasses.replace`. `head_dim` is the default of that
-    key (0: hidden / heads), and `act` the only value of `hidden_act`. Raises EngineError.
+    A family changes what is different with `dataclasses.replace`. Raises EngineError.
     """
-    reader.refuse_unless("hidden_act", act)
+    reader.refuse_unless(defaults.act_key, defaults.act)
     hidden = reader.integer("hidden_size", 1, 1 << 16)
-    heads = reader.integer("num_attention_heads", 1, 1 << 12)
+    heads = reader.integer("num_attention_heads", 1, 1 << 12, default=defaults.heads)
     layers = reader.integer("num_hidden_layers", 1, 1 << 10)
     context = reader.integer("max_position_embeddings", 1, 1 << 24)
+    usual = defaults.head_dim or hidden // heads
+    head_dim = reader.integer("head_dim", 2, 1 << 12, default=usual)
+    shared = defaults.kv_heads or heads
+    kv_heads = reader.integer("num_key_value_heads", 1, 1 << 12, default=shared)
+    turned = rotated(reader, head_dim)
+    if turned != head_dim and not defaults.partial:
+        raise unsupported("partial rotary embeddings")
+    rope = read_rope(
+        reader, context, theta=defaults.theta, turned=turned if defaults.partial else 0
+    )
     return Architecture(
         family=family,
         hidden=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=reader.integer("num_key_value_heads", 1, 1 << 12, default=heads),
-        head_dim=reader.integer("head_dim", 2, 1 << 12, default=head_dim or hidden // heads),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotated=turned,
         intermediate=reader.integer("intermediate_size", 1, 1 << 20),
         vocab=reader.integer("vocab_size", 1, 1 << 22),
         context=context,
-        eps=reader.number("rms_norm_eps", 1e-12, 1.0, default=1e-6),
-        tied=reader.flag("tie_word_embeddings", False),
-        kinds=(LayerKind(read_rope(reader, context)),) * layers,
+        eps=reader.number("rms_norm_eps", 1e-12, 1.0, default=defaults.eps),
+        tied=reader.flag("tie_word_embeddings", defaults.tied),
+        kinds=(LayerKind(rope),) * layers,
     )
 
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ..interface import DType
 from .family import families
 
-PRECISIONS: Final[Mapping[str, tuple[DType, ...]]] = {"cpu": ("float32", "bfloat16")}
+PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"cpu": ("float32", "bfloat16", "int8", "int4")}
 """By kind of device, the precisions in which each family is compared with transformers."""
 
 
@@ -22,7 +21,7 @@ class Supported:
     family: str
     architecture: str  # in `architectures` of its config.json
     device: str
-    precisions: tuple[DType, ...]
+    precisions: tuple[str, ...]  # dtypes, or the precision of quantised weights
 
 
 def supported() -> tuple[Supported, ...]:

@@ -1,6 +1,8 @@
 """What the families of Qwen have in common in their `config.json`."""
 
-from .architecture import Architecture
+from dataclasses import replace
+
+from .architecture import Architecture, Experts
 from .dense import sliding_layers, with_windows
 from .reader import Reader
 
@@ -13,3 +15,14 @@ def with_late_windows(arch: Architecture, reader: Reader) -> Architecture:
     first = reader.integer("max_window_layers", 0, 1 << 10, default=28)
     late = [layer >= first for layer in range(arch.layers)]
     return with_windows(arch, window, sliding_layers(reader, late))
+
+
+def with_sparse_layers(arch: Architecture, reader: Reader, experts: Experts) -> Architecture:
+    """Return the architecture with experts in the layers that have them. Raises EngineError."""
+    step = reader.integer("decoder_sparse_step", 1, 1 << 10, default=1)
+    dense = reader.integers("mlp_only_layers", arch.layers, 0, arch.layers - 1)
+    kinds = tuple(
+        replace(kind, experts=None if layer in dense or (layer + 1) % step else experts)
+        for layer, kind in enumerate(arch.kinds)
+    )
+    return replace(arch, kinds=kinds)

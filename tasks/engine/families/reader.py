@@ -37,12 +37,23 @@ class Reader:
             self.refuse(key, f"is not an integer of {low} to {high}")
         return value
 
-    def number(self, key: str, low: float, high: float, *, default: float | None = None) -> float:
+    def number(
+        self,
+        key: str,
+        low: float,
+        high: float,
+        *,
+        default: float | None = None,
+        null: float | None = None,
+    ) -> float:
+        """Return a number. `null` is the result for an explicit null, if that differs from
+        absence."""
         value = self.values.get(key)
         if value is None:
-            if default is None:
+            found = null if null is not None and key in self.values else default
+            if found is None:
                 self.refuse(key, "is missing")
-            return default
+            return found
         # The bounds are checked before float(), which would overflow on a huge JSON integer.
         if (
             not isinstance(value, int | float)
@@ -70,6 +81,22 @@ class Reader:
         if not all(isinstance(item, str) for item in value):
             self.refuse(key, f"is not a list of {size} words")
         return tuple(value)
+
+    def numbers(self, key: str, size: int, low: float, high: float) -> tuple[float, ...]:
+        """Return a list of `size` numbers."""
+        value = self.values.get(key)
+        if not isinstance(value, list) or len(value) != size:
+            self.refuse(key, f"is not a list of {size} numbers")
+        return tuple(Reader({key: item}, self._what).number(key, low, high) for item in value)
+
+    def integers(self, key: str, most: int, low: int, high: int) -> tuple[int, ...]:
+        """Return a list of at most `most` integers. Without the key, it is empty."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or len(value) > most:
+            self.refuse(key, f"is not a list of at most {most} integers")
+        return tuple(Reader({key: item}, self._what).integer(key, low, high) for item in value)
 
     def refuse_unless(self, key: str, *only: object) -> None:
         """Raise EngineError `unsupported-architecture` if the key is present and its value is none

@@ -9,35 +9,54 @@ from .reader import Reader, unsupported
 _ORIGINAL = "original_max_position_embeddings"
 
 
-def read_rope(config: Reader, context: int) -> Rope:
+def read_rope(config: Reader, context: int, *, theta: float = 1e4, turned: int = 0) -> Rope:
     """Parse `rope_theta` with `rope_scaling`, or the newer `rope_parameters`.
 
-    `context` is in tokens. Raises EngineError.
+    `context` is in tokens, `theta` is the default, and `turned` is the number of values of a head
+    that are turned; only LongRoPE needs it. Raises EngineError.
     """
-    scaling = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
-    if not isinstance(scaling, Mapping):
-        config.refuse("rope_scaling", "is not an object")
+    scaling = rope_values(config)
     # Values inside the object have priority over those next to it, as in transformers.
     reader = Reader({"rope_theta": config.values.get("rope_theta"), **scaling}, "rotary parameter")
-    theta = reader.number("rope_theta", 1.0001, 1e15, default=1e4)
-    partial = Reader({**config.values, **scaling}).number("partial_rotary_factor", 0, 1, default=1)
+    theta = reader.number("rope_theta", 1.0001, 1e15, default=theta)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if partial != 1.0:
-        raise unsupported("partial rotary embeddings")
     if kind in ("default", "dynamic"):  # `dynamic` differs only beyond the context
         return Rope(theta)
     if kind == "linear":
         return Rope(theta, "linear", reader.number("factor", 1e-3, 1e6))
-    original = _original_context(config, reader, context)
+    original = original_context(config, context)
     if kind == "llama3":
         return _llama3(reader, theta, original)
     if kind == "yarn":
         return _yarn(reader, theta, original, context)
+    if kind in ("longrope", "su") and turned:
+        return _longrope(reader, theta, original, context, turned)
     raise unsupported(f"rotary embeddings of type `{str(kind)[:80]}`")
 
 
-def _original_context(config: Reader, reader: Reader, context: int) -> int:
+def rope_values(config: Reader) -> Mapping[str, object]:
+    """Return the object with the rotary parameters, which may be empty. Raises EngineError."""
+    scaling = config.values.get("rope_scaling") or config.values.get("rope_parameters") or {}
+    if not isinstance(scaling, Mapping):
+        config.refuse("rope_scaling", "is not an object")
+    return scaling
+
+
+def rotated(config: Reader, head_dim: int) -> int:
+    """Return how many values of each head are turned. Raises EngineError."""
+    reader = Reader({**config.values, **rope_values(config)})
+    part = reader.number("partial_rotary_factor", 0, 1, default=1.0)
+    if part == 1.0:
+        return head_dim
+    found = int(head_dim * part)
+    if found < 2 or found % 2:
+        raise unsupported(f"a rotary embedding of {found} values")
+    return found
+
+
+def original_context(config: Reader, context: int) -> int:
     """Return the context in tokens for which the model was trained before it was extended."""
+    reader = Reader(rope_values(config), "rotary parameter")
     inside = reader.integer(_ORIGINAL, 1, 1 << 24, default=context)
     return config.integer(_ORIGINAL, 1, 1 << 24, default=inside)
 
@@ -73,6 +92,19 @@ def _yarn(reader: Reader, theta: float, original: int, context: int) -> Rope:
         beta_slow=reader.number("beta_slow", 0, 1e6, default=1.0) or 1.0,
         truncate=reader.flag("truncate", True),
         attention_factor=reader.number("attention_factor", 1e-6, 1e6, default=attention),
+    )
+
+
+def _longrope(reader: Reader, theta: float, original: int, context: int, turned: int) -> Rope:
+    factor = reader.number("factor", 1e-3, 1e6, default=context / original)
+    scale = 1.0
+    if factor > 1 and original > 1:
+        scale = math.sqrt(1 + math.log(factor) / math.log(original))
+    return Rope(
+        theta,
+        "longrope",
+        attention_factor=reader.number("attention_factor", 1e-6, 1e6, default=scale),
+        factors=reader.numbers("short_factor", turned // 2, 1e-3, 1e6),
     )
 
 

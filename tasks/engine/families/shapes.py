@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from ..defaults import SHARED_HEAD_BYTES
 from ..errors import EngineError
 from ..interface import DType, Parts
-from .architecture import Architecture, LayerKind
+from ..layouts import Shape
+from .architecture import Architecture, Experts, LayerKind
 
 DTYPE_BYTES: Mapping[DType, int] = {"float32": 4, "bfloat16": 2}
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 """Names of the tensors outside the layers."""
 
-Shapes = dict[str, tuple[int, ...]]
+Shapes = dict[str, Shape]
 
 
 def check_parts(arch: Architecture, parts: Parts) -> None:
@@ -56,15 +57,17 @@ def layer_prefix(layer: int) -> str:
 
 def _layer_shapes(arch: Architecture, kind: LayerKind) -> Shapes:
     names, hidden = arch.names, arch.hidden
-    shapes = {f"{name}.weight": (hidden,) for name in (names.input_norm, names.mlp_norm)}
-    return shapes | _attention_shapes(arch) | _mlp_shapes(arch)
+    shapes: Shapes = {f"{name}.weight": (hidden,) for name in names.norms}
+    shapes |= _attention_shapes(arch)
+    return shapes | (_expert_shapes(arch, kind.experts) if kind.experts else _mlp_shapes(arch))
 
 
 def _attention_shapes(arch: Architecture) -> Shapes:
     names, hidden = arch.names, arch.hidden
     queries, keys = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
     shapes: Shapes = {}
-    for name, rows in zip(names.qkv, (queries, keys, keys), strict=True):
+    sizes = (queries, keys, keys) if len(names.qkv) == 3 else (queries + 2 * keys,)
+    for name, rows in zip(names.qkv, sizes, strict=True):
         shapes |= linear_shapes(name, rows, hidden, bias=arch.qkv_bias)
     shapes |= linear_shapes(names.output, hidden, queries, bias=arch.output_bias)
     if arch.qk_norm:
@@ -77,9 +80,20 @@ def _attention_shapes(arch: Architecture) -> Shapes:
 def _mlp_shapes(arch: Architecture) -> Shapes:
     names, hidden, wide = arch.names, arch.hidden, arch.intermediate
     shapes: Shapes = {}
+    rows = 2 * wide // len(names.gate_up)
     for name in names.gate_up:
-        shapes |= linear_shapes(name, wide, hidden, bias=arch.mlp_bias)
+        shapes |= linear_shapes(name, rows, hidden, bias=arch.mlp_bias)
     return shapes | linear_shapes(names.down, hidden, wide, bias=arch.mlp_bias)
+
+
+def _expert_shapes(arch: Architecture, experts: Experts) -> Shapes:
+    names, hidden = experts.names, arch.hidden
+    shapes = linear_shapes(names.router, experts.count, hidden)
+    for expert in range(experts.count):
+        for name in names.gate_up(expert):
+            shapes |= linear_shapes(name, experts.wide, hidden)
+        shapes |= linear_shapes(names.last(expert), hidden, experts.wide)
+    return shapes
 
 
 def linear_shapes(name: str, rows: int, columns: int, *, bias: bool = False) -> Shapes:
@@ -88,15 +102,29 @@ def linear_shapes(name: str, rows: int, columns: int, *, bias: bool = False) -> 
     return shapes | {f"{name}.bias": (rows,)} if bias else shapes
 
 
+def stored_tensors(arch: Architecture, parts: Parts) -> dict[str, tuple[str | None, Shape]]:
+    """Return the tensors that store a shard's parameters, by role: dtype and shape.
+
+    A quantised weight has several (docs/spec/quantised.md). The dtype None means any float dtype.
+    """
+    return arch.layouts.stored(tensor_shapes(arch, parts))
+
+
 def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     """Return the most bytes that a shard's loaded weights may take.
 
     A table that embedding and head share (tied) counts once. A small one in bfloat16 counts twice,
-    because `compute/model.py` may store it in two layouts (docs/adr/0007).
+    because `compute/model.py` may store it in two layouts (docs/adr/0007). Quantised weights are
+    loaded as they are stored.
     """
-    size = DTYPE_BYTES[dtype] * sum(
-        math.prod(shape) for shape in tensor_shapes(arch, parts).values()
-    )
-    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    size, shapes = 0, tensor_shapes(arch, parts)
+    for role, shape in shapes.items():
+        layout = arch.layouts.of(role, shape)
+        size += layout.bytes(shape) if layout else DTYPE_BYTES[dtype] * math.prod(shape)
+    if arch.wide_norms:  # their weights are stored in float32
+        vectors = (shape[0] for shape in shapes.values() if len(shape) == 1)
+        size += (4 - DTYPE_BYTES[dtype]) * sum(vectors)
     both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
-    return size + table if both and table < SHARED_HEAD_BYTES else size
+    twice = both and arch.layouts.of(EMBEDDING, (arch.vocab, arch.hidden)) is None
+    table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    return size + table if twice and table < SHARED_HEAD_BYTES else size

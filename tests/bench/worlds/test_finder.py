@@ -94,7 +94,7 @@ async def test_back_by_one_remembered_peer_when_all_bootstraps_are_gone(world: W
     with trio.fail_after(30):
         await back.joined()
     assert trio.current_time() - began <= 30
-    assert [contact.peer for contact in back.dht._table.contacts()] == [nodes[10].peer]
+    assert [contact.peer for contact in back.dht.table.contacts()] == [nodes[10].peer]
     await trio.sleep(10)
     assert back.dht.own() == [name(1)]
     assert (await nodes[10].find(name(1).key)).records
@@ -133,14 +133,14 @@ async def test_homes_are_clients_that_find_and_publish(world: World) -> None:
         )
         await host.start(homes[-1])
     await trio.sleep(60)
-    assert {node.dht._presence.rule.mode for node in servers} == {Mode.SERVER}
-    assert {node.dht._presence.rule.mode for node in homes} == {Mode.CLIENT}
+    assert {node.dht.presence.rule.mode for node in servers} == {Mode.SERVER}
+    assert {node.dht.presence.rule.mode for node in homes} == {Mode.CLIENT}
     assert await all_found(Random(3), homes, homes) == 1.0
-    assert [len(node.dht._store) for node in homes] == [0, 0, 0]
+    assert [len(node.dht.store) for node in homes] == [0, 0, 0]
     await trio.sleep(defaults.REFRESH_LOOK)
     at_home = {node.peer for node in homes}
     for node in servers:
-        assert not at_home & {contact.peer for contact in node.dht._table.contacts()}
+        assert not at_home & {contact.peer for contact in node.dht.table.contacts()}
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from bench.worlds.ring import Ring, blob_record, ground
-from shoal.dht.kademlia.query import LookupSettings
+from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.key import distance, node_key
 from shoal.transport.identity import peer_id_of
 

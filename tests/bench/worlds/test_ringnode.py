@@ -7,7 +7,7 @@ import pytest
 from bench.worlds.ring import AUTHORS, Ring, blob_record
 from bench.worlds.ringnode import DIAL_TRIPS, Aged, found_size
 from shoal.dht.kademlia.messages import Find, FindReply, StoreRequest
-from shoal.dht.kademlia.query import LookupSettings
+from shoal.dht.lookup.query import LookupSettings
 from shoal.dht.records.record import open_record
 
 

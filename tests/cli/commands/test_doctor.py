@@ -109,6 +109,6 @@ def test_progress_note_goes_to_standard_error(
         assert invoke(["doctor", "--again", "--json"]) == 0
         out, err = capsys.readouterr()
         assert invoke(["doctor"]) == 0
-    assert json.loads(out) == DOCTOR
+    assert json.loads(out) == DOCTOR | {"shares": [], "audience": ""}
     assert err.startswith("measuring with the help of other nodes") and err.count("\n") == 1
     assert asked == [True, False]

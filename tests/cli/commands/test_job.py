@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import defaults
-from shoal.cli.commands import jobresults
+from shoal.cli import defaults, jobresults
 from shoal.cli.errors import CommandError
 from shoal.cli.main import invoke
 from shoal.node.defaults import JOBS_AT_ONCE

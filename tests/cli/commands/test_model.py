@@ -39,8 +39,39 @@ def test_the_supported_families_are_listed_without_a_daemon(
     assert heads.split() == ["FAMILY", "ARCHITECTURE", "DEVICE", "PRECISIONS"]
     kinds = families()
     assert [row.split()[1] for row in rows] == list(kinds)
-    assert all(row.split()[2:] == ["cpu", "float32,", "bfloat16"] for row in rows)
+    assert all(row.split()[2:] == ["cpu", "float32,", "bfloat16,", "int8,", "int4"] for row in rows)
     assert invoke(["model", "list", "--supported", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["supported"]
     assert [each["family"] for each in listed] == [each.name for each in kinds.values()]
-    assert listed[0]["precisions"] == ["float32", "bfloat16"]
+    assert listed[0]["precisions"] == ["float32", "bfloat16", "int8", "int4"]
+
+
+def test_a_model_is_quantised_without_a_daemon(
+    model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["model", "add", str(model_folder), "--name", "mine"]) == 0
+    capsys.readouterr()
+    assert invoke(["model", "quantize", "mine", "--to", "int8", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["name"] == "mine-int8" and answer["root"] != ""
+    assert invoke(["model", "quantize", "mine", "--to", "int4", "--name", "small"]) == 0
+    out = capsys.readouterr().out
+    assert "added small: 6 layers" in out and "`shoal node --model small" in out
+    assert invoke(["model", "list", "--json"]) == 0
+    listed = {each["name"]: each for each in json.loads(capsys.readouterr().out)["models"]}
+    assert set(listed) == {"mine", "mine-int8", "small"}
+    assert listed["small"]["weight_bytes"] < listed["mine-int8"]["weight_bytes"]
+    assert 3 * listed["small"]["weight_bytes"] < 2 * listed["mine"]["weight_bytes"]
+
+
+def test_quantising_says_what_is_wrong(
+    model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["model", "quantize", "nothing", "--to", "int8"]) == 1
+    assert "no model 'nothing' is known" in capsys.readouterr().err
+    assert invoke(["model", "quantize", "nothing", "--to", "int3"]) == 2
+    assert invoke(["model", "add", str(model_folder), "--name", "mine"]) == 0
+    assert invoke(["model", "quantize", "mine", "--to", "int8"]) == 0
+    capsys.readouterr()
+    assert invoke(["model", "quantize", "mine-int8", "--to", "int4"]) == 1
+    assert "`shoal model list`" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shoal.cli.commands.pull import PullProgress, vouched
+from shoal.cli.commands.models.pull import PullProgress, vouched
 from shoal.cli.main import invoke
 from shoal.dht.errors import FetchFailed
 from shoal.node.control.messages.encoding import decode

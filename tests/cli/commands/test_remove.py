@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from shoal.cli.commands.remove import lost
+from shoal.cli.commands.models.remove import lost
 from shoal.cli.main import invoke
 from shoal.node.control.messages.encoding import decode
 from shoal.node.control.messages.models import Removed

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.dht.defaults import CHUNK
 from shoal.dht.errors import ChunkCorrupt, ChunkMissing, ModelError, NotEnoughDisk
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 
 from ..models import FakeHost, open_library
 

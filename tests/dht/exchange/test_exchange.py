@@ -764,7 +764,7 @@ async def test_concurrent_reads_and_the_queue_of_one_peer_are_limited(
 
     async def ask(peer: str) -> None:
         call = Call(PeerId(peer), {"digest": digest}, b"")
-        answers.append(await exchange.provider._serve_chunk(call))
+        answers.append(await exchange.provider.serve_chunk(call))
 
     async with trio.open_nursery() as nursery:
         for _ in range(50):

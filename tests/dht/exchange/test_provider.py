@@ -52,7 +52,7 @@ class Member:
         return self
 
     async def _count(self, call: Call) -> Answer:
-        answer = await self.exchange.provider._serve_chunk(call)
+        answer = await self.exchange.provider.serve_chunk(call)
         if isinstance(answer, Reply):
             self.given.append(str(call.header["digest"]))
         return answer

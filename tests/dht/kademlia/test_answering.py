@@ -58,7 +58,7 @@ async def test_peers_behind_relays_share_one_networks_quota(
     store = RecordStore(contact(0).key, entropy(), limit=200_000)
     await bring("", 12, store)
     assert (store.bytes <= 50_000) is defended
-    assert store._shares["relayed" if defended else ""] == store.bytes
+    assert store.shares["relayed" if defended else ""] == store.bytes
 
 
 @pytest.mark.trio

@@ -106,8 +106,8 @@ async def test_a_peer_cannot_make_this_node_dial_local_services(
     nodes = await ring(nursery, 3)
     bait = Contact(Identity.from_seed(b"b" * 32).peer, [replace(METADATA, peer=None)])
     for node in nodes[1:]:
-        node.dht._table._limited = False
-        node.dht._table.answered(bait, trio.current_time())
+        node.dht.table._limited = False
+        node.dht.table.answered(bait, trio.current_time())
     dialled: list[Address] = []
     real = nodes[0].endpoint.reach
 
@@ -132,7 +132,7 @@ async def test_a_contact_is_not_evicted_because_a_peer_names_it_at_a_wrong_addre
     """Twin: if only the named address is dialled, the table loses a live contact."""
     nodes = await ring(nursery, 2)
     one, other = nodes
-    known = one.dht._table.contact(other.peer)
+    known = one.dht.table.contact(other.peer)
     assert known is not None and known.addresses
     if not defended:
         monkeypatch.setattr(asking, "_SURE", 0)
@@ -142,10 +142,10 @@ async def test_a_contact_is_not_evicted_because_a_peer_names_it_at_a_wrong_addre
             link.close("idle")
         while one.endpoint.links():  # noqa: ASYNC110
             await trio.sleep(0.01)
-        one.dht._links.clear_backoffs()
+        one.dht.links.clear_backoffs()
         with suppress(NoAnswer):
-            await one.dht._asking.find(false, Find(()))
-    assert (other.peer in one.dht._table) is defended
+            await one.dht.asking.find(false, Find(()))
+    assert (other.peer in one.dht.table) is defended
     for node in nodes:
         node.stop()
 
@@ -156,8 +156,8 @@ async def test_dials_count_for_the_network_of_the_referrer(
 ) -> None:
     nodes = await ring(nursery, 3)
     bait = Contact(Identity.from_seed(b"b" * 32).peer, [Address("127.0.0.1", 9)])
-    nodes[1].dht._table.answered(bait, trio.current_time())
-    links = nodes[0].dht._links
+    nodes[1].dht.table.answered(bait, trio.current_time())
+    links = nodes[0].dht.links
     real, named = links.to, {}
 
     async def to(contact: Contact, sure: object = (), by: Sequence[str] = ("",)) -> Link:
@@ -183,12 +183,12 @@ async def test_a_contact_whose_dial_lost_its_slot_is_not_taken_for_dead(
     async def to(*_: object) -> Link:
         raise DialFailed(code, "not now")
 
-    monkeypatch.setattr(one.dht._links, "to", to)
-    known = one.dht._table.contact(other.peer)
+    monkeypatch.setattr(one.dht.links, "to", to)
+    known = one.dht.table.contact(other.peer)
     assert known is not None
     for _ in range(defaults.FAILURES_LAST):
         with suppress(NoAnswer):
-            await one.dht._asking.find(known, Find(()))
-    assert (other.peer in one.dht._table) is (code == "crowded")
+            await one.dht.asking.find(known, Find(()))
+    assert (other.peer in one.dht.table) is (code == "crowded")
     for node in nodes:
         node.stop()

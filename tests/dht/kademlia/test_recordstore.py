@@ -288,7 +288,7 @@ def test_records_generated_near_our_key_do_not_evict_honest_ones(defended: bool)
     kept = [one for one in honest if found(made, one)]
     assert (len(kept) == len(honest)) is defended
     if defended:
-        theirs = sum(made._shares[f"9.9.{n}.0/24"] for n in range(4))
+        theirs = sum(made.shares[f"9.9.{n}.0/24"] for n in range(4))
         others = sum(len(one.sealed) + 512 for one in honest)
         assert codes.count("full") + codes.count("quota") > 100
         assert 0 < theirs == made.bytes - others
@@ -312,7 +312,7 @@ def test_a_network_within_its_equal_share_loses_nothing() -> None:
             one = record(blob(random.randrange(4_000)), author)
             if network != watched:
                 put(made, one, network=network)
-            elif made._shares[watched] + len(one.sealed) + 512 <= least and not found(made, one):
+            elif made.shares[watched] + len(one.sealed) + 512 <= least and not found(made, one):
                 assert put(made, one, network=network) == "", (life, turn)
                 mine.append(one)
             assert all(one in found(made, one, most=64) for one in mine), (life, turn)
@@ -436,9 +436,9 @@ def test_all_counters_match_after_random_operations() -> None:
         assert len(made) == len(entries) == len(ending) and {*map(id, ending)} == {
             *map(id, entries)
         }
-    assert sum(made._authors.values()) == made._shares.total() == made.bytes
+    assert sum(made._authors.values()) == made.shares.total() == made.bytes
     for network, listed in made._far.items():
-        assert made._shares[network] == sum(entry.size for _, _, entry in listed) > 0
+        assert made.shares[network] == sum(entry.size for _, _, entry in listed) > 0
         assert {entry.network for _, _, entry in listed} == {network}
         assert [far for far, _, _ in listed] == sorted(
             point(entry.key) ^ point(OWN) for _, _, entry in listed
@@ -446,4 +446,4 @@ def test_all_counters_match_after_random_operations() -> None:
     made.expire(now + 1000 + defaults.GONE_LONGER)
     assert not made._ends and not made._next
     assert (len(made), made.bytes, made._far, made._authors) == (0, 0, {}, {})
-    assert len(made._shares) == 0
+    assert len(made.shares) == 0

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from shoal.dht.kademlia.slots import Slots
+from shoal.dht.kademlia.slots import FairSlots
 
 
 async def forever() -> str:
@@ -19,7 +19,7 @@ async def done() -> str:
 
 @pytest.mark.trio
 async def test_an_action_runs_in_its_slot(autojump_clock: MockClock) -> None:
-    slots = Slots(1)
+    slots = FairSlots(1)
     assert await slots.use(["a"], done) == "done"
     with pytest.raises(ValueError, match="no"):
         await slots.use(["a"], _fails)
@@ -34,7 +34,7 @@ async def _fails() -> str:
 @pytest.mark.parametrize("defended", [True, False])
 async def test_the_largest_user_loses_a_slot(autojump_clock: MockClock, defended: bool) -> None:
     """Twin: if all count as one source, the newcomer waits."""
-    slots = Slots(4)
+    slots = FairSlots(4)
     lost: list[object] = []
 
     async def hold(name: str) -> None:
@@ -51,14 +51,14 @@ async def test_the_largest_user_loses_a_slot(autojump_clock: MockClock, defended
         assert lost == ([None] if defended else [])
         assert len(slots) == 4, "a waiting use has taken the slot"
         nursery.cancel_scope.cancel()
-    assert len(slots) == 0 and not slots._waiting and len(slots._shares) == 0
+    assert len(slots) == 0 and not slots._waiting and len(slots.shares) == 0
 
 
 @pytest.mark.trio
 async def test_the_waiting_source_with_the_fewest_slots_comes_first(
     autojump_clock: MockClock,
 ) -> None:
-    slots = Slots(2)
+    slots = FairSlots(2)
     order: list[str] = []
 
     async def hold(name: str, seconds: float) -> None:
@@ -80,7 +80,7 @@ async def test_a_use_with_several_sources_counts_for_the_one_with_the_fewest(
     autojump_clock: MockClock,
 ) -> None:
     """Otherwise a liar that names every contact first could make all of them wait with its own."""
-    slots = Slots(2)
+    slots = FairSlots(2)
     async with trio.open_nursery() as nursery:
         for _ in range(5):
             nursery.start_soon(slots.use, ["liar"], forever)
@@ -93,7 +93,7 @@ async def test_a_use_with_several_sources_counts_for_the_one_with_the_fewest(
 @pytest.mark.trio
 async def test_the_waiting_queue_is_limited(autojump_clock: MockClock) -> None:
     """The source with the most waiting loses the latest, and a dropped action never starts."""
-    slots = Slots(1, waiting=3)
+    slots = FairSlots(1, waiting=3)
     lost: list[str] = []
     begun: list[str] = []
 
@@ -121,7 +121,7 @@ async def test_all_counters_match_after_random_operations(
 ) -> None:
     """Actions end, fail, are cancelled or lose their slot, in any order."""
     random = Random(5)
-    slots = Slots(5, waiting=waiting)
+    slots = FairSlots(5, waiting=waiting)
 
     async def one(name: str, seconds: float, patience: float) -> None:
         async def held() -> None:
@@ -136,6 +136,6 @@ async def test_all_counters_match_after_random_operations(
             nursery.start_soon(one, random.choice("aaabcdef"), random.random(), random.random())
             if random.random() < 0.6:
                 await trio.sleep(random.random() / 10)
-            assert slots._shares.total() == len(slots) <= 5
+            assert slots.shares.total() == len(slots) <= 5
             assert slots._queued.total() == len(slots._waiting) <= waiting
-    assert len(slots) == 0 and not slots._waiting and len(slots._shares) == 0
+    assert len(slots) == 0 and not slots._waiting and len(slots.shares) == 0

@@ -8,10 +8,10 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.finding import FindingResult
-from shoal.dht.kademlia.foundrecords import FoundRecord
 from shoal.dht.kv.chain import Chain, KvGroup, KvScope
 from shoal.dht.kv.index import KvFound, KvIndex, KvProvider
 from shoal.dht.kv.search import PROOF, SHORT, PrefixSearch
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.key import Key
 from shoal.dht.records.record import Body
 from shoal.transport.errors import CallRefused, DialFailed

@@ -13,8 +13,9 @@ from shoal.netsim.world import World
 from shoal.node.defaults import EMBEDDED_ROOT
 from shoal.node.errors import ControlError
 from shoal.tasks.adapters.file import encode_head
-from shoal.tasks.engine.adapters import MODULES, AdapterTerms
+from shoal.tasks.engine.adapters import AdapterTerms
 from shoal.tasks.errors import TaskError
+from tests.tasks import peft_folder
 
 LAYER = 4 * (256 + 256 + 2 * (256 + 128) + 256 + 256 + 3 * (256 + 640))  # bytes of rank 1
 RANK = 40  # five chunks of 1 MiB
@@ -22,7 +23,9 @@ LAYERS = 6
 
 
 def adapter(mark: int, base: str = EMBEDDED_ROOT) -> bytes:
-    terms = AdapterTerms(base, RANK, 1.0, False, "F32", MODULES, tuple(range(LAYERS)))
+    terms = AdapterTerms(
+        base, RANK, 1.0, False, "F32", peft_folder.LLAMA_MODULES, tuple(range(LAYERS))
+    )
     words = b"".join((mark << 16 | at).to_bytes(4, "little") for at in range(LAYER * RANK // 4))
     return encode_head(terms) + words * LAYERS
 

@@ -69,6 +69,8 @@ class Stage:
         self.frames.append((header, memoryview(bytes(payload))))
 
     def request(self, name: str, *fields: object, payload: bytes = b"") -> tuple[Any, ...]:
+        if name == "open":
+            fields = (*fields, False)  # not of the machine's own gateway
         self.core.handle((name, 1, *fields), memoryview(payload))
         header, data = self.frames.pop()
         return (header[0], *header[2:], data)

@@ -9,9 +9,9 @@ from bench.worlds.climber import TransportNode
 from bench.worlds.ring import Got, Ring, blob_record
 from bench.worlds.ringnode import WALL, RingNode
 from bench.worlds.town import Town
-from shoal.dht.kademlia.lookup import Lookup
 from shoal.dht.kademlia.messages import Find, FindReply
-from shoal.dht.kademlia.query import LookupGoal, Querier, Query
+from shoal.dht.lookup.lookup import Lookup
+from shoal.dht.lookup.query import LookupGoal, Querier, Query
 from shoal.dht.records.key import Key
 from shoal.netsim.population import latency, profiles
 from shoal.netsim.population.mix import draw, load

@@ -112,8 +112,8 @@ async def test_invalid_requests_are_refused(world: World, more: dict[str, Any], 
 
 async def test_copied_data_folder_is_reported(world: World) -> None:
     node = await world.host("a").start(engine=False)
-    assert node.node.state._own.begun
-    node.node.state._own.writer.contested_at = trio.current_time()
+    assert node.node.state.own.begun
+    node.node.state.own.writer.contested_at = trio.current_time()
     node.node.directory.publish(version="other")
     await trio.sleep(2)
     status = await node.ask("status")
@@ -128,7 +128,7 @@ async def test_name_known_only_from_a_feed(world: World) -> None:
     _, second = await pair(world)
     third = await world.host("c").start(bootstrap=[second], engine=False)
     await trio.sleep(WRITE_HOLD + 10)
-    del third.node.state._own._facts._said["models"]  # else the name, unknown here, is withdrawn
+    del third.node.state.own._facts._said["models"]  # else the name, unknown here, is withdrawn
     third.node.state.set("models", "far", model_fact(ModelName("far", "ab" * 32, 6, 1000)))
     await trio.sleep(10)
     (meaning,) = second.node.names.near("far")

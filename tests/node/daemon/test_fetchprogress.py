@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from shoal.node.daemon.fetchprogress import MIB, FetchProgress
-from shoal.tasks.serving.serving import Phase, ServingStatus
+from shoal.tasks.serving.interface import Phase, ServingStatus
 from shoal.transport.host.real import RealHost
 
 

@@ -10,7 +10,7 @@ import trio
 
 from shoal.dht.content.ranges import pack_indexes
 from shoal.dht.finding import FindingResult
-from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import BlobBody, Body, PeerBody, open_record, seal_record
 from shoal.node.models.providers import Providers

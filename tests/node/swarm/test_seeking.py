@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from shoal.dht.finding import FindingResult
-from shoal.dht.kademlia.foundrecords import FoundRecord
+from shoal.dht.lookup.foundrecords import FoundRecord
 from shoal.dht.records.key import Key, record_key
 from shoal.dht.records.record import ShardBody, open_record, seal_record
 from shoal.node import defaults

@@ -187,7 +187,7 @@ def test_dropped_authors_leave_nothing() -> None:
 
 def place_rows(store: Store) -> Callable[[str], int]:
     def count(statement: str) -> int:
-        row = store._database.row(statement)
+        row = store.database.row(statement)
         assert row is not None
         number: int = row[0]
         return number
@@ -270,7 +270,7 @@ def test_an_outdated_page_is_noticed() -> None:
     place, old, new = Place(), chain(1, 3, epoch=1), chain(1, 3, epoch=2)
     with place.opened() as store:
         done(store, Put(old))
-        (row,) = store._database.rows("SELECT id, sealed, sum FROM entries WHERE id & 4095 = 1")
+        (row,) = store.database.rows("SELECT id, sealed, sum FROM entries WHERE id & 4095 = 1")
         done(store, Put(new))
     place.change("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", *row)
     with place.opened() as store:
@@ -309,7 +309,7 @@ def test_a_reader_notices_missing_entries() -> None:
     place = Place()
     with place.opened() as store:
         done(store, Put(chain(1, 3)))
-        store._database.run("DELETE FROM entries WHERE id & 4095 = 2")
+        store.database.run("DELETE FROM entries WHERE id & 4095 = 2")
         with pytest.raises(FeedDamaged):
             store.entries(name(1), 1, 0, 10**6)
         assert len(store.entries(name(1), 1, 0, 1)) == 1
@@ -364,7 +364,7 @@ def test_closing_a_store_writes_nothing_more() -> None:
     with place.opened() as store:
         done(store, Put(chain(1, 1)))
     with place.opened() as store:
-        assert store._database.rows("SELECT name FROM meta LIMIT 2") == []
+        assert store.database.rows("SELECT name FROM meta LIMIT 2") == []
 
 
 def test_feeds_are_read_in_batches() -> None:

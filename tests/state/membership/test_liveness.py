@@ -471,7 +471,7 @@ def test_a_link_rests_only_while_the_watchers_report_it() -> None:
     """A peer that is near to many but reports no links is not a watcher."""
     node = next(iter(mesh(25)[0].values()))
     resting = min(node.resting())
-    for by in node._watchers(resting):
+    for by in node.watchers(resting):
         node.told(by, [], [resting], 1.0, whole=False)
     assert resting not in node.resting()
 
@@ -493,7 +493,7 @@ def test_watchers_depend_on_the_links_a_peer_reports(ended: bool) -> None:
 
 def rumoured(node: Liveness, peer: PeerId, now: float) -> bool:
     """Withdraw a witness's report, and return whether a check is due."""
-    by = min(node._watchers(peer))
+    by = min(node.watchers(peer))
     node.told(by, [], [peer], now, whole=False)
     return is_due(node, peer, now + defaults.RECHECK_S)
 
@@ -642,3 +642,100 @@ def test_unseen_members_are_live_without_a_witness_or_never_checked() -> None:
     assert node.has_unseen(1e9)
     node.told(A, [X], [], 1e9, whole=True)
     assert not node.has_unseen(1e9)
+
+
+def nearest(peer: PeerId, crowd: list[PeerId]) -> list[PeerId]:
+    """Return the crowd in the order of its XOR distance to a peer, the nearest first."""
+
+    def place(one: PeerId) -> int:
+        return int.from_bytes(sha256(str(one).encode()).digest())
+
+    return sorted(crowd, key=lambda one: place(one) ^ place(peer))
+
+
+def distant() -> tuple[Liveness, PeerId, list[PeerId], list[PeerId]]:
+    """Return a node, a linked peer, the peer's watchers, which have no link here, and two linked
+    peers that report links with those watchers."""
+    crowd = [peer_id_of(sha256(f"distant {n}".encode()).digest()) for n in range(40)]
+    peer, *others = crowd
+    order = nearest(peer, others)
+    watchers, carriers, rest = order[: defaults.WATCHERS], order[-2:], order[defaults.WATCHERS : -2]
+    own = order[-3]
+    node = Liveness(own)
+    node.watch(set(crowd))
+    near = [each for each in nearest(own, rest) if each != own][: defaults.WATCHERS]
+    for each in (peer, *carriers, *near):
+        node.linked(each, each, 0.0)
+    node.told(peer, [own, *watchers], [], 0.0, whole=True)
+    for carrier in carriers:
+        node.told(carrier, watchers, [], 0.0, whole=True)
+    node.shown({peer, *carriers, *near})
+    return node, peer, watchers, carriers
+
+
+def test_a_link_rests_if_linked_peers_pass_on_what_the_watchers_report() -> None:
+    node, peer, watchers, carriers = distant()
+    assert node.watchers(peer) == set(watchers)
+    assert peer in node.resting()
+    node.told(carriers[0], [], watchers[1:], 1.0, whole=False)
+    assert peer not in node.resting(), "one linked peer alone may lie"
+    node.told(carriers[0], watchers, [], 2.0, whole=False)
+    assert peer in node.resting()
+    node.doubt(carriers[1], 3.0)
+    assert peer not in node.resting(), "a link that does not answer carries nothing"
+
+
+def test_a_link_of_which_no_report_went_out_does_not_rest_by_others_reports() -> None:
+    """Peers pass on only what concerns a link that they know of."""
+    node, peer, _, carriers = distant()
+    node.shown(set(carriers))
+    assert peer not in node.resting()
+    node.shown({peer, *carriers})
+    assert peer in node.resting()
+
+
+def test_what_a_linked_peer_passes_on_causes_a_check_of_a_resting_peer_only() -> None:
+    node, peer, _, carriers = distant()
+    loud = min(node.answering() - node.resting())
+    node.rumoured(carriers[0], [peer, loud], 10.0)
+    checked = node.next_checks(10.0)
+    assert peer in checked and loud not in checked
+
+
+def test_what_a_linked_peer_passes_on_causes_a_limited_number_of_checks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports = 1.0 + defaults.WATCHERS  # the reports of `distant` cause checks, too
+    monkeypatch.setattr(defaults, "ALARMS", (reports, 0.0))
+    node, peer, _, carriers = distant()
+    assert peer in node.resting()
+    node.rumoured(carriers[0], [peer], 10.0)
+    assert peer in node.next_checks(10.0)
+    node.proved(peer, 10.1)
+    node.rumoured(carriers[0], [peer], 20.0)
+    assert peer not in node.next_checks(20.0 + defaults.RECHECK_S)
+
+
+def test_a_watcher_s_loss_is_passed_on_to_those_that_have_a_link_and_do_not_hear_of_it() -> None:
+    by, *others = nearest(X, [A, B, C, D])
+    node = Liveness(OWN)
+    for peer, place in PLACES.items():
+        node.linked(peer, place, 0.0)
+    node.told(by, [X, others[0]], [], 0.0, whole=True)
+    node.told(others[0], [X, by], [], 0.0, whole=True)
+    node.told(others[1], [X], [], 0.0, whole=True)
+    assert node.to_tell(by, [X, Y]) == {others[1]: [X]}, "others[2] has no link with X"
+    node.doubt(others[1], 1.0)
+    assert node.to_tell(by, [X]) == {}
+
+
+def test_the_loss_of_a_peer_that_is_no_watcher_is_not_passed_on() -> None:
+    crowd = [peer_id_of(sha256(f"crowd {n}".encode()).digest()) for n in range(6)]
+    order = nearest(X, crowd)
+    node = Liveness(OWN)
+    for peer in order:
+        node.linked(peer, peer, 0.0)
+        node.told(peer, [X], [], 0.0, whole=True)
+    last, next_one = order[defaults.WATCHERS - 1 :][:2]
+    assert set(node.to_tell(last, [X])) == {*order} - {last}
+    assert node.to_tell(next_one, [X]) == {}

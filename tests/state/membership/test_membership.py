@@ -305,7 +305,7 @@ async def test_ten_thousand_members_stay_within_bounds(
             batch.append(seal_record(author, record))
         push(victim, liar, *batch)
     await trio.sleep(5)
-    assert len(victim.directory._roster) <= defaults.VOUCHED + 1
+    assert len(victim.directory.roster) <= defaults.VOUCHED + 1
     assert victim.endpoint.link(liar.peer) is not None
     assert len([a for a in victim.endpoint.dials if a.port == 9]) < 100
 
@@ -441,7 +441,7 @@ async def test_a_peer_that_does_not_deliver_delays_no_record(
         return Refusal("busy", "never")
 
     liar.endpoint.handle("member.pull", stall)
-    assert honest.directory._roster.receive(sealed, author.peer, Nearness.LOOPBACK, 2.0)
+    assert honest.directory.roster.receive(sealed, author.peer, Nearness.LOOPBACK, 2.0)
     offer = encode_digest({tag_of(author.peer): RecordOffer(1000, Nearness.PUBLIC, 0)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(victim.endpoint.serve, liar.peer, "member.digest", offer)

@@ -183,7 +183,7 @@ async def test_no_member_is_lost_while_this_node_stalls(
 
 @pytest.mark.trio
 @pytest.mark.parametrize(
-    "method", ["live.links", "live.find", "live.found", "live.gather", "live.prove"]
+    "method", ["live.links", "live.lost", "live.find", "live.found", "live.gather", "live.prove"]
 )
 @pytest.mark.parametrize(
     "payload",
@@ -218,6 +218,7 @@ async def test_malformed_messages_end_the_link(
     ("method", "rate", "payload"),
     [
         ("live.links", "LINKS_TOLD", msgpack.packb([False, [], []])),
+        ("live.lost", "LINKS_TOLD", msgpack.packb([[]])),
         ("live.find", "FINDS", encode_find(7, NONCE, True, [PeerId("nobody")])),
         ("live.gather", "QUESTIONS", msgpack.packb([NONCE, ["nobody"]])),
         ("live.prove", "PROOFS", NONCE),
@@ -239,6 +240,42 @@ async def test_a_flood_is_refused(
     if not isinstance(other, (Reply, Refusal)):
         other = await other
     assert getattr(other, "code", "") != "too-often"
+
+
+async def diamond(net: FakeNet) -> list[FakeNode]:
+    """Return a node linked with two others, and a fourth one that only those are linked with."""
+    nodes = [FakeNode(net, number, links=0) for number in range(1, 5)]
+    one, left, right, other = nodes
+    for node, known in ((one, ()), (left, (one,)), (right, (one,)), (other, (left, right))):
+        net.nursery.start_soon(node.run, *known)
+    await trio.sleep(30.0)
+    return nodes
+
+
+@pytest.mark.trio
+async def test_what_a_watcher_has_lost_is_passed_on(
+    net: FakeNet, autojump_clock: MockClock
+) -> None:
+    one, left, right, other = nodes = await diamond(net)
+    told = counted(nodes, "live.lost")
+    silence(other)
+    notice(other, by=left)
+    await trio.sleep(0.5)
+    assert told == {("live.lost", one.peer, right.peer): 1}
+
+
+@pytest.mark.trio
+async def test_only_so_many_losses_of_one_watcher_are_passed_on(
+    net: FakeNet, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "ALARMS", (5.0, 0.0))
+    one, left, right, other = nodes = await diamond(net)
+    told = counted(nodes, "live.lost")
+    for _ in range(20):
+        for has, lost in (([other.peer], []), ([], [other.peer])):
+            one.endpoint.serve(left.peer, "live.links", msgpack.packb([False, has, lost]))
+    await trio.sleep(0.5)
+    assert told == {("live.lost", one.peer, right.peer): 5}
 
 
 def find(node: FakeNode, by: PeerId, further: bool) -> Callable[[], Awaitable[Any]]:

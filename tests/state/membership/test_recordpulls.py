@@ -99,7 +99,7 @@ def lacks(node: FakeNode) -> int:
 
 
 def holds_nothing(node: FakeNode) -> bool:
-    return not node.directory._pulls._lacking and not node.directory._pulls._tellers
+    return not node.directory._pulls._lacking and not node.directory._pulls.all_tellers
 
 
 @pytest.mark.trio
@@ -235,7 +235,7 @@ async def test_a_later_record_offered_during_a_pull_arrives_as_well(
         nursery.start_soon(offer, honest, victim, {author.peer: 5})
         await trio.sleep(0.5)
         nursery.start_soon(offer, honest, victim, {author.peer: 6})
-    assert victim.directory._roster.has(tag_of(author.peer), 6)
+    assert victim.directory.roster.has(tag_of(author.peer), 6)
 
 
 @pytest.mark.trio
@@ -256,7 +256,7 @@ async def test_a_later_record_is_pulled_from_the_peer_that_offers_it(
         nursery.start_soon(offer, other, victim, {author.peer: 5})
         await trio.sleep(_SOON)
         nursery.start_soon(offer, honest, victim, {author.peer: 6})
-    assert victim.directory._roster.has(tag_of(author.peer), 6)
+    assert victim.directory.roster.has(tag_of(author.peer), 6)
 
 
 @pytest.mark.trio
@@ -273,7 +273,7 @@ async def test_undelivered_offers_of_a_peer_are_bounded(
             nursery.start_soon(offer, liar, victim, names)
         await trio.sleep(1)
         assert len(victim.directory._pulls._lacking[link]) <= defaults.MEMBERS
-        assert len(victim.directory._pulls._tellers) <= defaults.MEMBERS + defaults.BATCH
+        assert len(victim.directory._pulls.all_tellers) <= defaults.MEMBERS + defaults.BATCH
         assert len(nursery.child_tasks) == 1  # one of the calls handles all
         nursery.cancel_scope.cancel()
     assert holds_nothing(victim)

@@ -505,7 +505,7 @@ async def gone_with_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(one, "call", call)
     await one.exchange.compare(two.peer)
-    assert not one.exchange.next_pulls() and not one.exchange.wanted._tellers
+    assert not one.exchange.next_pulls() and not one.exchange.wanted.all_tellers
 
 
 def test_a_peer_that_leaves_with_its_reply_is_forgotten(

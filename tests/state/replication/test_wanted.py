@@ -314,7 +314,7 @@ def test_superseded_offers_are_never_asked_for() -> None:
     waiting = {number for number in range(300) if (number.to_bytes(32), ("member", 0)) not in asked}
     assert waiting
     it.wanted.heard(A, [member(number, 2) for number in range(300)], 30.0)
-    assert all(told.seq == 2 for told in it.wanted._tellers[A].patient.values())
+    assert all(told.seq == 2 for told in it.wanted.all_tellers[A].patient.values())
     assert it.wanted.room(A) == defaults.TOLD - len(waiting)
 
 

@@ -7,18 +7,21 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.membership.record import NOTHING, Capacity, DeviceSpeed
+from shoal.state.membership.record import NOTHING, Capacity, DeviceSpeed, SharedModel
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.members import (
     ABOUT,
     CAPACITY,
     JOBS,
+    SHARED,
     Member,
     Members,
     capacity_fact,
     jobs_fact,
+    shared_fact,
 )
 from shoal.transport.identity import Identity
+from shoal.transport.message import pack
 
 ALICE, BOB = (Identity.from_seed(seed * 32).peer for seed in (b"a", b"b"))
 HERS = FeedName(ALICE, "member", 0)
@@ -122,3 +125,44 @@ def test_the_fact_vouches_does_not_count_as_malformed() -> None:
     view.changed(HERS, VOUCHES, write_vouches([b"k" * 32]))
     view.changed(HERS, VOUCHES, None)
     assert view.bad == 0 and view.get(ALICE) is None
+
+
+LLAMA: Final = SharedModel("llama", "llama.cpp", 4096, ("chat", "text", "top-k"))
+
+
+def test_shared_models_are_listed_and_forgotten() -> None:
+    view = Members()
+    other = SharedModel("l\xe4ma", "Ollama")
+    view.changed(HERS, SHARED, shared_fact((LLAMA, other)))
+    member = view.get(ALICE)
+    assert member is not None and member.shared == (LLAMA, other)
+    view.changed(HERS, SHARED, None)
+    assert view.get(ALICE) is None
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        5, [5], [["llama"]], [["", "x", 0, []]], [["a b", "x", 0, []]], [["a@b", "x", 0, []]],
+        [["ll\u0430ma", "x", 0, []]], [["deadbeef", "x", 0, []]], [["a" * 65, "x", 0, []]],
+        [["a", "x" * 33, 0, []]], [["a", "x\x1b[2J", 0, []]], [["a", "x", -1, []]],
+        [["a", "x", 2**50, []]], [["a", "x", 0, ["y" * 33]]], [["a", "x", 0, ["y"] * 17]],
+        [["a", "x", 0, ["\u202e"]]], [["a", "x", 0, []], ["a", "y", 0, []]],
+        [[f"m{number}", "x", 0, []] for number in range(defaults.SHARED + 1)],
+    ],
+)  # fmt: skip
+def test_shared_models_out_of_bounds_make_the_fact_absent(models: object) -> None:
+    view = Members()
+    view.changed(HERS, SHARED, {"models": models})
+    assert view.get(ALICE) is None and view.bad == 1
+
+
+def test_the_largest_list_of_shared_models_fits_a_fact() -> None:
+    takes = ("t" * 32,) * defaults.SHARED_WORDS
+    names = [f"{number:02}" + "\xe4" * 62 for number in range(defaults.SHARED)]
+    small = tuple(SharedModel(name, "e" * 32, 2**40, ("chat", "text", "top-k")) for name in names)
+    assert len(pack(shared_fact(small))) < defaults.FACT_BYTES / 2
+    large = tuple(SharedModel(name, "e" * 32, 2**40, takes) for name in names)
+    view = Members()
+    view.changed(HERS, SHARED, shared_fact(large))
+    assert view.get(ALICE) is not None

@@ -10,9 +10,10 @@ from shoal.dht.errors import ModelError
 from shoal.tasks.adapters.adapters import spans_of
 from shoal.tasks.adapters.defaults import HEAD_BYTES
 from shoal.tasks.adapters.file import encode_head, read_head
-from shoal.tasks.engine.adapters import MODULES, AdapterTerms
+from shoal.tasks.engine.adapters import AdapterTerms
 from shoal.tasks.engine.families import architecture
 from shoal.transport.message import pack
+from tests.tasks import peft_folder
 
 BASE = "ab" * 32
 TERMS = AdapterTerms(BASE, 4, 8.0, False, "BF16", ("q_proj", "down_proj"), (0, 2, 3))
@@ -53,7 +54,7 @@ def test_the_head_survives_and_says_where_layers_are() -> None:
     [
         {"base": "cd" * 32},
         {"rank": 5},
-        {"modules": MODULES},
+        {"modules": peft_folder.LLAMA_MODULES},
         {"layers": (0, 2, 4)},
         {"layers": (0, 2)},
         {"dtype": "F32"},

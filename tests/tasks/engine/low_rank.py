@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shoal.tasks.engine import families
-from shoal.tasks.engine.adapters import MODULES, AdapterTerms, LoadAdapter, Module, module_shapes
+from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter, Module, module_shapes
 from shoal.tasks.engine.compute.weights import TORCH_SOURCES
 from shoal.tasks.engine.messages import adapter_payload
 
@@ -60,7 +60,7 @@ def make_adapter(
     *,
     seed: int = 1,
     rank: int = 4,
-    modules: Sequence[Module] = MODULES,
+    modules: Sequence[Module] | None = None,
     layers: Sequence[int] | None = None,
     dtype: str = "F32",
     rslora: bool = False,
@@ -69,14 +69,15 @@ def make_adapter(
     random = torch.Generator().manual_seed(seed)
     chosen = tuple(range(arch.layers) if layers is None else layers)
     shapes = module_shapes(arch)
+    chosen_modules = tuple(modules or shapes)
     tensors = {}
     for layer in chosen:
-        for module in modules:
+        for module in chosen_modules:
             outputs, inputs = shapes[module]
             a = torch.randn(rank, inputs, generator=random) * 0.2
             b = torch.randn(outputs, rank, generator=random) * 0.2
             tensors[layer, module] = a.to(TORCH_SOURCES[dtype]), b.to(TORCH_SOURCES[dtype])
-    terms = AdapterTerms(BASE, rank, 2.0 * rank, rslora, dtype, tuple(modules), chosen)  # type: ignore[arg-type]
+    terms = AdapterTerms(BASE, rank, 2.0 * rank, rslora, dtype, chosen_modules, chosen)  # type: ignore[arg-type]
     return Adapter(f"{seed:064x}", terms, tensors)
 
 

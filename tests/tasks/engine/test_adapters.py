@@ -1,5 +1,6 @@
 """LoRA adapters in a worker: the same logits as merged weights, and rows that stay alone."""
 
+import copy
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,17 @@ def logits(worker: Any, name: bytes, prompt: list[int], adapter: str = "") -> by
     return bytes(worker.hidden(span))
 
 
+def logits_of(model: Any) -> torch.Tensor:
+    """The logits of the prompt, as a transformers model computes them in its own dtype."""
+    with torch.inference_mode():
+        found: torch.Tensor = model(torch.tensor([PROMPT])).logits[0]
+    return found.double()
+
+
+def distance(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).abs().max())
+
+
 def rows(data: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.float32).view(-1, 101)
 
@@ -54,7 +66,7 @@ def rows(data: bytes) -> torch.Tensor:
         {"dtype": "F16", "rank": 7},
     ],
 )
-@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral"])
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3", "Mistral", "Gemma2"])
 def test_logits_are_those_of_merged_weights(
     checkpoint: Any, driver: Any, tmp_path: Path, family: str, options: dict[str, Any]
 ) -> None:
@@ -62,10 +74,12 @@ def test_logits_are_those_of_merged_weights(
     adapter = make_adapter(model.config, **options)
     worker = ready(driver, model, tmp_path, adapter)
     got = rows(logits(worker, b"s", PROMPT, adapter.root))
-    with torch.inference_mode():
-        merged = adapter.merged(model.model)(torch.tensor([PROMPT])).logits[0]
+    exact = logits_of(adapter.merged(copy.deepcopy(model.model).double()))
+    rounded = logits_of(adapter.merged(model.model))
     plain = model.logits(PROMPT)
-    assert (got - merged).abs().max() < 1e-4
+    # An adapter of a large scale (rsLoRA: 8) makes the tiny model sensitive: transformers' own
+    # float32 is up to 1e-4 from the exact logits then, by the order of its CPU's sums.
+    assert distance(got, exact) < max(1e-4, 2 * distance(rounded, exact))
     assert (got - plain).abs().max() > 0.05
     assert (rows(logits(worker, b"p", PROMPT)) - plain).abs().max() < 1e-4
 
@@ -323,3 +337,54 @@ def test_the_scale_follows_the_kind_of_adapter() -> None:
     terms = AdapterTerms("ab" * 32, 16, 32.0, False, "F32", ("q_proj",), (0,))
     assert terms.scale == 2.0
     assert msgspec.structs.replace(terms, rslora=True).scale == 8.0
+
+
+def test_the_scheduler_counts_the_time_of_an_adapter(
+    tiny: Any, driver: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tiny.config, rank=16)
+    worker = ready(driver, tiny, tmp_path, adapter)
+    worker.open(b"plain")
+    worker.open(b"adapted", adapter=adapter.root)
+    plain, adapted = (each.share for each in worker.core._sessions.values())
+    assert plain.adapter is None and plain.row == worker.shard.costs.row
+    costs = adapted.adapter
+    assert costs.fixed + costs.row > 0
+    assert adapted.row == worker.shard.costs.row + costs.row
+
+
+def test_an_adapter_counts_as_memory_of_the_gateway_that_uses_it(
+    tiny: Any, driver: Any, tmp_path: Path
+) -> None:
+    adapter = make_adapter(tiny.config, rank=16)
+    shard = tiny.shard()
+    size = driver(shard).shard.block_bytes
+    worker = driver(replace(shard, kv_bytes=200 * size))
+    assert adapt(worker, adapter.load(tmp_path, 0, tiny.layers))[0] == "ok"
+    for name, owner, root in ((b"p", "plain", ""), (b"q", "plain", ""), (b"a", "a", adapter.root)):
+        opened = worker.request("open", name * 16, 96, owner, False, b"", 0, None, root)
+        assert opened[0] == "ok"
+    with torch.inference_mode():
+        worker.core._preempt(worker.shard)
+    assert worker.frames.pop()[0][1] == b"a" * 16, "its blocks and its adapter's are more"
+
+
+def test_projections_stored_as_one_are_changed_as_one(
+    checkpoint: Any, driver: Any, tmp_path: Path
+) -> None:
+    model = checkpoint("Phi3")
+    adapter = make_adapter(model.config)
+    assert adapter.terms.modules == ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    got = rows(logits(ready(driver, model, tmp_path, adapter), b"s", PROMPT, adapter.root))
+    exact = logits_of(adapter.merged(copy.deepcopy(model.model).double()))
+    assert distance(got, exact) < 1e-4
+    assert distance(got, model.logits(PROMPT)) > 0.05
+
+
+@pytest.mark.parametrize(("family", "other"), [("Llama", "Phi3"), ("Phi3", "Llama")])
+def test_modules_that_the_family_does_not_store_are_refused(
+    checkpoint: Any, driver: Any, tmp_path: Path, family: str, other: str
+) -> None:
+    model, adapter = checkpoint(family), make_adapter(checkpoint(other).config)
+    reply = adapt(driver(model.shard()), adapter.load(tmp_path, 0, 4))
+    assert reply[:2] == ("refused", "bad-adapter") and "_proj` that" in reply[2], reply

@@ -371,6 +371,7 @@ def test_a_frame_that_is_no_request_ends_the_worker(whole: Any) -> None:
         (("g", False, "me", 0, None, ""), b""),
         (("g", False, bytes(17), 0, None, ""), b""),
         (("g", False, b"", 0, None, 7), b""),
+        (("g", False, b"", 0, None, "", 1), b""),
         (("g", False, b"", 0, None, ""), bytes(15)),
         (("g", False, b"", 0, None, ""), bytes(17)),
     ],
@@ -611,7 +612,8 @@ def begin(worker: Any, name: bytes, tokens: int, owner: str = "g", **terms: Any)
     """Open a session that reserves two blocks, and ask it for a text of `tokens` positions."""
     background = terms.get("background", False)
     reply = worker.request(
-        "open", name, tokens, owner, background, b"", 0, terms.get("soon", 32), ""
+        *("open", name, tokens, owner, background, b"", 0, terms.get("soon", 32)),
+        *(terms.get("adapter", ""), terms.get("own", False)),
     )
     if reply[0] == "ok":
         worker.submit(prompt(name, steps=tokens - len(TOKENS) + 1))
@@ -657,6 +659,14 @@ def test_the_owner_that_has_most_gives_way_first(checkpoint: Any, driver: Any) -
         assert begin(worker, b"many%012d" % number, 64, "many")[0] == "ok"
     assert begin(worker, b"one".ljust(16), 64, "one")[0] == "ok"
     assert preempted(worker.events()) == [b"many%012d" % 2, b"many%012d" % 1]
+
+
+def test_the_owner_of_the_machine_gives_way_last(checkpoint: Any, driver: Any) -> None:
+    worker = small_pool(checkpoint, driver, 8)
+    for number in range(3):
+        assert begin(worker, b"mine%012d" % number, 64, "mine", own=True)[0] == "ok"
+    assert begin(worker, b"one".ljust(16), 64, "one")[0] == "ok"
+    assert preempted(worker.events()) == [b"one".ljust(16), b"mine%012d" % 2]
 
 
 def test_background_sessions_give_way_before_all_others(checkpoint: Any, driver: Any) -> None:
@@ -715,3 +725,20 @@ def test_state_of_another_class_of_exactness_is_refused(
         there = driver(shard)
         other = there.open(b"o")
         assert there.request("import", other, payload=state)[0] == code
+
+
+def test_the_time_of_a_step_is_divided_as_the_scheduler_predicts_it(
+    checkpoint: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts pay for the reading of the weights, and each row for itself."""
+    engine = driver(checkpoint("Llama").shard())
+    engine.shard.costs = StepCosts(5.0, 1.0, 0.0)
+    now = iter(range(10**6))
+    monkeypatch.setattr(engine.core, "clock", lambda: 8.0 * next(now))
+    text, prompt = engine.open(b"text"), engine.open(b"prompt")
+    engine.run(Span(text, 0, 0, 2, tokens=(1, 2)))
+    engine.submit(Span(text, 0, 2, 1, tokens=(3,)))
+    engine.submit(Span(prompt, 0, 0, 2, tokens=(4, 5)))
+    first, second = engine.events()
+    assert engine.steps == 2
+    assert [first.seconds, second.seconds] == [6.0, 2.0]

@@ -107,7 +107,6 @@ def test_windows_by_family() -> None:
         {"architectures": ["GPT2LMHeadModel"]},
         {"architectures": ["LlamaModel"]},
         {"hidden_act": "gelu"},
-        {"quantization_config": {"bits": 4}},
         {"partial_rotary_factor": 0.5},
         {"rope_scaling": {"rope_type": "longrope", "factor": 2.0}},
         {"rope_scaling": {"type": "mrope"}},
@@ -212,5 +211,192 @@ def test_shapes_that_are_not_the_configs() -> None:
     check = families.check_model(LLAMA_3_2_1B)
     check(shapes)
     check({**shapes, "more.of.it": (3,)})
+    for missing in ("model.norm.weight", "model.layers.7.mlp.up_proj.weight"):
+        with pytest.raises(EngineError, match=f"lack 1 tensors .* first `{missing}`") as failure:
+            check({role: shape for role, shape in shapes.items() if role != missing})
+        assert failure.value.code == "missing-tensor"
     with pytest.raises(EngineError, match=r"`model.norm.weight` has the shape \[2, 2048\]"):
         check({**shapes, "model.norm.weight": (2, 2048)})
+
+
+GEMMA_3_1B: dict[str, Any] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+PHI_3_5: dict[str, Any] = {
+    "architectures": ["Phi3ForCausalLM"],
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "original_max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"type": "longrope", "long_factor": [2.0] * 48, "short_factor": [1.5] * 48},
+    "rope_theta": 10000.0,
+    "sliding_window": 262144,
+    "vocab_size": 32064,
+}
+
+
+def test_gemma_3_as_it_was_published() -> None:
+    arch = architecture(GEMMA_3_1B)
+    assert arch.windows[:7] == (512,) * 5 + (0, 512) and arch.windows.count(0) == 4
+    assert {(kind.window, kind.rope.theta) for kind in arch.kinds} == {(512, 1e4), (0, 1e6)}
+    assert arch.tied and arch.norm_offset == 1.0 and arch.attention_scale == 1 / 16
+    assert arch.logit_cap == arch.attention_cap == 0.0
+    assert kv_token_bytes(arch, 0, 26, "bfloat16") == 2 * 26 * 256 * 2
+    whole = Parts(True, 0, 26, True)
+    assert families.weight_bytes(arch, whole, "float32") == 4 * 999_885_952
+
+
+def test_gemma_2_alternates_and_caps() -> None:
+    arch = architecture(GEMMA_3_1B | {"architectures": ["Gemma2ForCausalLM"]})
+    assert arch.windows == (512, 0) * 13
+    assert (arch.attention_cap, arch.logit_cap) == (0.0, 0.0)  # null switches them off
+    left_out = {key: value for key, value in GEMMA_3_1B.items() if "capping" not in key}
+    arch = architecture(left_out | {"architectures": ["Gemma2ForCausalLM"]})
+    assert (arch.attention_cap, arch.logit_cap) == (50.0, 30.0)
+
+
+def test_wide_norms_are_counted_in_float32() -> None:
+    arch = architecture(GEMMA_3_1B)
+    parts = Parts(False, 0, 1, False)
+    norms = 4 * 1152 + 2 * 256
+    single = families.weight_bytes(arch, parts, "float32") // 2
+    assert families.weight_bytes(arch, parts, "bfloat16") == single + 2 * norms
+
+
+def test_phi_3_ends_where_its_short_factors_do() -> None:
+    arch = architecture(PHI_3_5)
+    assert arch.context == 4096 and arch.windows == (0,) * 32
+    rope = arch.kinds[0].rope
+    assert rope.factors == (1.5,) * 48
+    assert math.isclose(rope.attention_factor, math.sqrt(1 + math.log(32) / math.log(4096)))
+    partial = PHI_3_5 | {"rope_scaling": None, "partial_rotary_factor": 0.75}
+    assert architecture(partial).rotated == 72 and architecture(partial).context == 131072
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "expected"),
+    [
+        (GEMMA_3_1B, {"query_pre_attn_scalar": 0}, "bad-config"),
+        (GEMMA_3_1B, {"query_pre_attn_scalar": -4}, "bad-config"),
+        (GEMMA_3_1B, {"sliding_window_pattern": 0}, "bad-config"),
+        (GEMMA_3_1B, {"final_logit_softcapping": math.nan}, "bad-config"),
+        (GEMMA_3_1B, {"rope_parameters": 7}, "bad-config"),
+        (GEMMA_3_1B, {"rope_parameters": {"full_attention": [1]}}, "bad-config"),
+        (GEMMA_3_1B, {"layer_types": ["full_attention"] * 25}, "bad-config"),
+        (GEMMA_3_1B, {"layer_types": ["recurrent"] * 26}, "unsupported-architecture"),
+        (GEMMA_3_1B, {"hidden_activation": "gelu"}, "unsupported-architecture"),
+        (GEMMA_3_1B, {"use_bidirectional_attention": True}, "unsupported-architecture"),
+        (GEMMA_3_1B, {"rope_scaling": {"rope_type": "longrope"}}, "unsupported-architecture"),
+        (PHI_3_5, {"partial_rotary_factor": 0.5}, "bad-config"),  # other factors are needed
+        (PHI_3_5, {"partial_rotary_factor": 0.0}, "unsupported-architecture"),
+        (PHI_3_5, {"partial_rotary_factor": 1.5}, "bad-config"),
+        (PHI_3_5, {"rope_scaling": {"type": "longrope"}}, "bad-config"),
+        (
+            PHI_3_5,
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.5] * 47 + ["1"]}},
+            "bad-config",
+        ),
+        (
+            PHI_3_5,
+            {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 48}},
+            "bad-config",
+        ),
+    ],
+)
+def test_hostile_values_of_other_families(
+    config: dict[str, Any], change: dict[str, Any], expected: str
+) -> None:
+    assert code(config | change) == expected
+
+
+MIXTRAL: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "vocab_size": 32000,
+}
+QWEN_3_30B: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+
+
+def test_models_with_experts_have_their_published_size() -> None:
+    for config, size in ((MIXTRAL, 46_702_792_704), (QWEN_3_30B, 30_532_122_624)):
+        arch = architecture(config)
+        whole = Parts(True, 0, arch.layers, True)
+        assert families.weight_bytes(arch, whole, "bfloat16") == 2 * size
+
+
+def test_layers_without_experts_are_dense() -> None:
+    arch = architecture(QWEN_3_30B | {"decoder_sparse_step": 2, "mlp_only_layers": [3]})
+    has = [kind.experts is not None for kind in arch.kinds]
+    assert has[:8] == [False, True, False, False, False, True, False, True]
+    shapes = tensor_shapes(arch, Parts(False, 2, 4, False))
+    assert not [name for name in shapes if "experts" in name]
+
+
+@pytest.mark.parametrize(
+    ("config", "change"),
+    [
+        (MIXTRAL, {"num_local_experts": 0}),
+        (MIXTRAL, {"num_local_experts": None}),
+        (MIXTRAL, {"num_local_experts": 1 << 11}),  # of 32 layers: too many tensors
+        (MIXTRAL, {"num_experts_per_tok": 9}),
+        (MIXTRAL, {"num_experts_per_tok": 0}),
+        (QWEN_3_30B, {"moe_intermediate_size": 1 << 40}),
+        (QWEN_3_30B, {"num_experts": 1 << 30, "num_hidden_layers": 1}),
+        (QWEN_3_30B, {"mlp_only_layers": [48]}),
+        (QWEN_3_30B, {"mlp_only_layers": [True]}),
+        (QWEN_3_30B, {"mlp_only_layers": [1] * 49}),
+        (QWEN_3_30B, {"mlp_only_layers": "all"}),
+        (QWEN_3_30B, {"decoder_sparse_step": 0}),
+        (QWEN_3_30B, {"norm_topk_prob": 1}),
+    ],
+)
+def test_hostile_experts_are_refused(config: dict[str, Any], change: dict[str, Any]) -> None:
+    assert code(config | change) == "bad-config"

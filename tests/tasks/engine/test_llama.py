@@ -24,6 +24,7 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 24,
 }
+MIXED = ["sliding_attention", "full_attention"] * 2
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
@@ -57,6 +58,58 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral window": ("Mistral", {"sliding_window": 7}),
     "mistral head_dim": ("Mistral", {"head_dim": 16, "sliding_window": 4096}),
+}
+GEMMA3_ROPES = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    "full_attention": {"rope_type": "linear", "rope_theta": 900.0, "factor": 2.0},
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 300.0,
+    "short_factor": [1.0, 1.5, 2.0],
+    "long_factor": [3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 64,
+    "partial_rotary_factor": 0.75,
+}
+CASES |= {
+    "phi3": ("Phi3", {}),
+    "phi3 window": ("Phi3", {"sliding_window": 11}),
+    "phi3 longrope": ("Phi3", {"rope_parameters": LONGROPE}),
+    "gemma2": ("Gemma2", {"head_dim": 16, "sliding_window": 9, "query_pre_attn_scalar": 20}),
+    "gemma2 uncapped": (
+        "Gemma2",
+        {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma2 small caps": (
+        "Gemma2",
+        {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    ),
+    "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 9, "layer_types": MIXED}),
+    "gemma3 ropes": (
+        "Gemma3",
+        {
+            "head_dim": 8,
+            "sliding_window": 9,
+            "layer_types": MIXED,
+            "rope_parameters": GEMMA3_ROPES,
+            "query_pre_attn_scalar": 11,
+        },
+    ),
+}
+CASES |= {
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral window": ("Mixtral", {"num_local_experts": 3, "sliding_window": 7}),
+    "qwen3_moe": ("Qwen3Moe", {"num_experts": 8, "norm_topk_prob": True}),
+    "qwen3_moe mixed": (
+        "Qwen3Moe",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 3,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "head_dim": 16,
+        },
+    ),
 }
 TOKENS = [int(token) for token in torch.randint(0, 101, (40,), generator=torch.manual_seed(3))]
 

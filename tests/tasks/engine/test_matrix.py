@@ -1,12 +1,14 @@
 """Everything that `shoal model list --supported` prints is compared with transformers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from shoal.tasks.engine.families import families, supported
-from shoal.tasks.engine.interface import DType
+from shoal.tasks.engine.layouts import INT4, INT8
+from tests.tasks.engine.quantised_model import fitting_of, quantised
 from tests.tasks.engine.test_llama import CASES, TOKENS, close, differs_at_ties_only
 
 COMBINATIONS = [
@@ -18,14 +20,16 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("architecture", "device", "precision"), COMBINATIONS)
 def test_each_combination_gives_the_logits_of_transformers(
-    architecture: str, device: str, precision: DType, checkpoint: Any, chain: Any
+    architecture: str, device: str, precision: str, checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
     assert device == "cpu", "another device needs a case of its own"
     cases = [case for case in CASES.values() if f"{case[0]}ForCausalLM" == architecture]
     assert cases, f"no case in test_llama.py has the family {architecture}"
     family, config = cases[0]
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     made = checkpoint(family, **config, dtype=dtype)
+    if layout := {"int8": INT8, "int4": INT4}.get(precision):
+        made, precision = quantised(made, fitting_of(made, layout), tmp_path), "float32"
     ours, theirs = chain(made, made.splits(2), precision).logits(TOKENS), made.logits(TOKENS)
     if precision == "float32":
         assert close(ours, theirs)

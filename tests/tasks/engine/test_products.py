@@ -41,7 +41,7 @@ def test_a_tiled_product_is_that_of_the_dequantised_matrix(
     weight, bias = quantised(layout, 12, 64, group), torch.randn(12)
     x = torch.randn(3, 64)
     expected = x @ reference(weight).T + bias
-    product = products._tiled(weight, bias)
+    product = products.QuantisedLinear(weight, bias)
     torch.testing.assert_close(product(x), expected, rtol=1e-5, atol=1e-5)
     assert product(x[:0]).shape == (0, 12)
 

@@ -8,7 +8,8 @@ import pytest
 from shoal.tasks.hardware import signs as signs_module
 from shoal.tasks.hardware.defaults import DEVICE_TEXT_BYTES
 from shoal.tasks.hardware.signs import Card, Signs, look
-from shoal.transport.host.real import RealFiles, RealHost
+from shoal.transport.host.real import RealHost
+from shoal.transport.host.realfiles import RealFiles
 from shoal.transport.host.seam import FolderEntry, Machine
 
 MACHINE = Machine(4, 8 * 2**30, 6 * 2**30, "Linux", "x86_64")

@@ -9,8 +9,16 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
-from shoal.tasks.defaults import ADAPTER_LOADS, ADAPTERS_ASKED, SPANS_WAITING
-from shoal.tasks.engine.adapters import LoadAdapter
+from shoal.tasks.defaults import (
+    ADAPTER_LOADS,
+    ADAPTER_WAITS_OF_ONE,
+    ADAPTER_WAITS_UNPROVEN,
+    ADAPTERS_ASKED,
+    KV_TURN,
+    QUEUED_REQUESTS,
+    QUEUED_TIME,
+    SPANS_WAITING,
+)
 from shoal.tasks.engine.interface import (
     FailedEvent,
     Parts,
@@ -19,6 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.inference import stage as stage_module
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.placement.shard import HeldShard
 from shoal.tasks.usage.metering import Use
@@ -31,7 +40,6 @@ from tests.tasks.fake_swarm import (
     KV,
     ROOT,
     VOCABULARY,
-    FakeAdapters,
     FakeSwarm,
     Node,
     peer_of,
@@ -42,8 +50,8 @@ OTHER = "cd" * 32
 Body = Callable[[FakeSwarm], Awaitable[None]]
 
 
-async def _run(swarm: FakeSwarm, body: Body) -> None:
-    with trio.fail_after(60):
+async def _run(swarm: FakeSwarm, body: Body, seconds: float = 60) -> None:
+    with trio.fail_after(seconds):
         await swarm.run(body)
 
 
@@ -1002,7 +1010,159 @@ async def test_a_gateway_that_grew_beyond_its_share_gives_it_back(autojump_clock
         assert await opening(other, 3, 1300) == "open"
         assert stage.stage.sessions == 5
         assert await opening(swarm.client, 9, 200) == "no-memory", "it is back at its share"
-        assert await opening(stage, 3, CONTEXT) == "no-memory"
+        assert await opening(stage, 3, CONTEXT, job="cd" * 32) != "open", "a job of the owner"
+        assert await opening(stage, 3, CONTEXT) == "open", "the owner comes first"
+
+    await _run(swarm, body)
+
+
+class _Asking:
+    """Opens sessions of several gateways at one stage with room for `kv_tokens` positions."""
+
+    def __init__(self, kv_tokens: int) -> None:
+        self.swarm = FakeSwarm((2,))
+        self.stage = self.swarm.stages[0]
+        self.others = [Node(self.swarm, number, None) for number in range(201, 206)]
+        self.stage.serve(Parts(True, 0, 2, True), kv_tokens=kv_tokens)
+        self.stage.engine.kv_tokens = KV  # this engine reserves everything at once
+
+    async def open(self, sender: Node, number: int, soon: int, **changes: Any) -> str:
+        changes = {"tokens": CONTEXT} | changes | {"session": number.to_bytes(16), "soon": soon}
+        try:
+            message = _open(self.swarm, **changes)
+            await _call(sender, self.stage, "session.open", message.header())
+        except CallRefused as error:
+            return error.code
+        return "open"
+
+    async def close(self, sender: Node, number: int) -> None:
+        await _call(sender, self.stage, "session.close", Close(number.to_bytes(16)).header())
+
+    def ended(self) -> list[tuple[PeerId, int]]:
+        """Gateways and numbers of the sessions that were preempted."""
+        posts = [post for post in self.swarm.wire.posts if post[2] == "session.failed"]
+        assert {post[3]["code"] for post in posts} <= {"preempted"}
+        return [(post[1], int.from_bytes(post[3]["session"])) for post in posts]
+
+
+@pytest.mark.trio
+async def test_one_session_may_not_have_all_memory_for_longer_than_its_turn(
+    autojump_clock: object,
+) -> None:
+    asking = _Asking(CONTEXT)
+    hoarder, other, *_ = asking.others
+
+    async def body(_: FakeSwarm) -> None:
+        assert await asking.open(hoarder, 1, CONTEXT) == "open"
+        await trio.sleep(KV_TURN - 1)
+        assert await asking.open(other, 2, 100) == "no-memory"
+        await trio.sleep(2)
+        assert await asking.open(other, 2, 100, job="cd" * 32) != "open", "a job takes nothing"
+        assert not asking.ended()
+        assert await asking.open(other, 2, 100) == "open"
+        assert asking.ended() == [(hoarder.peer, 1)]
+        await trio.sleep(2 * KV_TURN)
+        assert await asking.open(hoarder, 3, CONTEXT) == "no-memory"
+        assert asking.ended() == [(hoarder.peer, 1)], "a session within the share stays"
+
+    await _run(asking.swarm, body, 10 * KV_TURN)
+
+
+@pytest.mark.trio
+async def test_a_large_request_is_admitted_although_small_ones_keep_coming(
+    autojump_clock: object,
+) -> None:
+    asking = _Asking(4 * CONTEXT)
+    one, two, three, large, last = asking.others
+    small = (one, two, three)
+
+    async def body(_: FakeSwarm) -> None:
+        held: list[tuple[Node, int]] = []
+        for number in range(12):
+            assert await asking.open(small[number % 3], number, CONTEXT // 4) == "open"
+            held.append((small[number % 3], number))
+        for number in range(12, 100):
+            if await asking.open(large, 1000, 2 * CONTEXT - 100, tokens=2 * CONTEXT) == "open":
+                break
+            await asking.close(*held.pop(0))
+            sender = small[number % 3]
+            if await asking.open(sender, number, CONTEXT // 4) == "open":
+                held.append((sender, number))
+        else:
+            raise AssertionError("the large request never had its turn")
+        assert number < 30 and not asking.ended()
+        await asking.close(*held.pop(0))
+        await trio.sleep(QUEUED_TIME + 1)
+        assert await asking.open(last, 2000, 100) == "open", "what is free is used"
+
+    asking.swarm.stages[0].stage._all.shards[0].held = dataclasses.replace(
+        asking.swarm.stages[0].stage._all.shards[0].held, context=4 * CONTEXT
+    )
+    await _run(asking.swarm, body)
+
+
+@pytest.mark.trio
+async def test_memory_is_reserved_only_for_requests_that_are_repeated(
+    autojump_clock: object,
+) -> None:
+    asking = _Asking(CONTEXT)
+    first, second, third, *_ = asking.others
+
+    async def body(_: FakeSwarm) -> None:
+        assert await asking.open(first, 1, CONTEXT // 2) == "open"
+        assert await asking.open(second, 2, CONTEXT) == "no-memory"
+        assert await asking.open(third, 3, 100) == "no-memory", "what is free is for the second"
+        assert await asking.open(asking.stage, 4, 100) == "open", "the owner does not queue"
+        await trio.sleep(QUEUED_TIME + 1)
+        assert await asking.open(third, 3, 100) == "open"
+        for number in range(QUEUED_REQUESTS + 10):
+            assert await asking.open(second, 100 + number, CONTEXT - number % 2) == "no-memory"
+            user = number.to_bytes(4)
+            assert await asking.open(second, 500 + number, CONTEXT, user=user) == "no-memory"
+        queue = asking.stage.stage._all.shards[0].queue
+        assert len(queue._waiting) <= QUEUED_REQUESTS
+
+    await _run(asking.swarm, body)
+
+
+@pytest.mark.trio
+async def test_the_owner_of_the_machine_takes_the_memory_that_it_needs(
+    autojump_clock: object,
+) -> None:
+    asking = _Asking(CONTEXT)
+    first, second, *_ = asking.others
+
+    async def body(_: FakeSwarm) -> None:
+        assert await asking.open(second, 3, CONTEXT // 5, job="cd" * 32) == "open"
+        assert await asking.open(first, 1, CONTEXT // 5) == "open"
+        assert await asking.open(second, 2, CONTEXT // 5) == "open"
+        assert await asking.open(asking.stage, 4, 1300) == "open"
+        ended = [(second.peer, 3), (second.peer, 2)]
+        assert sorted(asking.ended()) == sorted(ended), "jobs, the youngest, and no more"
+        assert await asking.open(asking.stage, 5, CONTEXT) == "no-memory", "it has it itself"
+        assert await asking.open(first, 6, CONTEXT) == "no-memory"
+
+    await _run(asking.swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_span_whose_result_no_lane_takes_is_refused_at_once(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = FakeSwarm((2, 4, 6))
+    monkeypatch.setattr(stage_module, "PASSED_BYTES", 3 * HIDDEN * 4)
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        first = swarm.stages[0]
+        for count, codes in ((3, []), (4, ["bad-message"])):
+            message = _span(0, count, token=False)
+            _post(swarm.client, first, "session.span", message.header(), pack_tokens([7] * count))
+            await _settle()
+            refused = [each.code for each in swarm.wire.refusals if each.code != "unknown-session"]
+            assert refused == codes
+            assert len(first.engine.spans) == 1
+        await _close_all(swarm)
 
     await _run(swarm, body)
 
@@ -1038,23 +1198,18 @@ async def test_an_open_waits_until_the_memory_that_it_takes_is_free(autojump_clo
 
 @pytest.mark.trio
 async def test_sessions_that_are_closed_while_they_open_count(autojump_clock: object) -> None:
-    """The stage fetches adapters meanwhile. Otherwise their number would have no limit."""
+    """The engine is slow meanwhile. Otherwise their number would have no limit."""
     swarm = FakeSwarm((2,))
-    stage, slow = swarm.stages[0], trio.Event()
+    stage = swarm.stages[0]
     others = [Node(swarm, 201 + number, None) for number in range(13)]
     codes: list[str] = []
 
-    class SlowAdapters(FakeAdapters):
-        async def for_shard(self, root: str, held: HeldShard, gateway: PeerId) -> LoadAdapter:
-            await slow.wait()
-            return await super().for_shard(root, held, gateway)
-
     async def one(sender: Node, number: int) -> None:
-        header = _open(swarm, session=number.to_bytes(16), adapter="a" * 64).header()
+        header = _open(swarm, session=number.to_bytes(16)).header()
         codes.append(await _refused(sender, stage, "session.open", header))
 
     async def body(_: FakeSwarm) -> None:
-        stage.stage.use_adapters(SlowAdapters())
+        slow = stage.engine.opening = trio.Event()
         async with trio.open_nursery() as nursery:
             for number in range(300):
                 sender = others[number % 13]
@@ -1165,5 +1320,50 @@ async def test_a_session_that_is_preempted_before_its_open_is_answered_is_refuse
         assert codes == ["preempted"]
         await _settle()
         swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
+    autojump_clock: object,
+) -> None:
+    """Each identity asks as often as it may for adapters that are searched for in vain."""
+    swarm = FakeSwarm((2,))
+    stage, known = swarm.stages[0], Node(swarm, 150, None)
+    liars = [Node(swarm, number, None) for number in range(201, 231)]
+    swarm.adapters.missing = {f"{number:064x}" for number in range(1000)}
+    answers: list[str] = []
+
+    async def ask(sender: Node, number: int, root: str) -> str:
+        header = _open(swarm, session=number.to_bytes(16), tokens=16, adapter=root).header()
+        try:
+            await sender.courier.call(stage.peer, "session.open", header, timeout=30)
+        except CallRefused as error:
+            answers.append(error.code)
+            return error.code
+        return "open"
+
+    async def body(_: FakeSwarm) -> None:
+        stage.stage.use_adapters(swarm.adapters)
+        assert await ask(known, 1, "1" * 64) == "open"
+        async with trio.open_nursery() as nursery:
+            for number in range(300):
+                root = f"{number:064x}"
+                nursery.start_soon(ask, liars[number % 30], 100 + number, root)
+            await _settle()
+            assert len(answers) == 300 - ADAPTER_WAITS_UNPROVEN
+            assert set(answers) == {"busy", "too-many-sessions"}
+            began = trio.current_time()
+            assert await ask(known, 2, "2" * 64) == "open"
+            assert await ask(stage, 3, "3" * 64) == "open"
+            assert await ask(liars[0], 4, "4" * 64) == "busy"
+            for number in range(20):
+                nursery.start_soon(ask, known, 700 + number, f"{500 + number:064x}")
+            await _settle()
+            sessions = stage.stage.sessions - 3
+            assert sessions == ADAPTER_WAITS_UNPROVEN + ADAPTER_WAITS_OF_ONE
+            assert trio.current_time() < began + 10
+        assert await ask(liars[0], 5, "5" * 64) == "open", "the places are free again"
 
     await _run(swarm, body)

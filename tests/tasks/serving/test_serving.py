@@ -30,7 +30,7 @@ from shoal.tasks.inference.stage import Stage
 from shoal.tasks.placement.demand import Backing, ServingChoice
 from shoal.tasks.placement.holes import needed_bytes
 from shoal.tasks.serving.choosing import Choosing
-from shoal.tasks.serving.serving import RestartingEngine, ServingDevice, ServingSettings
+from shoal.tasks.serving.interface import RestartingEngine, ServingDevice, ServingSettings
 from shoal.tasks.serving.slots import Slots
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.host.seam import Host

@@ -84,7 +84,7 @@ async def test_garbage_silence_and_slow_bytes_cost_bounded_time(
                     answer = await stream.receive_some(100)
                     assert answer == b"" or answer[:2] == b"\x15\x03"  # a TLS alert
             stream.socket.close()
-        await until(lambda: node.endpoint._accepting.half_open.count == 0)
+        await until(lambda: node.endpoint.accepting.half_open.count == 0)
         assert trio.current_time() - began < 2 * defaults.HANDSHAKE_S + 5
 
 
@@ -101,11 +101,11 @@ async def test_half_open_connections_are_bounded_and_links_continue() -> None:
             await link.call("echo", {"n": number}, timeout=5)
             slowest = max(slowest, trio.current_time() - began)
             await trio.sleep(0.01)
-        assert node.endpoint._accepting.half_open.count == 20
+        assert node.endpoint.accepting.half_open.count == 20
         assert slowest < 1.0
         for stream in streams:
             stream.socket.close()
-        await until(lambda: node.endpoint._accepting.half_open.count == 0)
+        await until(lambda: node.endpoint.accepting.half_open.count == 0)
         late = make_node(3)
         async with running(late):
             assert (await late.endpoint.dial(node.address, timeout=5)).alive

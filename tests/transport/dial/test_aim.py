@@ -20,7 +20,7 @@ from shoal.transport.errors import DialFailed
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Reply
-from shoal.transport.nat.vouching import Vouching
+from shoal.transport.nat.vouching import AddressVouching
 from shoal.transport.networks import Nearness
 from shoal.transport.strategies.dialer import Strategies
 
@@ -257,7 +257,7 @@ async def test_without_asking_others_both_send_datagrams(
         await trio.lowlevel.checkpoint()
         return True
 
-    monkeypatch.setattr(Vouching, "is_seen", seen)
+    monkeypatch.setattr(AddressVouching, "is_seen", seen)
     victim = await haunted(world, *HIGH, seconds=10)
     assert victim.datagram_bytes.keys() == {"first", "second"}
 

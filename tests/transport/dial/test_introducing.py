@@ -97,4 +97,4 @@ async def test_cancelling_a_dial_anywhere_leaves_nothing_behind() -> None:
         link = await a.endpoint.dial(b.address, timeout=5)
         assert (await link.call("echo", {"n": 1}, timeout=5)).header == {"n": 1}
         assert a.endpoint.links() == [link] and not a.endpoint._links._proving
-        await until(lambda: b.endpoint._accepting.half_open.count == 0)
+        await until(lambda: b.endpoint.accepting.half_open.count == 0)

@@ -14,7 +14,7 @@ import pytest
 from shoal.transport import defaults
 from shoal.transport.errors import AlreadyLocked, DatabaseDamaged
 from shoal.transport.host.database import Database
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 
 FILES = RealFiles()
 
@@ -88,7 +88,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from shoal.transport import defaults; defaults.DATABASE_BUSY_MS = 10\n"
-        "from shoal.transport.host.real import RealFiles\n"
+        "from shoal.transport.host.realfiles import RealFiles\n"
         "from shoal.transport.errors import AlreadyLocked\n"
         "try: RealFiles().database(Path(sys.argv[1]))\n"
         "except AlreadyLocked: sys.exit(7)\n"

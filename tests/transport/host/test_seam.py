@@ -64,7 +64,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from shoal.transport.host.real import RealFiles
+from shoal.transport.host.realfiles import RealFiles
 while True:
     for byte in b"ab":
         RealFiles().write(Path(sys.argv[1]), bytes([byte]) * 300_000)
@@ -150,7 +150,7 @@ def test_a_second_holder_of_a_lock_is_refused(tmp_path: Path) -> None:
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path;"
-        "from shoal.transport.host.real import RealFiles;"
+        "from shoal.transport.host.realfiles import RealFiles;"
         "lock = RealFiles().lock(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
     )
     path = tmp_path / "lock"
@@ -432,7 +432,7 @@ def test_bytes_that_cannot_bypass_the_cache_are_written_through_it(
             raise OSError(errno.EINVAL, "invalid argument")
         return os.pwrite(descriptor, given[:taken], 0) and os.lseek(descriptor, taken, 0)
 
-    monkeypatch.setattr("shoal.transport.host.real.os.write", write)
+    monkeypatch.setattr("shoal.transport.host.realfiles.os.write", write)
     FILES.stage(tmp_path / "staged", data)
     assert direct == [True]
     assert (tmp_path / "staged").read_bytes() == data

@@ -6,7 +6,9 @@ import pytest
 import trio
 import trio.testing
 
+from shoal.transport import defaults
 from shoal.transport.errors import CallRefused
+from shoal.transport.lane.frame import Priority
 from shoal.transport.link.calls import Call, Reply
 from tests.transport.fleet import linked, make_node, running, through_a_proxy, until
 
@@ -33,6 +35,33 @@ async def test_a_timeout_cancels_the_peers_handler() -> None:
         await until(lambda: ended)
         with trio.move_on_after(0.05):
             await link.call("stuck", timeout=5)
+        await until(lambda: len(ended) == 2)
+
+
+async def test_only_word_of_a_given_up_call_of_control_priority_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for another frame with which it can leave. Other replies may be large."""
+    monkeypatch.setattr(defaults, "LATER_S", 30.0)
+    a, b = make_node(1), make_node(2)
+    ended: list[str] = []
+
+    async def stuck(call: Call) -> Reply:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(str(call.header["n"]))
+        return Reply()
+
+    b.endpoint.handle("stuck", stuck)
+    async with running(a, b):
+        link = await linked(a, b)
+        for number, priority in enumerate((Priority.CONTROL, Priority.BULK)):
+            with trio.move_on_after(0.8):  # the call has been acknowledged by then
+                await link.call("stuck", {"n": number}, priority=priority, timeout=5)
+            await trio.sleep(0.2)
+            if priority is Priority.CONTROL:
+                assert not ended
         await until(lambda: len(ended) == 2)
 
 

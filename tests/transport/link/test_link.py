@@ -153,8 +153,8 @@ async def test_posts_of_one_pass_leave_together(monkeypatch: pytest.MonkeyPatch)
     async with running(a, b):
         link = await linked(a, b)
         await trio.sleep(0.05)
-        assert link._paths.used is not None
-        secured = link._paths.used.secured
+        assert link.paths.used is not None
+        secured = link.paths.used.secured
         writes: list[int] = []
         send = secured.send
 
@@ -190,8 +190,8 @@ async def test_a_post_that_may_leave_later_leaves_with_something_else(
 def senders(link: Link, monkeypatch: pytest.MonkeyPatch) -> list[trio.lowlevel.Task]:
     """Record the task of each write of a link from now on. Frames soon after another one are to
     wait for it."""
-    assert link._paths.used is not None
-    secured = link._paths.used.secured
+    assert link.paths.used is not None
+    secured = link.paths.used.secured
     tasks: list[trio.lowlevel.Task] = []
     send = secured.send
 
@@ -234,10 +234,10 @@ async def test_the_time_encrypted_ahead_is_short() -> None:
     async with running(a, b):
         link = await linked(a, b)
         for seconds, expected in ((0.001, 512), (0.01, 512), (0.1, 16)):
-            assert link._paths.used is not None
+            assert link.paths.used is not None
             for _ in range(6):
-                link._paths.used.writer.set_pace(seconds)
-            assert link._paths.used.writer.batch == expected * 1024
+                link.paths.used.writer.set_pace(seconds)
+            assert link.paths.used.writer.batch == expected * 1024
 
 
 async def test_a_flood_of_tiny_frames_does_not_hold_the_loop(
@@ -366,8 +366,8 @@ async def test_a_protocol_error_of_the_peer_ends_the_link_on_both_sides() -> Non
     a, b = make_node(1), make_node(2)
     async with running(a, b):
         link = await linked(a, b)
-        assert link._paths.used is not None
-        link._paths.used.secured.send(b"\xff" * 100)
+        assert link.paths.used is not None
+        link.paths.used.secured.send(b"\xff" * 100)
         await until(lambda: a.lost and b.lost)
         assert a.lost == b.lost == ["frame-too-large"]
         again = await linked(a, b)  # and the endpoint is as good as before

@@ -42,7 +42,7 @@ async def test_a_relay_remembers_the_version_of_a_path_that_is_gone(world: World
     await trio.sleep(5)
     link = relay.endpoint.link(home.peer)
     assert link is not None
-    link._paths.lose(next(path for path in link._paths if ":" not in path.secured.address[0]))
+    link.paths.lose(next(path for path in link.paths if ":" not in path.secured.address[0]))
     assert len(link.status.seen) == 1
     seen = seen_at(link)
     assert (seen.ip, seen.other) == (gateway.address, home.computer.addresses()[1])

@@ -5,14 +5,14 @@ import random
 import pytest
 
 from shoal.transport.relay.defaults import BURST_S, LIGHT_BYTES
-from shoal.transport.relay.pacer import RelayPacer, Share
+from shoal.transport.relay.pacer import CircuitShare, RelayPacer
 
 RATE = 1_000_000
 
 
 def drive(
-    pacer: RelayPacer, wants: dict[Share, float], seconds: float, *, step: float = 0.005
-) -> dict[Share, int]:
+    pacer: RelayPacer, wants: dict[CircuitShare, float], seconds: float, *, step: float = 0.005
+) -> dict[CircuitShare, int]:
     """Each share takes what it may, up to its wish in bytes per second; what it got."""
     got = dict.fromkeys(wants, 0)
     for turn in range(1, int(seconds / step) + 1):

@@ -155,7 +155,7 @@ async def test_a_peer_accepted_through_a_hole_counts_as_punched(
     town = Town(world)
     a = await town.node(world.host("a"), strategies=strategies(udp=False))
     b = await town.node(world.host("b"), strategies=strategies(udp=False))
-    assert b.endpoint._accepting.punched == b.dialer.puncher.opened
+    assert b.endpoint.accepting.punched == b.dialer.puncher.opened
     here = a.computer.addresses()[0], a.peer
     b.endpoint.register_punched(lambda peer, ip: through_a_hole and (ip, peer) == here)
     await a.connect(b.peer)

@@ -82,7 +82,7 @@ class Node:
     @contextmanager
     def muted(self) -> Iterator[None]:
         """Everything that it sends from its first socket is lost."""
-        socket = self.port._sockets[0]
+        socket = self.port.sockets[0]
         send = socket.send
         socket.send = lambda data, to: True  # type: ignore[method-assign]
         try:

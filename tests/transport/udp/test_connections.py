@@ -127,7 +127,7 @@ async def _flood(world: World, limits: UdpLimits, count: int) -> Node:
     async with running(*pair(world), limits=limits) as (a, b):
         for n in range(count):
             item = first_packet(), (f"198.{n % 200}.{n // 200}.1", 4001)
-            b.port.connections.receive([item], b.port._sockets[0])
+            b.port.connections.receive([item], b.port.sockets[0])
         near, far = await joined(a, b)
         await write(near, b"let in")
         assert await read(far, 6) == b"let in"
@@ -150,7 +150,7 @@ async def test_half_open_connections_end_in_time(world: World) -> None:
     async with running(*pair(world), limits=UdpLimits(handshake_s=3)) as (a, b):
         connections = b.port.connections
         for n in range(5):
-            connections.receive([(first_packet(), (f"198.51.{n}.1", 1))], b.port._sockets[0])
+            connections.receive([(first_packet(), (f"198.51.{n}.1", 1))], b.port.sockets[0])
         pipe = await a.dial(b.place)  # says nothing
         assert len(connections) == 6 == connections.gate.half_open.count
         await trio.sleep(4)
@@ -253,7 +253,7 @@ async def test_an_unauthentic_first_packet_leaves_nothing(world: World) -> None:
     async with running(*pair(world)) as (_, b):
         data = bytearray(first_packet())
         data[100] ^= 1
-        b.port.connections.receive([(bytes(data), ("198.51.100.1", 1))], b.port._sockets[0])
+        b.port.connections.receive([(bytes(data), ("198.51.100.1", 1))], b.port.sockets[0])
         assert len(b.port.connections) == 0
         assert b.port.connections.gate.half_open.count == 0
 
@@ -266,7 +266,7 @@ async def test_a_mistake_with_a_first_packet_leaves_nothing(
         told, connections = list[Mishap](), b.port.connections
         connections._guard.report = told.append
         monkeypatch.setattr(module, "UdpConnection", partial(UdpConnection, nonsense=b""))
-        connections.receive([(first_packet(), ("198.51.100.1", 1))], b.port._sockets[0])
+        connections.receive([(first_packet(), ("198.51.100.1", 1))], b.port.sockets[0])
         assert [mishap.error for mishap in told] == ["TypeError"]
         assert len(connections) == connections.gate.half_open.count == 0
 

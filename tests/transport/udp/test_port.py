@@ -29,7 +29,7 @@ async def test_stun_quic_and_the_rest(world: World) -> None:
         await trio.sleep(0.1)
         assert [data[0] for data, _, _ in heard] == [0, 1, 2, 3]
         assert {place for _, place, _ in heard} == {a.place}
-        assert all(socket is b.port._sockets[0] for _, _, socket in heard)
+        assert all(socket is b.port.sockets[0] for _, _, socket in heard)
         assert b.port.dropped == 60
         assert b.port.connections.dropped == 192
         a.port.send(b"", b.place)
@@ -89,7 +89,7 @@ async def test_an_added_socket_dials_and_is_answered(world: World) -> None:
 async def test_the_end_of_a_port_is_told(world: World) -> None:
     async with running(*pair(world)) as (a, b):
         near, far = await joined(a, b)
-        socket = a.port._sockets[0]
+        socket = a.port.sockets[0]
         a.scope.cancel()
         await a.stopped.wait()
         with pytest.raises(trio.ClosedResourceError):
@@ -170,7 +170,7 @@ async def test_both_versions_have_one_number() -> None:
     port = UdpPort(RealHost())
     async with trio.open_nursery() as nursery:
         number: Any = await nursery.start(port.run, [LOOPBACK, "::1"], 0)
-        assert [socket.port for socket in port._sockets] == [number, number]
+        assert [socket.port for socket in port.sockets] == [number, number]
         with pytest.raises(AddressInUse):
             await UdpPort(RealHost()).run(["::1", LOOPBACK], number)
         six = await port.dial(("::1", number), timeout=5)

@@ -68,7 +68,8 @@ class Puncher:
         self._endpoint = endpoint
         self._knowledge = knowledge
         self._look = look or _no_look
-        self._tools = tools
+        self.tools = tools
+        """What its attempts use."""
         self._observing = Observing(tools, tools.udp) if tools.udp is not None else None
         self._attempts: dict[PeerId, PunchAttempt] = {}  # attempts in which the peer takes part
         self._offered: dict[PeerId, PunchAttempt] = {}  # attempts whose first offer is unanswered
@@ -282,7 +283,7 @@ class Puncher:
 
     def _new(self, peer: PeerId, name: bytes, *, offering: bool, thrifty: bool) -> PunchAttempt:
         return PunchAttempt(
-            self._tools,
+            self.tools,
             peer,
             self._knowledge.seen(peer),
             Part(name, self._endpoint.peer < peer, offering, thrifty),
@@ -318,9 +319,9 @@ class Puncher:
     def _sweep(self) -> None:
         """Close extra sockets whose connection has ended, and forget the times of old offers."""
         for socket, pipe in list(self._kept.items()):
-            if pipe.connection.ended and self._tools.udp is not None:
+            if pipe.connection.ended and self.tools.udp is not None:
                 del self._kept[socket]
-                discard(self._tools, self._tools.udp, socket)
+                discard(self.tools, self.tools.udp, socket)
         since = self._host.now() - self.limits.offers_s
         self._asked = {peer: asked for peer, asked in self._asked.items() if asked[-1] > since}
 
@@ -334,7 +335,7 @@ class Puncher:
         message = stun.decode(data)
         if message is None:
             return False
-        key: Socket = socket if socket in self._tools.extra else None
+        key: Socket = socket if socket in self.tools.extra else None
         if self._observing is not None and self._observing.receive(message, source, key):
             return True
         return any(each.receive(message, data, source, key) for each in self._all())

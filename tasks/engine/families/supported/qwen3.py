@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..architecture import Architecture
-from ..dense import dense
+from ..dense import Defaults, dense
 from ..family import Family
 from ..qwen import with_late_windows
 from ..reader import Reader
@@ -11,7 +11,7 @@ from ..reader import Reader
 
 def _read(reader: Reader) -> Architecture:
     bias = reader.flag("attention_bias", False)
-    arch = with_late_windows(dense(reader, "qwen3", head_dim=128), reader)
+    arch = with_late_windows(dense(reader, "qwen3", Defaults(head_dim=128)), reader)
     return replace(arch, qk_norm=True, qkv_bias=bias, output_bias=bias)
 
 

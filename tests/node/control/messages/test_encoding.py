@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.control.messages import (
     adapters,
@@ -18,6 +19,7 @@ from shoal.node.control.messages import (
     models,
     node,
     settings,
+    sharing,
     state,
 )
 from shoal.node.control.messages.encoding import (
@@ -31,12 +33,14 @@ from shoal.node.control.messages.encoding import (
 )
 from shoal.node.errors import ControlError
 from shoal.node.invite import decode as decode_code
+from tests.netsim.daemons.test_sharing import PORT, engine
 
-MODULES = (adapters, api, dht, generation, group, jobs, models, node, settings, state)
+MODULES = (adapters, api, dht, generation, group, jobs, models, node, settings, sharing,
+           state)  # fmt: skip
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
     "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
-    "state_verify",
+    "state_verify", "shares",
 )  # fmt: skip
 """Operations without keys that change nothing."""
 ENTRY: dict[str, Any] = {
@@ -76,6 +80,22 @@ async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
         (models.AddBlob, {"path": path}),
         (generation.Run, {"model": "tiny", "prompt": "x", "max_tokens": 4}),
     ]
+    requests += [
+        (sharing.AddShare, {"url": f"127.0.0.1:{PORT}"}),
+        (sharing.ListShares, {}),
+        (node.GetStatus, {}),
+        (node.Diagnose, {}),
+        (models.ListModels, {}),
+        (generation.Run, {"model": "llama", "prompt": "x"}),
+        (sharing.StopShare, {"name": "llama"}),
+    ]
+    async with engine(second):
+        await _round_trip(second, requests)
+
+
+async def _round_trip(
+    second: DaemonHandle, requests: list[tuple[type[Ask[Any, Any]], dict[str, Any]]]
+) -> None:
     for kind, asked in requests:
         reply = await second.ask(kind.op, **asked)
         back = encode(decode(reply_type(decode(kind, asked)), reply))
@@ -102,15 +122,19 @@ def test_fields_that_are_left_out() -> None:
 def test_unknown_keys_and_events_are_ignored() -> None:
     assert decode(node.Process, {"pid": 1, "version": "2", "new": []}) == node.Process(1, "2")
     ask = RUN
-    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.Piece("x")
+    assert decode_event(ask, {"event": "text", "text": "x"}) == generation.TextPiece("x")
     assert decode_event(ask, {"event": "of a later version"}) is None
-    assert list(encode(generation.Piece("x"))) == ["event", "text"]
+    assert list(encode(generation.TextPiece("x"))) == ["event", "text"]
     assert decode_event(node.Ping(), {"event": "text"}) is None
 
 
 def test_types_of_replies_and_events() -> None:
     assert reply_type(RUN) is generation.GeneratedText
-    assert event_types(RUN) == (generation.ChainChosen, generation.Piece)
+    assert event_types(RUN) == (
+        generation.ChainChosen,
+        generation.SharerChosen,
+        generation.TextPiece,
+    )
     assert event_types(node.Diagnose()) == (node.Measuring,) and event_types(node.Ping()) == ()
 
 

@@ -26,7 +26,7 @@ def alone(body: Callable[[PunchAttempt], Awaitable[Any]], **settings: Any) -> An
         side = street.a
         peer = side.other.endpoint.peer
         attempt = PunchAttempt(
-            side.puncher._tools,
+            side.puncher.tools,
             peer,
             side.seen(peer),
             Part(b"12345678", client=True, offering=True),

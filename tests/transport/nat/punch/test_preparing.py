@@ -75,14 +75,14 @@ def test_a_fresh_socket_shows_the_state_of_a_counting_nat() -> None:
 def test_over_the_network_with_a_comb() -> None:
     async def body(street: Street) -> Prepared:
         side = street.a
-        sockets = Sockets(side.puncher._tools, side.udp)
+        sockets = Sockets(side.puncher.tools, side.udp)
         mine = side.own(street.b.endpoint.peer)
         found: Prepared = await side.computer.run(
             prepare_both, mine, side.puncher._observing, sockets
         )
-        assert len(side.puncher._tools.extra) == COMB
+        assert len(side.puncher.tools.extra) == COMB
         sockets.close(keep=found.fresh[0])
-        assert side.puncher._tools.extra == {found.fresh[0]}
+        assert side.puncher.tools.extra == {found.fresh[0]}
         return found
 
     async def prepare_both(mine: OwnNat, observing: object, sockets: Sockets) -> Prepared:
@@ -102,7 +102,7 @@ def test_silent_observers_cost_only_a_moment() -> None:
         mine = side.own(street.b.endpoint.peer)
 
         async def go() -> Prepared:
-            sockets = Sockets(side.puncher._tools, side.udp)
+            sockets = Sockets(side.puncher.tools, side.udp)
             return await prepare(mine, side.puncher._observing, sockets, look=True, comb=False)
 
         found = await side.computer.run(go)
@@ -136,7 +136,7 @@ def test_a_search_has_a_socket_of_its_own_where_ports_are_kept(
         side = street.a
 
         async def go() -> Prepared:
-            sockets = Sockets(side.puncher._tools, side.udp)
+            sockets = Sockets(side.puncher.tools, side.udp)
             return await set_aside(Prepared(nat, [LAN, TCP, OLD]), sockets)
 
         found = await side.computer.run(go)

@@ -106,7 +106,7 @@ def test_a_birthday_search_finds_a_symmetric_nat_s_port() -> None:
         assert target is not None
         spent = 1500 - side.puncher.budget.datagrams_left(target.address, 20.0)
         assert 20 < spent <= 1500
-    assert len(met.street.a.puncher._tools.extra) == 1, "of 256 sockets the one in use is left"
+    assert len(met.street.a.puncher.tools.extra) == 1, "of 256 sockets the one in use is left"
 
 
 def test_without_the_search_the_port_is_not_found() -> None:
@@ -277,7 +277,7 @@ def test_attempts_end_in_time_and_leave_nothing_open() -> None:
         assert trio.current_time() - began < 12
         await trio.sleep(10)
         for side in (street.a, street.b):
-            assert not side.puncher._attempts and not side.puncher._tools.extra
+            assert not side.puncher._attempts and not side.puncher.tools.extra
 
     Street(("linux-random", "linux-random")).run(body)
 
@@ -297,7 +297,7 @@ def test_cancelling_at_any_time_leaves_nothing_open() -> None:
                 await punch(street.a)
             await trio.sleep(12)
             assert not street.a.puncher._attempts and not street.a.puncher._offered
-            assert len(street.a.puncher._tools.extra) <= 1
+            assert len(street.a.puncher.tools.extra) <= 1
 
         Street(("linux-random", "linux-drop"), tcp=False).run(body)
 
@@ -306,11 +306,11 @@ def test_sockets_of_connections_that_have_ended_are_closed() -> None:
     async def body(street: Street) -> None:
         assert (await punch(street.a)).worked
         await trio.sleep(2)
-        assert len(street.a.puncher._tools.extra) == 1
+        assert len(street.a.puncher.tools.extra) == 1
         for got in street.a.got:
             got.pipe.close()
         await trio.sleep(120)
-        assert not street.a.puncher._tools.extra
+        assert not street.a.puncher.tools.extra
 
     Street(("linux-random", "linux-drop"), tcp=False).run(body)
 
@@ -604,7 +604,7 @@ def search(*, busy_s: float, deaf: bool = False) -> tuple[PunchOutcome, int]:
     for the first seconds. If `deaf`, `anna` does not learn that."""
 
     async def body(street: Street) -> tuple[PunchOutcome, int]:
-        searching = street.b.puncher._tools.searching
+        searching = street.b.puncher.tools.searching
         searching.update((b"one", b"two"))
         if deaf:
             street.a.link.tamper = lambda header: None

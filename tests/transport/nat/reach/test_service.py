@@ -268,7 +268,7 @@ async def forged_look(world: World) -> list[Place]:
             question = stun.decode(data)
             assert question is not None
             forged = StunMessage(MessageClass.SUCCESS, question.transaction, mapped=("6.6.6.6", 6))
-            node.reach.on_stun(stun.encode(forged), ("6.6.6.6", 6), node.udp._sockets[0])
+            node.reach.on_stun(stun.encode(forged), ("6.6.6.6", 6), node.udp.sockets[0])
             return send(data, to, socket)
 
         node.udp.send = overheard  # type: ignore[method-assign]

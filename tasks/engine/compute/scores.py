@@ -1,0 +1,54 @@
+"""How the products of queries and keys become the weights of values."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Scale and cap of the scores of one layer.
+
+    `scale` multiplies the products of queries and keys (None: head_dim ** -0.5). A `cap` other than
+    0 limits them to `cap * tanh(score / cap)`.
+    """
+
+    scale: float | None = None
+    cap: float = 0.0
+
+    def attend(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the attention of queries (1 x heads x rows x head_dim), in this shape.
+
+        `keys` and `values` have the shape (1, kv_heads, positions, head_dim). `mask` (rows x
+        positions) is True where a row may attend. Rows and heads that share keys are multiplied
+        together.
+        """
+        if not self.cap:
+            return F.scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=mask,
+                scale=self.scale,
+                enable_gqa=queries.shape[1] != keys.shape[1],
+            )
+        _, heads, rows, width = queries.shape
+        grouped = queries.reshape(keys.shape[1], -1, width)
+        scores = torch.matmul(grouped, keys[0].transpose(1, 2)) * (self.scale or width**-0.5)
+        scores = (torch.tanh(scores / self.cap) * self.cap).view(heads, rows, -1)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(queries.dtype)
+        attended = torch.matmul(weights.view(keys.shape[1], -1, weights.shape[-1]), values[0])
+        return attended.view(queries.shape)
+
+
+PLAIN: Final = Scoring()

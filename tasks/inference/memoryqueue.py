@@ -1,0 +1,68 @@
+"""Queue of the requests for which a shard has no free KV memory. No I/O.
+
+A gateway whose request was refused asks again until it is admitted. Meanwhile the queue reserves
+memory for it: requests that came later get only what is left. Otherwise, a large request would
+never be admitted beside many small ones, which take each free block at once.
+"""
+
+from dataclasses import dataclass
+
+from ...transport.identity import PeerId
+from ..defaults import QUEUED_REQUESTS, QUEUED_TIME
+from .session import Open
+
+_Key = tuple[PeerId, bytes, int]
+"""(gateway, user, positions): stands for a request, since each attempt is a new session."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that waits. `blocks` are asked for, most recently at the time `asked`."""
+
+    blocks: int
+    asked: float
+
+
+class MemoryQueue:
+    """Requests that wait for the memory of one shard, the longest waiting first.
+
+    A request that is not repeated for QUEUED_TIME seconds leaves the queue. The queue has at most
+    QUEUED_REQUESTS requests, of which each gateway's oldest one counts.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[_Key, _Waiting] = {}
+
+    def ahead(self, gateway: PeerId, message: Open, now: float) -> int:
+        """Return the blocks that are reserved for requests of other gateways that have waited
+        longer than this one."""
+        self._forget(now)
+        own = _key(gateway, message)
+        found: dict[PeerId, int] = {}
+        for key, each in self._waiting.items():
+            if key == own:
+                break
+            found.setdefault(key[0], each.blocks)
+        found.pop(gateway, None)
+        return sum(found.values())
+
+    def wait(self, gateway: PeerId, message: Open, blocks: int, now: float) -> None:
+        """Add a request, or note that it was repeated."""
+        key = _key(gateway, message)
+        if key in self._waiting:
+            self._waiting[key].asked = now
+        elif len(self._waiting) < QUEUED_REQUESTS:
+            self._waiting[key] = _Waiting(blocks, now)
+
+    def leave(self, gateway: PeerId, message: Open) -> None:
+        """Remove a request, because it was admitted."""
+        self._waiting.pop(_key(gateway, message), None)
+
+    def _forget(self, now: float) -> None:
+        """Remove the requests that were given up."""
+        since = now - QUEUED_TIME
+        self._waiting = {key: each for key, each in self._waiting.items() if each.asked >= since}
+
+
+def _key(gateway: PeerId, message: Open) -> _Key:
+    return gateway, message.user, message.soon

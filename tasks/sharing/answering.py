@@ -1,0 +1,68 @@
+"""Answers a client's request: by a chain of stages if its model has a root, else by a sharer."""
+
+from collections.abc import Awaitable, Callable
+
+from ...dht.errors import ModelError
+from ...dht.names import NameMeaning
+from ...state.directory import Directory
+from ..errors import NoRoute
+from ..inference.generation import Emit, GenerateRequest, Summary
+from .asking import Asking
+from .offers import WORD, Offer, offers, offers_of, pinned, read_name
+
+Generate = Callable[[GenerateRequest, Emit], Awaitable[Summary]]
+Near = Callable[[str], list[NameMeaning]]
+"""Returns the models with a root that this node and its members know under a name. Raises
+ModelError if the name is invalid."""
+
+
+class Answering:
+    """Chooses for each request between a model with a root and a shared one.
+
+    A model with a root takes precedence, because its name stands for certain weights. `rooted` is
+    the gateway's function for these.
+    """
+
+    def __init__(self, directory: Directory, near: Near, rooted: Generate, asking: Asking) -> None:
+        self._directory = directory
+        self._near = near
+        self._rooted = rooted
+        self._asking = asking
+
+    async def generate(self, request: GenerateRequest, emit: Emit) -> Summary:
+        """Answer a request. Raises what `Gateway.generate` and `Asking.generate` raise."""
+        if found := self.shared(request.model):
+            return await self._asking.generate(request, found, emit)
+        try:
+            return await self._rooted(request, emit)
+        except NoRoute as error:
+            hint = self._hint(request.model) or error.hint
+            raise NoRoute(error.message, hint=hint) from None
+
+    def shared(self, text: str) -> list[Offer]:
+        """Return the offers that a name means, or none if it means a model with a root, or nothing
+        known here. Raises ShareError if it names a peer that does not share the model."""
+        asked = read_name(text)
+        found = offers_of(self._directory.members(), asked)
+        return [] if found and not asked.peer and self._has_root(text) else found
+
+    def called(self, offer: Offer) -> str:
+        """Return the name by which a user asks for an offer: NAME, or NAME@PEER if a model with a
+        root has the same name."""
+        name = offer.model.name
+        return pinned(offer, offers(self._directory.members())) if self._has_root(name) else name
+
+    def _has_root(self, text: str) -> bool:
+        try:
+            return bool(self._near(text))
+        except ModelError:  # the name is invalid, which the gateway reports
+            return False
+
+    def _hint(self, text: str) -> str | None:
+        """Return a hint if a model that no chain serves is also shared under the same name."""
+        everyone = offers(self._directory.members())
+        found = next((each for each in everyone if each.model.name == text), None)
+        return None if found is None else (
+            f"a member shares another model of this name ({WORD}): "
+            f'`shoal run {pinned(found, everyone)} "TEXT"`'
+        )  # fmt: skip
