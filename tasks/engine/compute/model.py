@@ -20,8 +20,9 @@ from .experts import ExpertsPart
 from .kv import KvMemory
 from .layers import AttentionPart, DensePart
 from .lora import WITHOUT_ADAPTERS, StepAdapters
+from .native import NativeLinear
 from .norms import norm_of
-from .products import packs, padded
+from .products import native_kernels, packs, padded
 from .quantised import embedded, product_of
 from .recurrent import RecurrentPart, StateMemory
 from .rotary import Rotary
@@ -76,7 +77,7 @@ class ShardModel:
         own = range(parts.start, parts.stop)
         # Each different rotary embedding, in the order of the layers.
         ropes = list(dict.fromkeys(arch.kinds[index].rope for index in own))
-        self._rotaries = [self._rotary(rope) for rope in ropes]
+        self.rotaries = [self._rotary(rope) for rope in ropes]
         places = arch.places(parts.start, parts.stop)
         self.layers = [
             Layer(LayerWeights(arch, weights, index), ropes.index(arch.kinds[index].rope), place)
@@ -103,15 +104,22 @@ class ShardModel:
         # A table that the embedding also uses would need a second copy in the blocked layout.
         shared = bool(head) and head[0] is self._embedding
         small = arch.vocab * arch.hidden * DTYPE_BYTES[self.dtype] < SHARED_HEAD_BYTES
-        self._head = product_of(head, None, pack=small or not shared) if head else None
+        native = native_kernels(TORCH_DTYPES[self.dtype], self.device.torch.type) is not None
+        pack = small or native or not shared
+        self._head = product_of(head, None, pack=pack) if head else None
+        if shared and isinstance(head[0], torch.Tensor) and isinstance(self._head, NativeLinear):
+            self._embedding = None  # `embed` reads the rows of the packed table
         packed = packs(TORCH_DTYPES[self.dtype], self.device.torch.type)
         self.packed = packed and (small or not shared) and not arch.layouts.precision
         """Whether oneDNN computes all products, of which a row is the same from 2 rows on."""
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Convert token ids (T) to the residual stream (T x hidden)."""
-        assert self._embedding is not None
-        rows = embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
+        if self._embedding is None:
+            assert isinstance(self._head, NativeLinear)
+            rows = self._head.rows(tokens)
+        else:
+            rows = embedded(self._embedding, tokens, TORCH_DTYPES[self.dtype])
         return rows if self._scale == 1.0 else rows * self._scale
 
     def forward_rows(
@@ -130,7 +138,7 @@ class ShardModel:
         """
         count = len(x)
         x = padded(x, self.least_rows)
-        turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self._rotaries)
+        turns = tuple(each.rows(batch.positions, batch.end, len(x)) for each in self.rotaries)
         step = Step(batch, memory, adapters, turns, count, self.least_rows, states, batch.runs)
         for index, layer in enumerate(self.layers):
             x = layer(x, index, step)

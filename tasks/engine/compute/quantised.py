@@ -6,6 +6,7 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional as F
 
+from .native import kernels
 from .products import Linear, Quantised, linear_of, linear_of_quantised
 
 Matrix: TypeAlias = torch.Tensor | Quantised
@@ -38,11 +39,15 @@ def product_of(
 
 
 def _stacked(matrices: Sequence[Matrix]) -> Quantised | None:
-    """Return quantised matrices of one layout as one in the memory of an accelerator, which starts
-    fewer products then. On the CPU, the copy would cost memory."""
+    """Return quantised matrices of one layout as one, which takes fewer products, in the memory of
+    an accelerator or where the native kernels pack it. Otherwise the copy would cost memory."""
     quantised = [each for each in matrices if isinstance(each, Quantised)]
     kinds = {(each.layout, each.group) for each in quantised}
-    if len(kinds) != 1 or len(quantised) != len(matrices) or quantised[0].q.device.type == "cpu":
+    if (
+        len(kinds) != 1
+        or len(quantised) != len(matrices)
+        or (quantised[0].q.device.type == "cpu" and kernels() is None)
+    ):
         return None
     minima = [each.minimum for each in quantised if each.minimum is not None]
     return Quantised(

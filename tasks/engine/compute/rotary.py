@@ -38,10 +38,21 @@ class Rotary:
 
         Rows beyond T are those of position 0.
         """
-        if end > len(self._cos):
-            self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
+        self._reach(end)
         positions = F.pad(positions, (0, count - len(positions)))
         return self._cos[positions], self._sin[positions]
+
+    def halves(self, end: int) -> Turn:
+        """Return (cosines, sines) of all positions below `end`, and perhaps more, for each rotated
+        pair: two matrices (positions x head_dim / 2) in float32, with the values of `rows`."""
+        self._reach(end)
+        half = self._cos.shape[-1] // 2
+        cos, sin = self._cos[:, 0, :half], self._sin[:, 0, half:]
+        return cos.float().contiguous(), sin.float().contiguous()
+
+    def _reach(self, end: int) -> None:
+        if end > len(self._cos):
+            self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
 
     def all(self) -> Turn:
         """Return (cosines, sines) of all positions, each of shape (context, 1, rotated)."""

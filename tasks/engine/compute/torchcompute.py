@@ -28,6 +28,9 @@ from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
+from .native import Kernels
+from .nativesteps import NativeSteps, computes
+from .products import native_kernels
 from .recurrent import StateMemory
 from .weights import TORCH_DTYPES
 
@@ -49,6 +52,11 @@ class TorchCompute(ShardModel):
         super().__init__(arch, shard, device)
         self._memory = KvMemory(arch, shard.parts, shard.dtype, 0, device)
         self._states = StateMemory(arch, shard.parts, shard.dtype, 0, device)
+        self._kernels = native_kernels(TORCH_DTYPES[shard.dtype], device.torch.type)
+        self.steps = None if self._kernels is None else native_steps(self, self._kernels)
+        """The layers as the native kernels compute them in one call, or None."""
+        if self.steps is not None:
+            self.least_rows = 1  # a row is the same from 1 row on
 
     @property
     def exactness(self) -> str:
@@ -62,6 +70,8 @@ class TorchCompute(ShardModel):
             on_cuda = self.device.torch.type == "cuda"
             machine = torch.cuda.get_device_name(self.device.torch) if on_cuda else "device"
         kernel = "onednn" if self.packed else "plain"
+        if self._kernels is not None:
+            kernel = self._kernels.exactness
         version = torch.__version__.split("+")[0]
         precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
         return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
@@ -70,6 +80,8 @@ class TorchCompute(ShardModel):
         rest = self.arch, self.parts, self.dtype
         self._memory = KvMemory(*rest, blocks, self.device)
         self._states = StateMemory(*rest, states, self.device)
+        if self.steps is not None:
+            self.steps.bind(self._memory)
 
     def costs(self) -> StepCosts:
         """Return the costs of a step, measured on this machine with the loaded weights.
@@ -79,7 +91,7 @@ class TorchCompute(ShardModel):
         blocks = self._memory.keys.shape[2] // BLOCK
         if self._states.lacks:  # no session can be opened
             return StepCosts(0.0, 0.0, 0.0)
-        if blocks and self.packed:
+        if blocks and self.packed and self._kernels is None:
             self.least_rows = min(LEAST_ROWS, key=lambda rows: _padded_seconds(self, rows))
         return _measured_costs(self, blocks)
 
@@ -113,11 +125,25 @@ class TorchCompute(ShardModel):
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
         if not any(piece.adapter is not None for piece in pieces):
-            return self._forward(pieces)
-        # The rows of each adapter must be consecutive.
+            return self._plain(pieces)
+        # Rows without an adapter are computed as they are in other steps. The rows of each adapter
+        # must be consecutive.
         order = sorted(range(len(pieces)), key=lambda index: id(pieces[index].adapter))
-        rows = self._forward([pieces[index] for index in order])
-        return [rows[order.index(index)] for index in range(len(pieces))]
+        plain = [index for index in order if pieces[index].adapter is None]
+        rest = [index for index in order if pieces[index].adapter is not None]
+        rows = self._plain([pieces[index] for index in plain]) if plain else []
+        rows = [*rows, *self._forward([pieces[index] for index in rest])]
+        return [rows[(plain + rest).index(index)] for index in range(len(pieces))]
+
+    def _plain(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
+        """Compute pieces without adapters."""
+        if self.steps is None:
+            return self._forward(pieces)
+        inputs = [self._input(piece) for piece in pieces]
+        # A source that is no longer a table of tokens belongs to the caller, so it is copied.
+        rows = self.steps.forward(torch.cat(inputs), pieces)
+        parts: Sequence[torch.Tensor] = torch.split(rows, [piece.count for piece in pieces])
+        return parts
 
     def _forward(self, pieces: Sequence[Piece]) -> Sequence[torch.Tensor]:
         """Compute pieces of which those with the same adapter are consecutive."""
@@ -187,6 +213,13 @@ class TorchCompute(ShardModel):
 
     def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
         self._memory.install(table, length, values)
+
+
+def native_steps(model: ShardModel, kernels: Kernels) -> NativeSteps | None:
+    """Return the layers of a model for the kernels, or None if these do not compute whole steps."""
+    if not computes(model.arch, model.layers) or len(model.rotaries) != 1:
+        return None
+    return NativeSteps(kernels, model.arch, model.layers, model.rotaries[0])
 
 
 def _check_finite(values: torch.Tensor, position: int) -> None:
@@ -259,6 +292,8 @@ def _attended(model: TorchCompute) -> float:
     table = BlockTable(BlockPool(64), size)
     table.prepare(0, size)
     piece = Piece(table, None, 0, BLOCK, size - BLOCK, decode=False)
+    if model.steps is not None:
+        return model.steps.attended_seconds()
     batch, where = Attention([piece], arch.kv_heads, model.device), model.device.torch
     queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype, device=where)
     keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype, device=where)

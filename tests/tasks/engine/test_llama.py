@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from shoal.tasks.engine.compute import native
 from shoal.tasks.engine.interface import Span, Want
 from shoal.tasks.engine.scheduler import StepCosts
 
@@ -179,7 +180,11 @@ def test_bfloat16_differs_at_ties_only(case: str, checkpoint: Any, chain: Any) -
     stages = chain(made, made.splits(3), "bfloat16")
     pieces = [stages.logits(TOKENS[:30]), *(stages.logits([TOKENS[i]], i) for i in range(30, 40))]
     ours = torch.cat(pieces)
-    assert differs_at_ties_only(ours, theirs)
+    if native.kernels() is None:
+        assert differs_at_ties_only(ours, theirs)
+    else:  # the kernels round less often than transformers
+        exact = chain(made, made.splits(3)).logits(TOKENS)
+        assert (ours - exact).norm() < 1.05 * (theirs - exact).norm()
 
 
 def test_float16_and_bfloat16_files_load_as_float32(checkpoint: Any, chain: Any) -> None:

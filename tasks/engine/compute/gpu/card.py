@@ -209,7 +209,7 @@ class CardCompute(TorchCompute):
 
     def _heads(self, part: AttentionPart) -> Heads:
         arch = self.arch
-        cos, sin = self._rotaries[part.turn].all()
+        cos, sin = self.rotaries[part.turn].all()
         norms = _weight(part.query_norm), _weight(part.key_norm)
         return Heads(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
 

@@ -1,0 +1,235 @@
+"""The kernels of `../kernels`: finds the library, checks it against torch, and calls it.
+
+The library is optional. Without it torch computes everything, and a result differs by rounding
+only. `SHOAL_KERNELS` chooses: `off`, or the name of an instruction set that the machine has
+(`avx2`, `avx512`, `avx512bf16`, `portable`). By default it is the best one.
+"""
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Final
+
+import torch
+
+VARIABLE: Final = "SHOAL_KERNELS"
+FLOAT32: Final = 0
+BFLOAT16: Final = 1
+INT8: Final = 2
+INT4: Final = 3
+KINDS: Final = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
+
+VERSION: Final = 1
+_PANEL: Final = 64  # outputs that are packed together (kernels/products.h)
+_FOLDER: Final = Path(__file__).parent.parent / "kernels"
+
+
+class Matrix(ctypes.Structure):
+    """A packed matrix, as `kernels/shoal.h` declares it. The other structures are too."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("kind", "group", "outputs", "inputs")),
+        ("data", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class LayerPointers(ctypes.Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("input_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, POINTER(Matrix)) for name in ("qkv", "output", "gate_up", "down")),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("window", c_int64),
+    )
+
+
+class ModelShape(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim")),
+        *((name, c_int64) for name in ("intermediate", "slots", "dtype")),
+        ("eps", c_double),
+        ("layer", POINTER(LayerPointers)),
+    )
+
+
+class PieceRows(ctypes.Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("row", "count", "position", "decode")),
+        ("blocks", POINTER(c_int32)),
+    )
+
+
+class StepRows(ctypes.Structure):
+    _fields_ = (
+        ("model", POINTER(ModelShape)),
+        ("rows", c_int64),
+        ("pieces", c_int64),
+        ("x", c_void_p),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("piece", POINTER(PieceRows)),
+    )
+
+
+class Attending(ctypes.Structure):
+    _fields_ = (
+        ("step", POINTER(StepRows)),
+        ("layer", c_int64),
+        ("queries", c_void_p),
+        ("out", c_void_p),
+    )
+
+
+class _Product(ctypes.Structure):
+    _fields_ = (
+        ("matrix", POINTER(Matrix)),
+        ("rows", c_int64),
+        ("kind", c_int64),
+        ("stride", c_int64),
+        ("x", c_void_p),
+        ("out", c_void_p),
+    )
+
+
+class Kernels:
+    """The loaded library. ctypes releases the interpreter's lock during each call."""
+
+    def __init__(self, path: Path, name: str, threads: int) -> None:
+        """Load the library and choose an instruction set (empty: the best one).
+
+        Raises OSError if the library cannot be loaded, and ValueError if it has another version or
+        the machine lacks the instruction set.
+        """
+        library = ctypes.CDLL(str(path))
+        library.shoal_choose.restype = c_void_p
+        library.shoal_name.restype = c_char_p
+        library.shoal_name.argtypes = (c_void_p,)
+        library.shoal_packed_bytes.restype = c_int64
+        library.shoal_packed_bytes.argtypes = (c_void_p, *(c_int64,) * 4)
+        library.shoal_pack.argtypes = (c_void_p, POINTER(Matrix), *(c_void_p,) * 4)
+        library.shoal_product.argtypes = (c_void_p, POINTER(_Product))
+        library.shoal_attend.argtypes = (c_void_p, POINTER(Attending))
+        library.shoal_step.argtypes = (c_void_p, POINTER(StepRows))
+        if library.shoal_version() != VERSION:
+            raise ValueError(f"the kernels in `{path.name}` are of another version of shoal")
+        self._chosen = library.shoal_choose(name.encode(), c_int(threads))
+        if self._chosen is None:
+            raise ValueError(f"this machine has no `{name}` instructions")
+        self.name = str(library.shoal_name(self._chosen).decode())
+        self.exactness = f"shoal-{self.name}-{VERSION}"
+        """The instruction set and the version, for the class of exactness."""
+        self._library = library
+
+    def pack(
+        self, kind: int, group: int, shape: tuple[int, int], parts: Sequence[torch.Tensor]
+    ) -> tuple[Matrix, torch.Tensor]:
+        """Repack a matrix. `parts` are its values, or its quantised values, scales and minima.
+
+        Returns the matrix without a bias, and its memory, which must live as long.
+        """
+        outputs, inputs = shape
+        size = self._library.shoal_packed_bytes(self._chosen, kind, group, outputs, inputs)
+        data = torch.empty(size, dtype=torch.uint8)
+        matrix = Matrix(kind, group, outputs, inputs, data.data_ptr(), None)
+        solid = [part.contiguous() for part in parts]
+        pointers = [part.data_ptr() for part in solid] + [None] * (3 - len(solid))
+        self._library.shoal_pack(self._chosen, matrix, *pointers, data.data_ptr())
+        return matrix, data
+
+    def product(self, matrix: Matrix, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Multiply rows with a matrix. `x` and `out` have one of the dtypes in KINDS."""
+        where = (x.stride(0), x.data_ptr(), out.data_ptr())
+        product = _Product(ctypes.pointer(matrix), len(x), KINDS[x.dtype], *where)
+        self._library.shoal_product(self._chosen, product)
+
+    def attend(self, attending: Attending) -> None:
+        """Compute the attention of one step with one layer."""
+        self._library.shoal_attend(self._chosen, attending)
+
+    def step(self, step: StepRows) -> None:
+        """Compute a step through all layers. Its rows are replaced."""
+        self._library.shoal_step(self._chosen, step)
+
+
+class NativeLinear:
+    """A product `x W^T + b` with a packed matrix."""
+
+    def __init__(
+        self, kernels: Kernels, matrix: Matrix, data: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """`data` is the memory of the matrix."""
+        self.matrix = matrix
+        self._kernels = kernels
+        self._bias = None if bias is None else bias.float().contiguous()
+        self._data = data
+        if self._bias is not None:
+            matrix.bias = self._bias.data_ptr()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, self.matrix.inputs)
+        if rows.stride(-1) != 1:
+            rows = rows.contiguous()
+        out = rows.new_empty(len(rows), self.matrix.outputs)
+        if len(rows):
+            self._kernels.product(self.matrix, rows, out)
+        return out.view(*x.shape[:-1], self.matrix.outputs)
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return rows of a matrix in float32 or bfloat16 by their numbers: an embedding."""
+        panel, lane = numbers // _PANEL, numbers % _PANEL
+        kind, inputs = self.matrix.kind, self.matrix.inputs
+        padded = -(-inputs // 32) * 32
+        if kind == FLOAT32:
+            table = self._data.view(torch.float32).view(-1, padded, _PANEL)
+            return table[panel, :, lane][:, :inputs]
+        pairs = self._data.view(torch.bfloat16).view(-1, padded // 2, _PANEL, 2)
+        return pairs[panel, :, lane].reshape(len(numbers), padded)[:, :inputs]
+
+
+def dense(kernels: Kernels, weight: torch.Tensor, bias: torch.Tensor | None) -> NativeLinear:
+    """Return the product with a matrix in float32 or bfloat16."""
+    shape = (int(weight.shape[0]), int(weight.shape[1]))
+    return NativeLinear(kernels, *kernels.pack(KINDS[weight.dtype], 32, shape, [weight]), bias)
+
+
+@functools.cache
+def kernels() -> Kernels | None:
+    """Return the kernels of this machine, or None if there are none or they are switched off.
+
+    They compute with the number of threads that torch has at the first call.
+    """
+    name = os.environ.get(VARIABLE, "")
+    path = library_path()
+    if name == "off" or path is None or not (name or _suitable()):
+        return None
+    try:
+        found = Kernels(path, name, torch.get_num_threads())
+    except (OSError, ValueError, AttributeError) as error:
+        print(f"engine: the native kernels are not used: {error}", file=sys.stderr)
+        return None
+    from .nativecheck import difference  # which imports this module
+
+    problem = difference(found)
+    if problem is not None:
+        print(f"engine: the native kernels are not used: {problem}", file=sys.stderr)
+        return None
+    return found
+
+
+def library_path() -> Path | None:
+    """Return the path of the library, or None if it was not built."""
+    built = sorted(_FOLDER.glob("_native*.so")) + sorted(_FOLDER.glob("_native*.pyd"))
+    return built[0] if built else None
+
+
+def _suitable() -> bool:
+    """Return whether the machine has an instruction set for which there are kernels."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return True
+    return str(torch.backends.cpu.get_cpu_capability()) in ("AVX2", "AVX512")

@@ -1,0 +1,178 @@
+"""A step through the layers of a shard in one call of the native kernels."""
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import POINTER, c_int32
+from typing import Any
+
+import torch
+
+from ..blocks import BLOCK
+from ..clock import clock
+from ..families import Architecture
+from .attention import AttendingPiece
+from .kv import KvMemory
+from .layers import AttentionPart, DensePart
+from .model import Layer
+from .native import (
+    KINDS,
+    Attending,
+    Kernels,
+    LayerPointers,
+    ModelShape,
+    NativeLinear,
+    PieceRows,
+    StepRows,
+)
+from .rotary import Rotary
+
+RowsOfBlocks = tuple[Sequence[int], int, int, bool]
+"""Blocks of a session, number of rows, first position, whether the row continues a text."""
+
+
+def shape_of(
+    sizes: tuple[int, int, int, int, int, int], slots: int, dtype: int, eps: float
+) -> ModelShape:
+    """Return a model without pointers. `sizes` are layers, hidden, heads, heads of keys, their
+    size, and intermediate."""
+    layers = (LayerPointers * sizes[0])()
+    return ModelShape(*sizes, slots, dtype, eps, layers)
+
+
+def pieces_of(model: ModelShape, pieces: Sequence[RowsOfBlocks]) -> tuple[StepRows, object]:
+    """Return a step without rows, and what must live as long as it."""
+    rows = (PieceRows * len(pieces))()
+    blocks = array("i")
+    starts, row = [], 0
+    for index, (those, count, position, decode) in enumerate(pieces):
+        starts.append(len(blocks))
+        blocks.extend(those)
+        rows[index] = PieceRows(row, count, position, decode, None)
+        row += count
+    memory = (c_int32 * len(blocks)).from_buffer(blocks)
+    base = ctypes.addressof(memory)
+    for index, start in enumerate(starts):
+        rows[index].blocks = ctypes.cast(base + 4 * start, POINTER(c_int32))
+    step = StepRows(ctypes.pointer(model), row, len(pieces), None, None, None, rows)
+    return step, (memory, rows)
+
+
+class NativeSteps:
+    """The layers of a shard, as the kernels compute them."""
+
+    def __init__(
+        self, kernels: Kernels, arch: Architecture, layers: Sequence[Layer], rotary: Rotary
+    ) -> None:
+        """`layers` are those for which `computes` is true."""
+        self._kernels = kernels
+        self._rotary = rotary
+        self._dtype = _dtype(layers)
+        self._sizes = (
+            len(layers),
+            arch.hidden,
+            arch.heads,
+            arch.kv_heads,
+            arch.head_dim,
+            arch.intermediate,
+        )
+        self._arch = arch
+        self._layers = layers
+        self._norms = [_norms(layer) for layer in layers]
+        self._cosines = self._sines = torch.empty(0, 1)
+        self._model: ModelShape | None = None
+        self._memory: KvMemory | None = None
+
+    def bind(self, memory: KvMemory) -> None:
+        """Use the keys and values of `memory` from now on."""
+        slots, dtype = int(memory.keys.shape[2]), KINDS[memory.keys.dtype]
+        model = shape_of(self._sizes, slots, dtype, self._arch.eps)
+        for index, layer in enumerate(self._layers):
+            pointers = model.layer[index]
+            names = ("input_norm", "mlp_norm", "query_norm", "key_norm")
+            for name, norm in zip(names, self._norms[index], strict=True):
+                setattr(pointers, name, None if norm is None else norm.data_ptr())
+            for name, linear in _products(layer).items():
+                setattr(pointers, name, ctypes.pointer(linear.matrix))
+            pointers.keys = memory.keys[index].data_ptr()
+            pointers.values = memory.values[index].data_ptr()
+            pointers.window = _attention(layer).window
+        self._model, self._memory = model, memory
+
+    def forward(self, x: torch.Tensor, pieces: Sequence[AttendingPiece]) -> torch.Tensor:
+        """Compute all layers for the rows of pieces, and return the residual stream.
+
+        `x` may be overwritten.
+        """
+        assert self._model is not None
+        end = max(piece.position + piece.count for piece in pieces)
+        if end > len(self._cosines):
+            self._cosines, self._sines = self._rotary.halves(end)
+        those = [(each.table.blocks, each.count, each.position, each.decode) for each in pieces]
+        step, held = pieces_of(self._model, those)
+        x = x.contiguous()
+        step.x = x.data_ptr()
+        step.cosines, step.sines = self._cosines.data_ptr(), self._sines.data_ptr()
+        self._kernels.step(step)
+        del held
+        return x
+
+    def attended_seconds(self) -> float:
+        """Return the measured seconds in which a row of a prompt attends to one position in all
+        layers."""
+        arch, size = self._arch, 64 * BLOCK
+        keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=self._dtype)
+        model = shape_of(self._sizes, size, KINDS[self._dtype], arch.eps)
+        model.layer[0].keys = model.layer[0].values = keys.data_ptr()
+        step, held = pieces_of(model, [(range(64), BLOCK, size - BLOCK, False)])
+        queries = torch.zeros(BLOCK, arch.heads, arch.head_dim)
+        attending = Attending(ctypes.pointer(step), 0, queries.data_ptr(), queries.data_ptr())
+        times = []
+        for _ in range(3):
+            began = clock()
+            self._kernels.attend(attending)
+            times.append(clock() - began)
+        del held
+        return min(times) * len(self._layers) / (BLOCK * size)
+
+
+def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:
+    """Return whether the kernels compute these layers: plain ones, with native products."""
+    other_norms = arch.wide_norms or arch.names.mixed_norm or arch.names.output_norm
+    other_scores = arch.attention_scale or arch.attention_cap or arch.activation != "silu"
+    other_turns = arch.rotated not in (0, arch.head_dim) or arch.head_dim % BLOCK
+    if not layers or other_norms or other_scores or other_turns:
+        return False
+    if arch.sinks or arch.gated_attention or arch.recurrent:
+        return False
+    if not all(isinstance(layer.mlp, DensePart) for layer in layers):
+        return False
+    return all(
+        isinstance(linear, NativeLinear) for layer in layers for linear in _products(layer).values()
+    )
+
+
+def _attention(layer: Layer) -> AttentionPart:
+    assert isinstance(layer.mixer, AttentionPart)  # as `computes` has checked
+    return layer.mixer
+
+
+def _dtype(layers: Sequence[Layer]) -> torch.dtype:
+    dtype: torch.dtype = layers[0].input_norm.weight.dtype
+    return dtype
+
+
+def _products(layer: Layer) -> dict[str, Any]:
+    attention, mlp = _attention(layer), layer.mlp
+    return {
+        "qkv": attention.qkv,
+        "output": attention.output,
+        "gate_up": mlp.gate_up,
+        "down": mlp.down,
+    }
+
+
+def _norms(layer: Layer) -> list[torch.Tensor | None]:
+    attention = _attention(layer)
+    norms = (layer.input_norm, layer.mlp_norm, attention.query_norm, attention.key_norm)
+    return [None if norm is None else norm.weight.float().contiguous() for norm in norms]

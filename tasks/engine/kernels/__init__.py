@@ -1,0 +1,2 @@
+"""Kernels of the CPU in C++: products, attention and whole steps. `../compute/native.py` calls
+them."""

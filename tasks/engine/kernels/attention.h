@@ -1,0 +1,244 @@
+// Attention over keys and values in blocks of 16 positions, for one instruction set.
+//
+// A row that continues a text attends alone. Rows of a prompt attend in tiles of up to 16 rows, the
+// positions of one block, to 64 positions at a time, with the softmax of Milakov and Gimelshein
+// (2018). Each row has its own chain of sums, in an order that only its position decides: its bits
+// are the same beside any other rows, and however a prompt is divided.
+
+const int BLOCK = 16, CHUNK = 64, HEADS = 4;  // HEADS: those of a tile that are computed at once
+const float NONE = -1e30f;                    // a score that counts as none
+
+INLINE vf load_kv(const uint8_t *from, int64_t i, bool wide) {
+    return wide ? load((const float *)from + i) : load_bf16((const uint16_t *)from + i);
+}
+
+// Keys or values of one head of a layer, as a session's blocks order them.
+struct Cache {
+    const uint8_t *base;
+    const int32_t *blocks;
+    int64_t row;  // bytes of a position
+    bool wide;
+
+    const uint8_t *at(int64_t position) const {
+        return base + ((int64_t)blocks[position / BLOCK] * BLOCK + position % BLOCK) * row;
+    }
+};
+
+static Cache cache_of(const Model *m, const uint8_t *memory, const Piece *piece, int64_t head) {
+    bool wide = m->dtype == FLOAT32;
+    int64_t row = m->head_dim * (wide ? 4 : 2);
+    return {memory + head * m->slots * row, piece->blocks, row, wide};
+}
+
+// Scores of up to HEADS queries for the positions `first` to `end` - 1.
+static void score(const Cache *keys, int64_t first, int64_t end, int64_t D, const float *q,
+                  int heads, float *scores, int64_t ld) {
+    for (int64_t t = first; t < end; t++) {
+        const uint8_t *key = keys->at(t);
+        vf sum[HEADS] = {vzero(), vzero(), vzero(), vzero()};
+        for (int64_t d = 0; d < D; d += W) {
+            vf k = load_kv(key, d, keys->wide);
+            for (int h = 0; h < HEADS; h++)  // queries beyond `heads` are zero
+                sum[h] = vfma(load(q + h * D + d), k, sum[h]);
+        }
+        for (int h = 0; h < heads; h++) scores[h * ld + t - first] = sum_of(sum[h]);
+    }
+}
+
+// Replaces scores by their exponentials, and returns the sum of these.
+static float soften(float *scores, int64_t count) {
+    float most = NONE;
+    int64_t padded = up(count, W);
+    for (int64_t t = 0; t < count; t++) most = scores[t] > most ? scores[t] : most;
+    for (int64_t t = count; t < padded; t++) scores[t] = NONE;
+    vf all = vzero();
+    for (int64_t t = 0; t < padded; t += W) {
+        vf e = exponential(load(scores + t) - splat(most));
+        store(scores + t, e);
+        if (t + W > count)
+            for (int64_t i = count; i < t + W; i++) scores[i] = 0;
+        all += load(scores + t);
+    }
+    return sum_of(all);
+}
+
+// Sums values by their weights, for 4 vectors of the head at a time.
+static void blend(const Cache *values, int64_t first, int64_t end, int64_t D, const float *weights,
+                  int64_t ld, int heads, const float *sums, float *out) {
+    for (int h = 0; h < heads; h++)
+        for (int64_t d = 0; d < D; d += 4 * W) {
+            vf sum[4] = {vzero(), vzero(), vzero(), vzero()};
+            int width = (int)((D - d) / W < 4 ? (D - d) / W : 4);
+            for (int64_t t = first; t < end; t++) {
+                const uint8_t *value = values->at(t);
+                vf weight = splat(weights[h * ld + t - first]);
+                if (width == 4)
+                    for (int v = 0; v < 4; v++)
+                        sum[v] = vfma(weight, load_kv(value, d + v * W, values->wide), sum[v]);
+                else
+                    for (int v = 0; v < width; v++)
+                        sum[v] = vfma(weight, load_kv(value, d + v * W, values->wide), sum[v]);
+            }
+            for (int v = 0; v < width; v++) store(out + h * D + d + v * W, sum[v] / splat(sums[h]));
+        }
+}
+
+static void attend_row(const Attending *a, const Piece *piece, int64_t kv_head) {
+    const Model *m = a->step->model;
+    const Layer *layer = &m->layer[a->layer];
+    int64_t D = m->head_dim, share = m->heads / m->kv_heads, end = piece->position + 1;
+    int64_t first = layer->window && end > layer->window ? end - layer->window : 0;
+    int64_t ld = up(end - first, W);
+    Cache keys = cache_of(m, layer->keys, piece, kv_head);
+    Cache values = cache_of(m, layer->values, piece, kv_head);
+    float *q = (float *)shoal_scratch(3, HEADS * (D + ld) * 4), *scores = q + HEADS * D;
+    vf scale = splat(1 / sqrtf((float)D));
+    for (int64_t h = 0; h < share; h += HEADS) {
+        int some = (int)(share - h < HEADS ? share - h : HEADS);
+        int64_t at = (piece->row * m->heads + kv_head * share + h) * D;
+        memset(q, 0, HEADS * D * 4);
+        for (int64_t d = 0; d < some * D; d += W) store(q + d, load(a->queries + at + d) * scale);
+        score(&keys, first, end, D, q, some, scores, ld);
+        float sums[HEADS];
+        for (int i = 0; i < some; i++) sums[i] = soften(scores + i * ld, end - first);
+        blend(&values, first, end, D, scores, ld, some, sums, a->out + at);
+    }
+}
+
+// Rows of a prompt that attend together: `rows` of them from `position` on, `heads` heads each.
+// Column h * 16 + i of the scores is head h of row i.
+struct Tile {
+    int64_t position, rows, row, head, heads, window;
+    int64_t columns() const { return heads * BLOCK; }
+};
+
+// Copies positions to float32. Returns their number.
+static int64_t widen(const Cache *from, int64_t first, int64_t end, int64_t D, float *to) {
+    int64_t count = end - first < CHUNK ? end - first : CHUNK;
+    for (int64_t t = 0; t < count; t++) {
+        const uint8_t *at = from->at(first + t);
+        for (int64_t d = 0; d < D; d += W) store(to + t * D + d, load_kv(at, d, from->wide));
+    }
+    return count;
+}
+
+// Removes the scores of positions to which a row does not attend, and sets their weights to zero.
+static void mask(const Tile *tile, int64_t first, int64_t count, float *scores, float with) {
+    int64_t columns = tile->columns();
+    for (int64_t t = 0; t < count; t++)
+        for (int64_t i = 0; i < BLOCK; i++) {
+            int64_t at = tile->position + i, key = first + t;
+            if (i < tile->rows && key <= at && (!tile->window || key > at - tile->window)) continue;
+            for (int64_t h = 0; h < tile->heads; h++) scores[t * columns + h * BLOCK + i] = with;
+        }
+}
+
+// Converts the scores of a chunk to weights. `most` and `sums` belong to the columns; `change` is
+// what earlier sums must be multiplied with. Returns whether any of these is not 1.
+static bool reweigh(const Tile *tile, int64_t first, int64_t count, float *scores, float *most,
+                    float *sums, float *change) {
+    int64_t columns = tile->columns();
+    bool masked = tile->rows < BLOCK || first + count > tile->position ||
+                  (tile->window && first <= tile->position + BLOCK - 1 - tile->window);
+    if (masked) mask(tile, first, count, scores, NONE);
+    bool changed = false;
+    for (int64_t c = 0; c < columns; c += W) {
+        vf old = load(most + c), now = old;
+        for (int64_t t = 0; t < count; t++) now = vmax(now, load(scores + t * columns + c));
+        for (int64_t t = 0; t < count; t++) {
+            float *at = scores + t * columns + c;
+            store(at, exponential(load(at) - now));
+        }
+        store(most + c, now);
+        store(change + c, exponential(old - now));
+        for (int i = 0; i < W; i++) changed |= change[c + i] != 1;
+    }
+    if (masked) mask(tile, first, count, scores, 0);
+    for (int64_t c = 0; c < columns; c += W) {
+        vf sum = load(sums + c) * load(change + c);
+        for (int64_t t = 0; t < count; t++) sum += load(scores + t * columns + c);
+        store(sums + c, sum);
+    }
+    return changed;
+}
+
+static void attend_tile(const Attending *a, const Piece *piece, int64_t kv_head, const Tile *tile) {
+    const Model *m = a->step->model;
+    const Layer *layer = &m->layer[a->layer];
+    int64_t D = m->head_dim, columns = tile->columns(), end = tile->position + tile->rows;
+    Cache keys = cache_of(m, layer->keys, piece, kv_head);
+    Cache values = cache_of(m, layer->values, piece, kv_head);
+    float *q = (float *)shoal_scratch(3, (2 * columns * D + CHUNK * (D + columns) + 3 * columns) * 4);
+    float *out = q + columns * D, *wide = out + columns * D, *scores = wide + CHUNK * D;
+    float *most = scores + CHUNK * columns, *sums = most + columns, *change = sums + columns;
+    memset(q, 0, 2 * columns * D * 4);
+    float scale = 1 / sqrtf((float)D);
+    for (int64_t h = 0; h < tile->heads; h++)
+        for (int64_t i = 0; i < tile->rows; i++) {
+            const float *from = a->queries + ((tile->row + i) * m->heads + tile->head + h) * D;
+            for (int64_t d = 0; d < D; d++) q[d * columns + h * BLOCK + i] = from[d] * scale;
+        }
+    for (int64_t c = 0; c < columns; c++) most[c] = NONE, sums[c] = 0;
+    int64_t first = tile->window && tile->position >= tile->window
+                        ? (tile->position + 1 - tile->window) / CHUNK * CHUNK : 0;
+    for (; first < end; first += CHUNK) {
+        int64_t count = widen(&keys, first, end, D, wide);
+        memset(scores, 0, count * columns * 4);
+        multiply(count, columns, D, wide, D, 1, q, columns, scores, columns);
+        if (reweigh(tile, first, count, scores, most, sums, change))
+            for (int64_t c = 0; c < columns; c++)
+                for (int64_t d = 0; d < D; d += W)
+                    store(out + c * D + d, load(out + c * D + d) * splat(change[c]));
+        widen(&values, first, end, D, wide);
+        multiply(columns, D, count, scores, 1, columns, wide, D, out, D);
+    }
+    for (int64_t h = 0; h < tile->heads; h++)
+        for (int64_t i = 0; i < tile->rows; i++) {
+            float *to = a->out + ((tile->row + i) * m->heads + tile->head + h) * D;
+            int64_t c = h * BLOCK + i;
+            for (int64_t d = 0; d < D; d += W) store(to + d, load(out + c * D + d) / splat(sums[c]));
+        }
+}
+
+// Units of work: for each piece, its tiles (or its row) and heads of keys.
+static int64_t tiles_of(const Piece *p) {
+    if (p->decode) return 1;
+    return (p->position + p->count - 1) / BLOCK - p->position / BLOCK + 1;
+}
+
+static void attend_unit(void *context, int64_t unit) {
+    const Attending *a = (const Attending *)context;
+    const Model *m = a->step->model;
+    const Piece *piece = a->step->piece;
+    int64_t share = m->heads / m->kv_heads, parts = (share + HEADS - 1) / HEADS;
+    for (;; piece++) {
+        int64_t units = m->kv_heads * (piece->decode ? 1 : tiles_of(piece) * parts);
+        if (unit < units) break;
+        unit -= units;
+    }
+    int64_t kv_head = unit % m->kv_heads;
+    unit /= m->kv_heads;
+    if (piece->decode) {
+        attend_row(a, piece, kv_head);
+        return;
+    }
+    int64_t part = unit % parts, block = piece->position / BLOCK + unit / parts;
+    int64_t low = block * BLOCK, high = low + BLOCK, end = piece->position + piece->count;
+    if (low < piece->position) low = piece->position;
+    if (high > end) high = end;
+    int64_t head = part * HEADS, heads = share - head < HEADS ? share - head : HEADS;
+    Tile tile = {low, high - low, piece->row + low - piece->position, kv_head * share + head, heads,
+                 m->layer[a->layer].window};
+    attend_tile(a, piece, kv_head, &tile);
+}
+
+static void attend(const Attending *a) {
+    const Model *m = a->step->model;
+    int64_t units = 0, cost = 0, parts = (m->heads / m->kv_heads + HEADS - 1) / HEADS;
+    for (int64_t i = 0; i < a->step->pieces; i++) {
+        const Piece *p = &a->step->piece[i];
+        units += m->kv_heads * (p->decode ? 1 : tiles_of(p) * parts);
+        cost += p->count * (p->position + p->count) * m->heads * m->head_dim / 2;
+    }
+    shoal_parallel(attend_unit, (void *)a, units, cost);
+}

@@ -1,0 +1,99 @@
+// What Python calls. One call at a time computes; others wait.
+#include <string.h>
+
+#include <mutex>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "shoal.h"
+
+#if defined(_WIN32)
+#define EXPORT extern "C" __declspec(dllexport)
+#else
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+void shoal_pool_resize(int threads);
+
+namespace {
+
+std::mutex computing;
+
+// The kernels that this machine can run, the best first.
+int supported(const Kernels **found) {
+    int count = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                __builtin_cpu_supports("f16c");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                  __builtin_cpu_supports("avx512vnni");
+    if (avx512 && __builtin_cpu_supports("avx512bf16")) found[count++] = &shoal_avx512bf16;
+    if (avx512) found[count++] = &shoal_avx512;
+    if (avx2) found[count++] = &shoal_avx2;
+#endif
+    found[count++] = &shoal_portable;
+    return count;
+}
+
+}  // namespace
+
+EXPORT int shoal_version() { return 1; }
+
+// Returns the kernels with a name, or the best ones if it is empty, or null. All kernels compute
+// with `threads` threads from then on.
+EXPORT const Kernels *shoal_choose(const char *name, int threads) {
+    std::lock_guard<std::mutex> lock(computing);
+    const Kernels *all[4];
+    int count = supported(all);
+    for (int i = 0; i < count; i++) {
+        if (*name && strcmp(name, all[i]->name)) continue;
+        shoal_pool_resize(threads);
+        return all[i];
+    }
+    return nullptr;
+}
+
+EXPORT const char *shoal_name(const Kernels *kernels) { return kernels->name; }
+
+EXPORT int64_t shoal_packed_bytes(const Kernels *kernels, int64_t kind, int64_t group,
+                                  int64_t outputs, int64_t inputs) {
+    return kernels->packed_bytes(kind, group, outputs, inputs);
+}
+
+// Asks for large pages, so that a stream of weights misses the table of pages less often.
+static void use_large_pages(uint8_t *data, int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    uintptr_t page = 2 << 20, first = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+    if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
+EXPORT void shoal_pack(const Kernels *kernels, const Matrix *matrix, const void *q,
+                       const void *scale, const void *minimum, uint8_t *data) {
+    std::lock_guard<std::mutex> lock(computing);
+    use_large_pages(data, kernels->packed_bytes(matrix->kind, matrix->group, matrix->outputs,
+                                                matrix->inputs));
+    kernels->pack(matrix, q, scale, minimum, data);
+}
+
+EXPORT void shoal_product(const Kernels *kernels, const Product *product) {
+    std::lock_guard<std::mutex> lock(computing);
+    kernels->product(product);
+}
+
+EXPORT void shoal_attend(const Kernels *kernels, const Attending *attending) {
+    std::lock_guard<std::mutex> lock(computing);
+    kernels->attend(attending);
+}
+
+EXPORT void shoal_step(const Kernels *kernels, const Step *step) {
+    std::lock_guard<std::mutex> lock(computing);
+    kernels->step(step);
+}
