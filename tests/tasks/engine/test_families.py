@@ -85,6 +85,13 @@ def test_yarn_scales_its_tables() -> None:
     )
     assert math.isclose(rope.attention_factor, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1))
     assert architecture(changed(rope_scaling={**yarn, "factor": None})).kinds[0].rope.factor == 4.0
+    for key in ("beta_fast", "beta_slow"):  # 0 is the default, and the frequencies stay finite
+        assert architecture(changed(rope_scaling={**yarn, key: 0}))
+        assert code(changed(rope_scaling={**yarn, key: 1e-310})) == "bad-config"
+
+
+def test_a_head_has_values() -> None:
+    assert code(changed(head_dim=..., hidden_size=16, num_key_value_heads=32)) == "bad-config"
 
 
 def test_windows_by_family() -> None:
