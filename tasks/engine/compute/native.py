@@ -2,13 +2,13 @@
 
 The library is optional. Without it torch computes everything, and a result differs by rounding
 only. `SHOAL_KERNELS` chooses: `off`, or the name of an instruction set that the machine has
-(`avx2`, `avx512`, `avx512bf16`, `portable`). By default it is the best one.
+(`avx2`, `avx512`, `avx512bf16`, `portable`). By default it is `avx2` on a machine without AVX-512,
+and none on others.
 """
 
 import ctypes
 import functools
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
@@ -229,7 +229,9 @@ def library_path() -> Path | None:
 
 
 def _suitable() -> bool:
-    """Return whether the machine has an instruction set for which there are kernels."""
-    if platform.machine() in ("aarch64", "arm64"):
-        return True
-    return str(torch.backends.cpu.get_cpu_capability()) in ("AVX2", "AVX512")
+    """Return whether kernels are used that nobody has named.
+
+    Those for AVX-512 and ARM have not run on such a machine yet. There, torch computes unless
+    `SHOAL_KERNELS` names them.
+    """
+    return str(torch.backends.cpu.get_cpu_capability()) == "AVX2"

@@ -1,5 +1,6 @@
 """Native kernels against torch, for each instruction set of this machine."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,9 @@ def available(name: str) -> bool:
         return False
 
 
-SETS = list(filter(available, ("avx2", "avx512", "avx512bf16", "portable")))
+# Those that have run on such a machine; `SHOAL_TEST_KERNELS="avx512 avx512bf16"` adds others.
+TESTED = ("avx2", "portable", *os.environ.get("SHOAL_TEST_KERNELS", "").split())
+SETS = list(filter(available, TESTED))
 
 pytestmark = pytest.mark.skipif(PATH is None, reason="no compiler built the kernels")
 
