@@ -29,8 +29,8 @@ Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
 _UNLOADABLE = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
-"""What a model's values may raise where no check has foreseen them. A RuntimeError is not among
-them, because after one of a card the process must end."""
+"""Errors of a model's values that no check has foreseen. A RuntimeError is not among them, because
+after one of a card the process must end."""
 _FEATURES = frozenset({"forward", "logits", "token", "pooled", "export", "adapter"})
 
 
