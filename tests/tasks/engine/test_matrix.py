@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
