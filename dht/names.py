@@ -152,6 +152,10 @@ class Names:
         """
         return self._meanings(self._read(text), self._near())
 
+    def named(self) -> set[str]:
+        """Return the names of all models that this node and its members know."""
+        return {*self._here(), *(body.name for _, body in self._told())}
+
     async def meanings(
         self, text: str, *, timeout: float = defaults.NAME_FIND
     ) -> list[NameMeaning]:

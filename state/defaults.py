@@ -106,6 +106,7 @@ PROOFS = (256.0, 32.0)  # proofs of this node that one peer may ask for: at once
 NONCE_BYTES = 32  # the size of a hash, because a signature may cover the hash of many nonces
 WATCHERS = 4  # peers that watch a node closely, and so notice its end at once
 WATCHERS_HEARD = 2  # linked watchers of a peer that are needed before its link may rest
+PLACES = 16_384  # peers whose places are remembered while the watchers of others are computed
 CARRIERS = 2  # linked peers with a link to a watcher that is not linked itself, so that it counts
 REST_S = 20.0  # seconds of silence after which a resting link is pinged: some NATs forget at 30
 PROVE_S = 0.8  # seconds for which a witness waits for a proof

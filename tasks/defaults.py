@@ -18,6 +18,7 @@ SESSIONS_PER_GATEWAY = 16  # open sessions of one gateway at one stage
 KV_SHARE = 0.5  # share of a shard's KV that one other node's gateway may reserve
 KV_TURN = 60.0  # seconds after which one session with more than that share ends if others wait
 QUEUED_REQUESTS = 64  # requests that wait for the memory of one shard
+QUEUED_OF_ONE = 8  # … of one gateway
 QUEUED_TIME = 15.0  # seconds without a repetition after which such a request is forgotten
 ANSWER_SOON = 64  # positions of an answer that are reserved before it begins
 SLOTS = 4  # shards that a node serves at once; at most AIMS of state/defaults.py

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -101,7 +102,7 @@ class ModelOperations:
         if not known:
             await content.quota.pass_through(meaning.root, 0)
         all_meant = await content.names.meanings(ask.name, timeout=defaults.SHOW_TIME)
-        members = directory.members()
+        members = dict(directory.members())  # which do not change while the thread reads them
         names = [model.name for model in views.named_models(members) if model.root == meaning.root]
         name = meaning.name or next(iter(names), meaning.root[:16])
         local = meaning.root in library.roots()
@@ -111,8 +112,12 @@ class ModelOperations:
             for one in all_meant
             if one.root != meaning.root
         )
+        # A hostile config takes long: 1 s for 40,000 weights with layouts of their own.
+        shown = await self._host.offload(
+            partial(views.shown_model, name, manifest, members, local=local)
+        )
         return replace(
-            views.shown_model(name, manifest, members, local=local),
+            shown,
             vouchers=voucher_views(vouchers or meaning.vouchers),
             others=tuple(others),
         )

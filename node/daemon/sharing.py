@@ -11,7 +11,7 @@ from ...tasks.sharing.asking import Asking
 from ...tasks.sharing.desk import Desk
 from ...tasks.sharing.errors import ShareError
 from ...tasks.sharing.line import Standing
-from ...tasks.sharing.offers import Offer, offers
+from ...tasks.sharing.offers import Offer
 from ...tasks.sharing.sharing import Sharing
 from ...transport.identity import PeerId
 from .base import Base
@@ -39,7 +39,7 @@ class SharingParts:
         )
         self.desk = Desk(host, endpoint, self.sharing, network.stage.meter, self._standing)
         self.asking = Asking(host, endpoint, network.courier, self.desk)
-        self.answering = Answering(directory, content.names.near, gateway.generate, self.asking)
+        self.answering = Answering(directory, content.names, gateway.generate, self.asking)
 
     @property
     def running(self) -> int:
@@ -58,8 +58,7 @@ class SharingParts:
 
     def offers(self) -> Sequence[tuple[str, Offer]]:
         """Return all shared models that live members offer, each with the name that means it."""
-        members = self._directory.members()
-        return [(self.answering.called(offer), offer) for offer in offers(members)]
+        return self.answering.all()
 
     def called(self, name: str) -> str:
         """Return the name by which other nodes ask for a model that this node shares."""

@@ -125,5 +125,7 @@ class Resting:
     def _place_of(self, peer: PeerId) -> int:
         found = self._places.get(peer)
         if found is None:
+            if len(self._places) >= defaults.PLACES:  # reports may name peers without end
+                self._places.clear()
             found = self._places[peer] = int.from_bytes(sha256(str(peer).encode()).digest())
         return found

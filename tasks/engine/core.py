@@ -28,6 +28,9 @@ from .wire import Buffer, Header, WireError
 Emit = Callable[[Header, Buffer], None]
 Result = tuple[object, Buffer]
 Request = Callable[[Header, memoryview], Result]
+_UNLOADABLE = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+"""What a model's values may raise where no check has foreseen them. A RuntimeError is not among
+them, because after one of a card the process must end."""
 _FEATURES = frozenset({"forward", "logits", "token", "pooled", "export", "adapter"})
 
 
@@ -144,7 +147,10 @@ class Core:
         arch = architecture(shard.config)
         size = weight_bytes(arch, shard.parts, shard.dtype)
         self._check_memory(size, shard.kv_bytes)
-        loaded = LoadedShard(shard, self.compute(arch, shard), size)
+        try:
+            loaded = LoadedShard(shard, self.compute(arch, shard), size)
+        except _UNLOADABLE as error:  # a model must not end the sessions of other models
+            raise _unloadable(error) from error
         self._shards[number] = loaded
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
@@ -632,6 +638,13 @@ def _promised(sessions: Sequence[Session]) -> dict[str, int]:
             used.add(each.adapter.root)
             has[each.owner] += len(each.adapter.blocks)
     return has
+
+
+def _unloadable(error: Exception) -> EngineError:
+    """Return the error for a model whose values no check has foreseen."""
+    if isinstance(error, MemoryError):
+        return EngineError("no-memory", "the system refused memory for the shard")
+    return EngineError("bad-config", f"the model cannot be loaded: {type(error).__name__}")
 
 
 def _number(header: Header) -> int:

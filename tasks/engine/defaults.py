@@ -48,3 +48,6 @@ USERS = 64  # users of one gateway whose virtual time is stored while they have 
 CALIBRATION_ROWS = 64  # rows of the larger step that is measured after loading …
 CALIBRATION_S = 0.25  # … unless the smaller one takes longer than this many seconds
 LEAST_ROWS = (2, 4)  # rows to which smaller products may be padded; the faster is used
+PACKED_ROWS = 64  # outputs up to a multiple of which the native kernels fill a matrix
+PACKED_COLUMNS = 32  # … and inputs
+PADDING_BYTES = 2**20  # of a layer by which its matrices may grow when they are filled, uncounted

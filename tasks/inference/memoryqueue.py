@@ -8,7 +8,7 @@ never be admitted beside many small ones, which take each free block at once.
 from dataclasses import dataclass
 
 from ...transport.identity import PeerId
-from ..defaults import QUEUED_REQUESTS, QUEUED_TIME
+from ..defaults import QUEUED_OF_ONE, QUEUED_REQUESTS, QUEUED_TIME
 from .session import Open
 
 _Key = tuple[PeerId, bytes, int]
@@ -27,7 +27,7 @@ class MemoryQueue:
     """Requests that wait for the memory of one shard, the longest waiting first.
 
     A request that is not repeated for QUEUED_TIME seconds leaves the queue. The queue has at most
-    QUEUED_REQUESTS requests, of which each gateway's oldest one counts.
+    QUEUED_REQUESTS requests, QUEUED_OF_ONE of each gateway, of which the oldest one counts.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,12 @@ class MemoryQueue:
         key = _key(gateway, message)
         if key in self._waiting:
             self._waiting[key].asked = now
-        elif len(self._waiting) < QUEUED_REQUESTS:
+        elif len(self._waiting) < QUEUED_REQUESTS and self._of(gateway) < QUEUED_OF_ONE:
             self._waiting[key] = _Waiting(blocks, now)
+
+    def _of(self, gateway: PeerId) -> int:
+        """Return how many requests of a gateway wait. It chooses the users, and so the keys."""
+        return sum(key[0] == gateway for key in self._waiting)
 
     def leave(self, gateway: PeerId, message: Open) -> None:
         """Remove a request, because it was admitted."""

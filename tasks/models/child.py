@@ -80,7 +80,9 @@ def main() -> int:
 
 
 def _remove_downloads(folder: Path) -> None:
-    shutil.rmtree(folder.with_name("downloading"), ignore_errors=True)
+    from .hub import remove_downloads  # late, because most conversions need no HTTP
+
+    remove_downloads(folder)
 
 
 def _arguments() -> argparse.Namespace:

@@ -6,6 +6,7 @@ neither from a public host to a private address nor from https to http. A downlo
 interrupted continues where it stopped.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http.client import HTTPException, HTTPMessage, HTTPResponse
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,12 +25,12 @@ from typing import IO, Annotated, Final, NoReturn, TypeVar
 
 from msgspec import Meta
 
-from ...dht.defaults import DISK_RESERVE, FILE_LIMIT, INDEX_LIMIT, TOKENIZER_LIMIT
-from ...dht.errors import ModelError, NotEnoughDisk, unwritable
+from ...dht.defaults import FILE_LIMIT, INDEX_LIMIT, TOKENIZER_LIMIT
+from ...dht.errors import ModelError, unwritable
 from ...transport.decoding import read_json
 from ...transport.errors import Undecodable
 from ...transport.message import Message
-from .output import Note
+from .output import Note, check_disk
 
 LIST_LIMIT: Final = 16 << 20  # bytes of the list of files
 FILES: Final = 4096
@@ -74,11 +76,53 @@ class _Repository(Message, frozen=True):
 
 
 def download_folder(parent: Path, endpoint: str, name: str) -> Path:
-    """Return the folder for the files of a model, which stays until the model was imported."""
+    """Return the folder for the files of a model, which stays until the model was imported.
+
+    It belongs to this process until that ends. Raises ModelError `hub-busy` if it belongs to
+    another one.
+    """
     digest = hashlib.sha256(f"{endpoint}\n{name}".encode()).hexdigest()[:32]
     folder = parent.with_name("downloading") / digest
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _locked(folder):
+        raise ModelError(
+            "hub-busy",
+            f"`{name}` is being downloaded already",
+            hint="wait until that command ends",
+        )
     return folder
+
+
+def remove_downloads(parent: Path) -> None:
+    """Remove the downloads of this process, and those that others have left unfinished."""
+    downloading = parent.with_name("downloading")
+    for folder in [each for each in downloading.glob("*") if each.is_dir()]:
+        if folder in _own or _locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            _lock_of(folder).unlink(missing_ok=True)
+    with suppress(OSError):  # it has others
+        downloading.rmdir()
+
+
+_own: Final = dict[Path, int]()
+"""The folders that this process has locked, with the descriptors of their locks, which it never
+closes: it converts one model, and ends."""
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_suffix(".lock")
+
+
+def _locked(folder: Path) -> bool:
+    """Lock a folder for this process. Return whether that was possible."""
+    descriptor = os.open(_lock_of(folder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    _own[folder] = descriptor
+    return True
 
 
 class Patience:
@@ -138,10 +182,7 @@ class Hub:
 
     def _check_disk(self, folder: Path, files: Sequence[_File]) -> None:
         there = sum(path.stat().st_size for path in folder.iterdir())
-        needed = sum(size for _, size in files_sizes(files)) - there
-        free = shutil.disk_usage(folder).free - DISK_RESERVE
-        if needed > free:
-            raise NotEnoughDisk(folder, needed, max(0, free), DISK_RESERVE)
+        check_disk(folder, sum(size for _, size in files_sizes(files)) - there)
 
     def _list(self, name: str) -> _Repository:
         url = f"{self._endpoint}/api/models/{name}/revision/main?blobs=true"
@@ -163,10 +204,13 @@ class Hub:
         return data
 
     def _file(self, url: str, path: Path, file: _File, note: Callable[[int], None]) -> None:
-        """Download one file and verify it. Skips a file that is complete."""
+        """Download one file and verify it.
+
+        Skips a file that is complete, and of this revision: an earlier one may have its size.
+        """
         size = file.lfs.size if file.lfs else file.size
         part = path.with_name(f"{path.name}.part")
-        if path.exists() and path.stat().st_size == size:
+        if _size(path) == size and path.exists() and _is_verified(path, file, size):
             note(size)
             return
         part.touch()

@@ -8,6 +8,7 @@ written first, and then each tensor's values, some rows at a time.
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from ...dht.defaults import ITEM_BYTES
-from ...dht.errors import ModelError, unwritable
+from ...dht.defaults import DISK_RESERVE, ITEM_BYTES
+from ...dht.errors import ModelError, NotEnoughDisk, unwritable
 from ..engine.layouts import METHOD, Layout, Layouts
 from .quantise import Floats, Parts, quantise
 
@@ -60,7 +61,7 @@ class Converted:
 
 
 def write_folder(folder: Path, model: Converted, note: Note) -> None:
-    """Write a model into an empty folder. Raises ModelError if the disk refuses."""
+    """Write a model into an empty folder. Raises ModelError if the disk refuses, or lacks room."""
     config = {key: value for key, value in model.config.items() if key != "quantization_config"}
     layouts = layouts_for(model.outputs)
     if layouts.precision:
@@ -130,6 +131,7 @@ def _write_weights(path: Path, outputs: Sequence[Output], note: Note) -> None:
             places[name] = at
             at += size
     data = json.dumps(header).encode()
+    check_disk(path.parent, at + len(data))
     with open(path, "wb") as file:
         file.write(len(data).to_bytes(8, "little") + data)
         done = 0
@@ -143,6 +145,14 @@ def _write_weights(path: Path, outputs: Sequence[Output], note: Note) -> None:
                     done += len(raw)
                 note(done, at)
             _check_whole(output, ends, header, 8 + len(data))
+
+
+def check_disk(folder: Path, needed: int) -> None:
+    """Raise NotEnoughDisk unless `needed` bytes leave the disk its reserve. A sparse file claims
+    terabytes in some kilobytes."""
+    free = shutil.disk_usage(folder).free - DISK_RESERVE
+    if needed > free:
+        raise NotEnoughDisk(folder, needed, max(0, free), DISK_RESERVE)
 
 
 def _check_whole(

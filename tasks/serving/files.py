@@ -9,30 +9,39 @@ from ...state.defaults import MODELS
 from ...state.membership.record import ModelName
 from ...transport import naming
 from ...transport.host.seam import Host
-from ..engine.families import Architecture
+from ..engine.families import Architecture, architecture
 from ..engine.interface import DType, Parts
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import LayerSizes, Span
 from ..placement.holes import parts_of
+from ..placement.shard import DTypeSetting, choose_dtype
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """A shard of a model that this node is to serve."""
+    """A shard of a model that this node is to serve. `sizes` are those of the whole model."""
 
     manifest: Manifest
     arch: Architecture
     parts: Parts
     dtype: DType
+    sizes: LayerSizes
+
+    @classmethod
+    def whole(cls, manifest: Manifest, setting: DTypeSetting) -> "ShardPlan":
+        """Return the plan for all layers of a model. Blocking: takes up to a second for a hostile
+        one, with a layout of its own for each of 40,000 weights.
+
+        Raises EngineError if the engine cannot compute the model.
+        """
+        arch, dtype = architecture(manifest.config), choose_dtype(manifest, setting)
+        parts = parts_of(0, arch.layers, arch.layers)
+        return cls(manifest, arch, parts, dtype, LayerSizes.of(arch, dtype))
 
     @property
     def root(self) -> str:
         return self.manifest.root
-
-    @property
-    def sizes(self) -> LayerSizes:
-        return LayerSizes.of(self.arch, self.dtype)
 
     @property
     def span(self) -> Span:

@@ -16,14 +16,14 @@ from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
 from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
-from ..engine.families import Architecture, architecture, kv_room, weight_bytes
+from ..engine.families import Architecture, kv_room, weight_bytes
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
 from ..placement.demand import Backing, ServingChoice, is_spare
-from ..placement.holes import no_fit, parts_of
+from ..placement.holes import no_fit
 from ..placement.precision import way_out
-from ..placement.shard import choose_dtype, held_of, shard_of
+from ..placement.shard import held_of, shard_of
 from .choosing import Choosing
 from .files import ShardFiles, ShardPlan
 from .interface import Phase, RestartingEngine, ServingDevice, ServingSettings, ServingStatus, Slot
@@ -262,15 +262,14 @@ class Serving:
         if span is None:
             self._choosing.does_not_fit(root)
             memory = self._slot.memory()
-            raise no_fit(plan.sizes, memory, way_out(plan.arch, plan.dtype, memory))
+            out = await self._host.offload(way_out, plan.arch, plan.dtype, memory)
+            raise no_fit(plan.sizes, memory, out)
         return plan.at(span)
 
     async def _read(self, root: str) -> ShardPlan:
         """Return a plan with all layers of a model. The caller then chooses the layers."""
         manifest = await self._sources.manifest(root)
-        arch = architecture(manifest.config)
-        dtype = choose_dtype(manifest, self._settings.dtype)
-        return ShardPlan(manifest, arch, parts_of(0, arch.layers, arch.layers), dtype)
+        return await self._host.offload(ShardPlan.whole, manifest, self._settings.dtype)
 
     # Changing.
 
@@ -402,7 +401,7 @@ class Serving:
             self._slot.memory(),
             self._sources.library.store.path,
         )
-        weights = weight_bytes(plan.arch, plan.parts, plan.dtype)
+        weights = await self._host.offload(weight_bytes, plan.arch, plan.parts, plan.dtype)
         self.loaded_bytes = weights + shard.kv_bytes
         loaded = await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard

@@ -1,6 +1,7 @@
 """Answers a client's request: by a chain of stages if its model has a root, else by a sharer."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
+from typing import Protocol
 
 from ...dht.errors import ModelError
 from ...dht.names import NameMeaning
@@ -8,12 +9,21 @@ from ...state.directory import Directory
 from ..errors import NoRoute
 from ..inference.generation import Emit, GenerateRequest, Summary
 from .asking import Asking
-from .offers import WORD, Offer, offers, offers_of, pinned, read_name
+from .offers import WORD, Offer, SharedName, called, offers_of, pinned, read_name
 
 Generate = Callable[[GenerateRequest, Emit], Awaitable[Summary]]
-Near = Callable[[str], list[NameMeaning]]
-"""Returns the models with a root that this node and its members know under a name. Raises
-ModelError if the name is invalid."""
+
+
+class NamesNear(Protocol):
+    """The names of the models with a root that this node and its members know."""
+
+    def near(self, text: str) -> list[NameMeaning]:
+        """Return the models that a name means. Raises ModelError if the name is invalid."""
+        ...
+
+    def named(self) -> Set[str]:
+        """Return all names."""
+        ...
 
 
 class Answering:
@@ -23,9 +33,11 @@ class Answering:
     the gateway's function for these.
     """
 
-    def __init__(self, directory: Directory, near: Near, rooted: Generate, asking: Asking) -> None:
+    def __init__(
+        self, directory: Directory, names: NamesNear, rooted: Generate, asking: Asking
+    ) -> None:
         self._directory = directory
-        self._near = near
+        self._names = names
         self._rooted = rooted
         self._asking = asking
 
@@ -50,19 +62,25 @@ class Answering:
         """Return the name by which a user asks for an offer: NAME, or NAME@PEER if a model with a
         root has the same name."""
         name = offer.model.name
-        return pinned(offer, offers(self._directory.members())) if self._has_root(name) else name
+        return pinned(offer, self._offers_of(name)) if self._has_root(name) else name
+
+    def all(self) -> list[tuple[str, Offer]]:
+        """Return the offers of all live members, each with its name as `called` returns it."""
+        return called(self._directory.members(), self._names.named())
+
+    def _offers_of(self, name: str) -> list[Offer]:
+        return offers_of(self._directory.members(), SharedName(name, ""))
 
     def _has_root(self, text: str) -> bool:
         try:
-            return bool(self._near(text))
+            return bool(self._names.near(text))
         except ModelError:  # the name is invalid, which the gateway reports
             return False
 
     def _hint(self, text: str) -> str | None:
         """Return a hint if a model that no chain serves is also shared under the same name."""
-        everyone = offers(self._directory.members())
-        found = next((each for each in everyone if each.model.name == text), None)
-        return None if found is None else (
+        found = self._offers_of(text)
+        return None if not found else (
             f"a member shares another model of this name ({WORD}): "
-            f'`shoal run {pinned(found, everyone)} "TEXT"`'
+            f'`shoal run {pinned(found[0], found)} "TEXT"`'
         )  # fmt: skip

@@ -41,6 +41,7 @@ AT_ONCE = 4  # requests that one engine answers at once
 AT_ONCE_MOST = 64  # … that its owner may choose
 WAITING = 64  # requests that wait for one engine
 PER_PEER = 8  # requests of one peer that run or wait at one engine
+TEXTS = 256  # requests of all peers whose text arrives, each with up to BODY_BYTES
 STRANGERS = 4  # … of all peers that are not members
 SPENT_HALF = 600.0  # seconds in which the time that a peer has used counts half
 SPENT_PEERS = 1024  # peers whose used time is remembered

@@ -5,8 +5,9 @@ gateway leaves before the end.
 """
 
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import trio
@@ -41,6 +42,7 @@ from .messages import (
 from .sharing import SharedNow, Sharing, not_shared
 
 _USAGE_DOMAIN: Final = b"shoal/share/1\0"
+_PIECE: Final = 1 << 16  # bytes of one read; buffered ones are read without giving way to others
 _LOST: Final = (CallRefused, LinkClosed)
 _ASK_ELSEWHERE: Final = "`shoal model list` shows its sharers"
 LEAVE_OUT: Final = "leave that out, or use a model with a root: `shoal model list`"
@@ -73,6 +75,7 @@ class Desk:
         self._standing = standing
         self._asks = Rates(Rate(*defaults.ASKS))
         self._probes = Rates(Rate(*defaults.PROBES))
+        self._texts = Counter[PeerId]()  # requests whose text is arriving
         endpoint.handle("share.probe", self._on_probe)
         endpoint.handle_stream("share.ask", self._on_ask)
 
@@ -158,12 +161,31 @@ class Desk:
             if not self._asks.take(incoming.peer, self._host.now()):
                 raise ShareError("busy", "this node is asked too often", hint="try again later")
             ask = read_header(ShareAsk, incoming.header)
-            body = await _read_body(stream, ask.size)
+            self._find(ask.model)  # before memory is used for the text
+            with self._reading(incoming.peer):
+                body = await _read_body(stream, ask.size)
             last = await self._while_there(incoming.peer, stream, ask, body)
         except ShareError as error:
             last = pack_frame(FrameKind.FAILED, pack(Failure(error.code, error.message[:1000])))
         if last:
             await _finish(stream, last)
+
+    @contextmanager
+    def _reading(self, peer: PeerId) -> Iterator[None]:
+        """Hold a place for reading the text of a request. Raises ShareError `busy` if there is
+        none.
+
+        Without it, a peer could have a text arriving on each of its streams.
+        """
+        if self._texts[peer] >= defaults.PER_PEER or self._texts.total() >= defaults.TEXTS:
+            raise ShareError("busy", "the texts of many requests are arriving", hint="try again")
+        self._texts[peer] += 1
+        try:
+            yield
+        finally:
+            self._texts[peer] -= 1
+            if not self._texts[peer]:
+                del self._texts[peer]
 
     async def _while_there(
         self, peer: PeerId, stream: Stream, ask: ShareAsk, body: ShareBody
@@ -265,7 +287,7 @@ async def _finish(stream: Stream, last: bytes) -> None:
         try:
             await stream.send(last)
             await stream.finish()
-            while await stream.receive(1):
+            while await stream.receive(_PIECE):
                 pass
         except _LOST:
             return

@@ -55,6 +55,7 @@ class HttpResponse:
         early.
         """
         while isinstance(event := await self._wire.event(), h11.Data):
+            await trio.lowlevel.checkpoint()  # thousands of tiny chunks may be there already
             self._received += len(event.data)
             if self._received > most:
                 raise EngineError("bad-engine", f"the engine sent more than {most} bytes")

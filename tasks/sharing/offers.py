@@ -4,8 +4,9 @@ A model with a root always takes precedence under its name. `NAME@PEER` selects 
 member shares; PEER is its id or the beginning of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from ...state.membership.record import MemberRecord, SharedModel
@@ -46,14 +47,21 @@ def read_name(text: str) -> SharedName:
 
 def offers(members: Members) -> list[Offer]:
     """Return all models that members share, sorted by name and peer."""
-    found = (Offer(peer, model) for peer, record in members.items() for model in record.shared)
-    return sorted(found, key=lambda offer: (offer.model.name, offer.peer))
+    found = [Offer(peer, model) for peer in sorted(members) for model in members[peer].shared]
+    found.sort(key=lambda offer: offer.model.name)  # keeps the order of the peers
+    return found
 
 
 def offers_of(members: Members, asked: SharedName) -> list[Offer]:
     """Return the offers that a name means. Raises ShareError if it names a peer that does not share
     such a model, or not only one."""
-    found = [offer for offer in offers(members) if offer.model.name == asked.name]
+    found = [
+        Offer(peer, model)
+        for peer, record in members.items()
+        for model in record.shared
+        if model.name == asked.name
+    ]
+    found.sort(key=lambda offer: offer.peer)
     if not asked.peer:
         return found
     try:
@@ -63,6 +71,31 @@ def offers_of(members: Members, asked: SharedName) -> list[Offer]:
         what = f"no shared model `{naming.spelled(asked.name)}` is meant: {error.message}"
         raise ShareError(code, what, hint=_HINT) from None
     return [offer for offer in found if offer.peer == peer]
+
+
+def called(members: Members, rooted: Set[str]) -> list[tuple[str, Offer]]:
+    """Return all offers, each with the name by which a user asks for it: NAME, or NAME@PEER if
+    `rooted`, the names of models with a root, has it.
+
+    Many members may share many models, so the work grows with the offers and not with their square.
+    """
+    found = []
+    for name, each in groupby(offers(members), key=lambda offer: offer.model.name):
+        same = list(each)
+        pins = _pins(same) if name in rooted else {}
+        found += [(pins.get(offer.peer, name), offer) for offer in same]
+    return found
+
+
+def _pins(same: Sequence[Offer]) -> dict[PeerId, str]:
+    """Return by peer the shortest name that means its offer only. The offers have one name, and are
+    in the order of their peers: only neighbours have the longest common beginning."""
+    peers = list(dict.fromkeys(offer.peer for offer in same))
+    name = same[0].model.name
+    return {
+        peer: f"{name}@{shortid.short(peer, peers[max(0, at - 1) : at + 2])}"
+        for at, peer in enumerate(peers)
+    }
 
 
 def pinned(offer: Offer, among: Iterable[Offer]) -> str:

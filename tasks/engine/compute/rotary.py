@@ -54,10 +54,13 @@ class Rotary:
         if end > len(self._cos):
             self._grow(min(self._context, max(end, 2 * len(self._cos), ROPE_BLOCK)))
 
-    def all(self) -> Turn:
-        """Return (cosines, sines) of all positions, each of shape (context, 1, rotated)."""
-        if len(self._cos) < self._context:
-            self._grow(self._context)
+    def first(self, count: int) -> Turn:
+        """Return (cosines, sines) of the first `count` positions, or of all if there are fewer, and
+        perhaps of more: each of shape (positions, 1, rotated). They stay in their place until more
+        are asked for.
+        """
+        if len(self._cos) < (end := min(count, self._context)):
+            self._grow(end)
         return self._cos, self._sin
 
     def _grow(self, size: int) -> None:

@@ -48,6 +48,8 @@ def _check_heads(arch: Architecture) -> None:
             "bad-config",
             f"{arch.heads} attention heads cannot share {arch.kv_heads} key-value heads",
         )
+    if arch.head_dim < 2:  # more heads than hidden values, and no `head_dim`
+        raise EngineError("bad-config", f"{arch.heads} heads of no values cannot be computed")
     if arch.head_dim % 2:
         raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
 

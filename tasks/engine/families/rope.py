@@ -88,11 +88,22 @@ def _yarn(reader: Reader, theta: float, original: int, context: int) -> Rope:
         "yarn",
         factor,
         original,
-        beta_fast=reader.number("beta_fast", 0, 1e6, default=32.0) or 32.0,
-        beta_slow=reader.number("beta_slow", 0, 1e6, default=1.0) or 1.0,
+        beta_fast=_rotations(reader, "beta_fast", 32.0),
+        beta_slow=_rotations(reader, "beta_slow", 1.0),
         truncate=reader.flag("truncate", True),
         attention_factor=reader.number("attention_factor", 1e-6, 1e6, default=attention),
     )
+
+
+def _rotations(reader: Reader, key: str, default: float) -> float:
+    """Return a number of rotations, for which 0 stands for the default.
+
+    Smaller ones than 1e-6 would lead to infinite frequencies.
+    """
+    found = reader.number(key, 0, 1e6, default=default) or default
+    if found < 1e-6:
+        reader.refuse(key, "is neither 0 nor a number of 1e-06 to 1e+06")
+    return found
 
 
 def _longrope(reader: Reader, theta: float, original: int, context: int, turned: int) -> Rope:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..defaults import NO_KV_POSITIONS, SHARED_HEAD_BYTES, STATE_SESSIONS, STATE_SLOTS
+from ..defaults import (
+    NO_KV_POSITIONS,
+    PACKED_COLUMNS,
+    PACKED_ROWS,
+    PADDING_BYTES,
+    SHARED_HEAD_BYTES,
+    STATE_SESSIONS,
+    STATE_SLOTS,
+)
 from ..errors import EngineError
 from ..interface import DType, Parts
 from ..layouts import Shape
@@ -207,7 +215,48 @@ def weight_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
     both = arch.tied and parts.embedding and parts.head and dtype == "bfloat16"
     twice = both and arch.layouts.of(EMBEDDING, (arch.vocab, arch.hidden)) is None
     table = DTYPE_BYTES[dtype] * arch.vocab * arch.hidden
+    size += _padding_bytes(arch, parts, dtype)
     return size + table if twice and table < SHARED_HEAD_BYTES else size
+
+
+def _padding_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
+    """Return the bytes by which a shard's matrices grow when the native kernels pack them.
+
+    They fill outputs up to PACKED_ROWS, and inputs up to PACKED_COLUMNS. Published models grow by
+    less than PADDING_BYTES a layer, which do not count; a hostile one, with a hidden size of 1, by
+    a factor of 64.
+    """
+
+    def grown(shapes: Shapes) -> int:
+        return max(0, DTYPE_BYTES[dtype] * _padding(shapes) - PADDING_BYTES)
+
+    kinds = Counter(arch.kinds[parts.start : parts.stop])
+    layers = sum(
+        count * grown(_layer_shapes(arch, _converted(kind))) for kind, count in kinds.items()
+    )
+    return layers + grown(tensor_shapes(arch, Parts(parts.embedding, 0, 0, parts.head)))
+
+
+def _padding(shapes: Shapes) -> int:
+    """Return the values by which matrices grow when they are packed."""
+    found = 0
+    for role, shape in shapes.items():
+        if len(shape) == 2 and role.endswith(".weight"):
+            count, rows, columns = 1, *shape
+        elif len(shape) == 3 and not role.endswith(".weight"):  # experts x inputs x outputs
+            count, columns, rows = shape
+        else:
+            continue
+        packed = -(-rows // PACKED_ROWS) * PACKED_ROWS * -(-columns // PACKED_COLUMNS)
+        found += count * (packed * PACKED_COLUMNS - rows * columns)
+    return found
+
+
+def _converted(kind: LayerKind) -> LayerKind:
+    """Return a kind of layers as it is loaded: without MXFP4, which is converted."""
+    if kind.experts is None:
+        return kind
+    return replace(kind, experts=replace(kind.experts, mxfp4=False))
 
 
 def _stored_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
@@ -229,9 +278,7 @@ def _plain_bytes(arch: Architecture, parts: Parts, dtype: DType) -> int:
 
 
 def _layer_bytes(arch: Architecture, kind: LayerKind, dtype: DType) -> int:
-    if kind.experts is not None:  # MXFP4 is converted when it is loaded
-        kind = replace(kind, experts=replace(kind.experts, mxfp4=False))
-    return _bytes_of(arch, _layer_shapes(arch, kind), dtype)
+    return _bytes_of(arch, _layer_shapes(arch, _converted(kind)), dtype)
 
 
 def _bytes_of(arch: Architecture, shapes: Shapes, dtype: DType) -> int:

@@ -208,6 +208,43 @@ async def test_malformed_requests_are_refused_and_reach_no_engine(world: World) 
         assert (await run(gateway))["text"] == TEXT
 
 
+async def test_texts_that_arrive_are_few_and_only_for_shared_models(world: World) -> None:
+    sharer, gateway = await two(world)
+    async with engine(sharer):
+        await share(sharer)
+        await offered(gateway)
+        asking = Asking(gateway, sharer)
+        streams = [await asking.open(BODY[:5], size=2**20) for _ in range(defaults.PER_PEER + 4)]
+        await trio.sleep(3)
+        assert sum([await _ended(each) for each in streams]) == 4
+        for stream in streams:
+            await stream.aclose()
+        await trio.sleep(3)
+        stream = await asking.open(BODY[:5], size=2**20, model="other")
+        await trio.sleep(3)
+        assert await _ended(stream)  # no text of it is read
+
+
+async def test_bytes_behind_a_request_do_not_stall_the_node(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharer, gateway = await two(world)
+    reads, receive = list[int](), Stream.receive
+
+    async def counted(stream: Stream, limit: int) -> bytes:
+        reads.append(limit)
+        return await receive(stream, limit)
+
+    async with engine(sharer):
+        await share(sharer)
+        await offered(gateway)
+        monkeypatch.setattr(Stream, "receive", counted)
+        stream = await Asking(gateway, sharer).open(b"\xc1" * 2**19, size=1)
+        await trio.sleep(defaults.CLOSE_TIME + 5)
+        assert len(reads) < 500  # each byte was read alone, without giving way
+        await stream.aclose()
+
+
 async def test_one_gateway_cannot_take_all_places_nor_fill_the_line(world: World) -> None:
     async def endless(asked: Asked) -> None:
         await asked.begin()

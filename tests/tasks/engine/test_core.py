@@ -481,6 +481,23 @@ def test_load_replaces_the_shard_and_its_sessions(whole: Any, checkpoint: Any) -
     assert code(whole, prompt(session)) == "unknown-session"
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(OverflowError("inf"), "bad-config"), (MemoryError(), "no-memory")]
+)
+def test_a_model_that_fails_unforeseen_leaves_the_others(
+    error: Exception, code: str, whole: Any, checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    session = whole.open(b"s")
+    with monkeypatch.context() as patch:
+        patch.setattr(whole.core, "compute", fails)
+        reply = whole.request("load", 1, payload=load_payload(checkpoint("Llama").shard()))
+    assert reply[:2] == ("refused", code)
+    assert len(whole.run(prompt(session, steps=3))) == 3
+
+
 def test_a_shard_beyond_the_memory_is_refused_before_it_is_read(
     checkpoint: Any, driver: Any
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.tasks.engine import families
+from shoal.tasks.engine.defaults import PADDING_BYTES
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture, kv_token_bytes, tensor_shapes
 from shoal.tasks.engine.interface import Parts
@@ -85,6 +86,13 @@ def test_yarn_scales_its_tables() -> None:
     )
     assert math.isclose(rope.attention_factor, (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1))
     assert architecture(changed(rope_scaling={**yarn, "factor": None})).kinds[0].rope.factor == 4.0
+    for key in ("beta_fast", "beta_slow"):  # 0 is the default, and the frequencies stay finite
+        assert architecture(changed(rope_scaling={**yarn, key: 0}))
+        assert code(changed(rope_scaling={**yarn, key: 1e-310})) == "bad-config"
+
+
+def test_a_head_has_values() -> None:
+    assert code(changed(head_dim=..., hidden_size=16, num_key_value_heads=32)) == "bad-config"
 
 
 def test_windows_by_family() -> None:
@@ -203,6 +211,20 @@ def test_a_small_tied_table_counts_twice_in_bfloat16() -> None:
     single = families.weight_bytes(arch, whole, "float32") // 2
     assert families.weight_bytes(arch, whole, "bfloat16") == single + 2 * table
     assert families.weight_bytes(arch, start, "bfloat16") < single
+
+
+def test_what_packing_adds_to_narrow_matrices_counts() -> None:
+    """A kernel fills 1 input up to 32, and 1 output up to 64."""
+    arch = architecture(changed(hidden_size=1, vocab_size=64))
+    parts = Parts(False, 0, 1, False)
+    assert sum(map(math.prod, tensor_shapes(arch, parts).values())) < 30_000
+    outputs = 32 * 64 + 2 * 8 * 64 + 2 * 8192
+    inputs = 32 * 64 + 8192
+    packed = 4 * (32 * outputs + 64 * inputs)
+    assert families.weight_bytes(arch, parts, "float32") > packed - PADDING_BYTES - 100
+    many = architecture(changed(hidden_size=1, vocab_size=64, num_hidden_layers=32))
+    layers = (families.weight_bytes(many, Parts(False, 0, n, False), "float32") for n in (32, 1))
+    assert next(layers) == 32 * next(layers)  # as the placement counts on it
 
 
 def test_shapes_that_are_not_the_configs() -> None:

@@ -17,7 +17,7 @@ from shoal.tasks.engine.compute.native import check, library
 from shoal.tasks.engine.compute.native.library import FLOAT32, INT4, INT8, Kernels, NativeLinear
 from shoal.tasks.engine.compute.products import linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute, computing
-from shoal.tasks.engine.families import architecture
+from shoal.tasks.engine.families import architecture, shapes
 from shoal.tasks.engine.interface import DType, LoadShard
 from shoal.tasks.engine.shard import Piece
 from tests.tasks.engine.test_products import quantised
@@ -295,3 +295,13 @@ def test_the_class_of_exactness_names_the_kernels(checkpoint: Any, driver: Any) 
     found = library.kernels()
     assert found is not None
     assert found.exactness in worker.shard.compute.exactness
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (64, 32), (65, 33), (200, 1)])
+def test_the_padding_that_counts_is_that_of_the_kernels(
+    kernels: Kernels, shape: tuple[int, int]
+) -> None:
+    padding = shapes._padding({"a.weight": shape})
+    assert native.dense(kernels, torch.zeros(shape), None)._data.nbytes == 4 * (
+        shape[0] * shape[1] + padding
+    )

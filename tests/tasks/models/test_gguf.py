@@ -1,20 +1,21 @@
 """GGUF files: each type against the `gguf` package, whole models against transformers, and lies."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shoal.dht.errors import ModelError
+from shoal.dht.errors import ModelError, NotEnoughDisk
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.models.gguf.blocks import LAYOUTS, stored_parts
 from shoal.tasks.models.gguf.config import Metadata, config_of
 from shoal.tasks.models.gguf.header import HEADER_LIMIT, KINDS, METADATA_LIMIT, Kind, read_header
 from shoal.tasks.models.gguf.model import gguf_model
-from shoal.tasks.models.output import floats_of
+from shoal.tasks.models.output import Converted, Output, floats_of, write_folder
 from shoal.tasks.models.quantise import values
 from tests.tasks.models.ggufs import (
     NUMBERS,
@@ -297,6 +298,17 @@ def test_frequencies_of_llama_3_become_its_scaling(tmp_path: Path) -> None:
     tensors["rope_freqs.weight"] = ("F32", (32,), strange)
     path = File(metadata, tensors).write(tmp_path / "x.gguf")
     assert refused(path) == "unsupported-architecture"
+
+
+def test_a_file_that_claims_more_than_the_disk_has_is_not_begun(tmp_path: Path) -> None:
+    """A sparse file has all the bytes that it claims."""
+
+    def pieces() -> Iterator[dict[str, bytes]]:
+        raise AssertionError("it was read")
+
+    claimed = Output("x.weight", (1 << 31, 1 << 20), None, "F32", pieces)
+    with pytest.raises(NotEnoughDisk):
+        write_folder(tmp_path, Converted({}, {}, [claimed]), lambda *_: None)
 
 
 def test_metadata_of_the_helper_is_complete() -> None:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -350,6 +352,49 @@ def test_a_model_that_does_not_fit_the_disk_is_not_begun(server: Server, folder:
     server.change = lambda listed: listed["siblings"][3]["lfs"].update(size=1 << 41)
     assert refused(server, folder) == "disk-full"
     assert not server.requested("config.json")
+
+
+def test_a_file_of_an_earlier_revision_is_replaced(server: Server, folder: Path) -> None:
+    """A revision that was trained further has other weights of the same size."""
+    download(server, folder)
+    later = bytes(reversed(server.files["model.safetensors"]))
+    server.files["model.safetensors"] = later
+    download(server, folder)
+    assert (folder / "model.safetensors").read_bytes() == later
+    assert len(server.requested("config.json")) == 1
+
+
+DOWNLOADS = """
+import sys, time
+from pathlib import Path
+from shoal.dht.errors import ModelError
+from shoal.tasks.models.hub import download_folder
+try:
+    print(download_folder(Path(sys.argv[1]) / "converting", "http://hub", "a/b"), flush=True)
+except ModelError as error:
+    print(error.code, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_download_that_runs_is_left_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DOWNLOADS, str(tmp_path)]
+
+    def started() -> tuple[subprocess.Popen[str], str]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    running, there = started()
+    other, code = started()
+    assert code == "hub-busy"
+    other.communicate()
+    hub.remove_downloads(tmp_path / "converting")
+    assert Path(there).is_dir()
+    running.communicate()
+    hub.remove_downloads(tmp_path / "converting")
+    assert not (tmp_path / "downloading").exists()
 
 
 def test_what_is_missing_is_named(server: Server, folder: Path) -> None:

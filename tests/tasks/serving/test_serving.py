@@ -1,5 +1,6 @@
 """Tests of serving, from the owner's model or the swarm's models to a published shard."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -27,8 +28,11 @@ from shoal.tasks.engine.interface import Loaded, LoadShard, Parts
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.sources import Find, ModelSources
 from shoal.tasks.inference.stage import Stage
+from shoal.tasks.placement import coverage
 from shoal.tasks.placement.demand import Backing, ServingChoice
 from shoal.tasks.placement.holes import needed_bytes
+from shoal.tasks.serving import files
+from shoal.tasks.serving import serving as serving_module
 from shoal.tasks.serving.choosing import Choosing
 from shoal.tasks.serving.interface import RestartingEngine, ServingDevice, ServingSettings
 from shoal.tasks.serving.slots import Slots
@@ -149,6 +153,47 @@ async def test_it_waits_for_a_model_fetches_loads_and_publishes(autojump_clock: 
         assert [model.name for model in world.directory.own().models] == ["small"], (
             "its name outlives the node it came from"
         )
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_what_takes_long_for_a_hostile_model_is_computed_in_a_thread(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40,000 weights with layouts of their own: 1.1 s for the sizes, and 0.2 s for a shard."""
+    inside, seen = list[bool](), Counter[str]()
+
+    async def offload(_: FakeHost, work: Callable[..., Any], *args: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        inside.append(True)
+        try:
+            return work(*args)
+        finally:
+            inside.pop()
+
+    def watch(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def watched(*args: Any) -> Any:
+            assert inside, f"{name} stalls the event loop"
+            seen[name] += 1
+            return function(*args)
+
+        monkeypatch.setattr(module, name, watched)
+
+    monkeypatch.setattr(FakeHost, "offload", offload)
+    for name in ("architecture", "choose_dtype"):
+        watch(files, name)
+    watch(coverage, "weight_bytes")
+    watch(serving_module, "weight_bytes")
+    world = World()
+
+    async def body() -> None:
+        world.other_has_it()
+        await trio.sleep(2 * DEMAND_LOOK[0])
+        await world.settle("serving")
+        assert {"architecture", "choose_dtype", "weight_bytes"} == seen.keys()
 
     await world.run(body)
 

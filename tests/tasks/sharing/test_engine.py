@@ -4,14 +4,18 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import h11
 import pytest
 import trio
+from trio.testing import assert_checkpoints
 
+from shoal.tasks.sharing import asking as asking_module
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.address import parse_address
 from shoal.tasks.sharing.dialects import EngineModel
 from shoal.tasks.sharing.engine import Engine, Tally
 from shoal.tasks.sharing.errors import EngineError, EngineGone
+from shoal.tasks.sharing.http import HttpResponse
 from shoal.tasks.sharing.messages import Figures, ShareAsk, ShareBody, Turn
 from shoal.transport.host.real import RealHost
 from tests.fake_engine import WORDS, Asked, FakeEngine, chunk, listing, running
@@ -172,6 +176,23 @@ async def test_a_gigabyte_without_text_is_cut() -> None:
 
     error = await fails(flood)
     assert error.code == "bad-engine" and sent < 8 << 20
+
+
+async def test_pieces_that_are_there_already_give_way_to_other_tasks() -> None:
+    class Wire:
+        async def event(self) -> object:
+            return h11.Data(data=b"x")
+
+    class Gateway:
+        async def receive(self, limit: int) -> bytes:
+            return b"x"
+
+    head = h11.Response(status_code=200, headers=[])
+    response = HttpResponse(head, Wire())  # type: ignore[arg-type]
+    with assert_checkpoints():
+        assert await response.piece(100) == b"x"
+    with assert_checkpoints():
+        assert await asking_module._next(Gateway()) == b"x"  # type: ignore[arg-type]
 
 
 async def test_a_gigabyte_in_one_line_is_cut() -> None:

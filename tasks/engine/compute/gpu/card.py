@@ -209,7 +209,8 @@ class CardCompute(TorchCompute):
 
     def _heads(self, part: AttentionPart) -> Heads:
         arch = self.arch
-        cos, sin = self.rotaries[part.turn].all()
+        # As many positions as the memory has: a config may claim a context of millions.
+        cos, sin = self.rotaries[part.turn].first(self._memory.keys.shape[2])
         norms = _weight(part.query_norm), _weight(part.key_norm)
         return Heads(arch.heads, arch.kv_heads, arch.head_dim, *norms, cos, sin, arch.eps)
 
