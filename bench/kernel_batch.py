@@ -11,7 +11,7 @@ from typing import Final
 
 from worlds.kernels import compare
 
-MEASURES = ("tasks/engine/kernels", "tasks/engine/compute")
+MEASURES = ("tasks/engine", "transport/host")
 
 GOALS: Final = {
     f"{kind}_{batch}": goal

@@ -43,7 +43,7 @@ from shoal.tasks.models.output import floats_of, write_folder
 from shoal.tasks.models.quantise import quantise, values
 from tests.tasks.models.ggufs import NUMBERS, File, blocks, expected_values, model_file
 
-MEASURES = ("tasks/models", "tasks/engine")
+MEASURES = ("tasks/models", "tasks/engine", "tasks/inference", "tasks/placement", "transport/host")
 
 GOAL: Final = 1e-4
 GGUF_FAMILIES: Final = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}

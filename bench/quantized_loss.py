@@ -40,7 +40,14 @@ from shoal.tasks.models.adding import quantise
 from shoal.tasks.placement.shard import choose_dtype, shard_of
 from shoal.transport.host.real import RealHost
 
-MEASURES = ("tasks/models", "tasks/engine", "dht/content", "shoal/models")
+MEASURES = (
+    "tasks/models",
+    "tasks/engine",
+    "tasks/placement",
+    "dht/content",
+    "shoal/models",
+    "node",
+)
 
 GOALS: Final[dict[Precision, float]] = {"int8": 0.1, "int4": 2.0}  # per cent
 ROW: Final = 512  # tokens

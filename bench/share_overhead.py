@@ -30,7 +30,7 @@ from shoal.node.control.messages.api import GetApi
 from shoal.node.control.messages.models import ListModels
 from shoal.node.control.messages.sharing import AddShare
 
-MEASURES = ("tasks/sharing", "tasks/inference", "transport", "node/http", "node/daemon")
+MEASURES = ("tasks", "transport", "node", "cli")
 
 GOALS = {"first_text_reference_ms": 3.0, "ratio": 0.98}
 NAME = "shared"

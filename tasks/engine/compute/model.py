@@ -20,7 +20,7 @@ from .experts import ExpertsPart
 from .kv import KvMemory
 from .layers import AttentionPart, DensePart
 from .lora import WITHOUT_ADAPTERS, StepAdapters
-from .native import NativeLinear
+from .native.library import NativeLinear
 from .norms import norm_of
 from .products import native_kernels, packs, padded
 from .quantised import embedded, product_of

@@ -1,6 +1,6 @@
 """Products of rows with a weight matrix, whose rows do not depend on each other.
 
-The native kernels compute them where there are some (native.py). Without these, on a CPU that
+The native kernels compute them where there are some (native/). Without these, on a CPU that
 oneDNN supports, matrices are stored in oneDNN's blocked layout. It is 1.3 to 2.3
 times as fast for a single row, and a row's result is the same for any number of rows from 2 on
 (measured for up to 512 in both dtypes; MKL's products differ below 4 rows and take twice as long
@@ -17,7 +17,7 @@ from typing import Final, Literal
 import torch
 from torch.nn import functional as F
 
-from . import native
+from .native import library
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 Layout = Literal["int8", "int4"]
@@ -127,7 +127,7 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = T
     if one is supported."""
     kernels = native_kernels(weight.dtype, weight.device.type) if pack else None
     if kernels is not None:
-        return native.dense(kernels, weight, bias)
+        return library.dense(kernels, weight, bias)
     if pack and packs(weight.dtype, weight.device.type):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
@@ -148,26 +148,26 @@ def linear_of_quantised(
     Raises ValueError if they do not fit the layout.
     """
     weight = Quantised(layout, q, scale, minimum)
-    kernels = native.kernels() if q.device.type == "cpu" else None
+    kernels = library.kernels() if q.device.type == "cpu" else None
     if kernels is None or weight.inputs % INT4_GROUP:
         return QuantisedLinear(weight, bias)
-    kind = native.INT8 if layout == "int8" else native.INT4
+    kind = library.INT8 if layout == "int8" else library.INT4
     parts = [q, scale] if minimum is None else [q, scale, minimum]
     shape = (weight.outputs, weight.inputs)
     matrix, data = kernels.pack(kind, weight.group, shape, parts)
-    return native.NativeLinear(kernels, matrix, data, bias)
+    return library.NativeLinear(kernels, matrix, data, bias)
 
 
-def native_kernels(dtype: torch.dtype, kind: str = "cpu") -> native.Kernels | None:
+def native_kernels(dtype: torch.dtype, kind: str = "cpu") -> library.Kernels | None:
     """Return the native kernels if they multiply matrices of a type on a kind of device.
 
     oneDNN keeps bfloat16 where the CPU has matrix units (AMX), which the kernels do not use.
     """
-    if kind != "cpu" or dtype not in native.KINDS:
+    if kind != "cpu" or dtype not in library.KINDS:
         return None
     if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
         return None
-    return native.kernels()
+    return library.kernels()
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

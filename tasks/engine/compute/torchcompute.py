@@ -28,8 +28,8 @@ from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
-from .native import Kernels
-from .nativesteps import NativeSteps, computes
+from .native.library import Kernels
+from .native.steps import NativeSteps, computes
 from .products import native_kernels
 from .recurrent import StateMemory
 from .weights import TORCH_DTYPES

@@ -1,2 +1,2 @@
-"""Kernels of the CPU in C++: products, attention and whole steps. `../compute/native.py` calls
+"""Kernels of the CPU in C++: products, attention and whole steps. `../compute/native` calls
 them."""

@@ -13,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
+from shoal.tasks.engine.compute.native import library
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import (
@@ -167,6 +168,13 @@ def make_checkpoint(
     # Read again: `.to` rounds the rotary frequencies too, which from_pretrained does not.
     model = kind.from_pretrained(folder, dtype=as_dtype or dtype).eval()
     return Checkpoint(model, saved, cut(folder, folder / "chunks"))
+
+
+@pytest.fixture
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the native kernels, whose products with quantised matrices round the inputs to 8
+    bits (test_native.py compares them)."""
+    monkeypatch.setattr(library, "kernels", lambda: None)
 
 
 class Driver:

@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,8 +21,9 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize(("architecture", "device", "precision"), COMBINATIONS)
 def test_each_combination_gives_the_logits_of_transformers(
-    architecture: str, device: str, precision: str, checkpoint: Any, chain: Any, tmp_path: Path
+    architecture: str, device: str, precision: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    checkpoint, chain = (request.getfixturevalue(name) for name in ("checkpoint", "chain"))
     assert device == "cpu", "another device needs a case of its own"
     cases = [case for case in CASES.values() if f"{case[0]}ForCausalLM" == architecture]
     assert cases, f"no case in test_llama.py has the family {architecture}"
@@ -31,6 +31,7 @@ def test_each_combination_gives_the_logits_of_transformers(
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     made = checkpoint(family, **config, dtype=dtype)
     if layout := {"int8": INT8, "int4": INT4}.get(precision):
+        request.getfixturevalue("exact_products")
         made, precision = quantised(made, fitting_of(made, layout), tmp_path), "float32"
     ours, theirs = chain(made, made.splits(2), precision).logits(TOKENS), made.logits(TOKENS)
     if precision == "float32":

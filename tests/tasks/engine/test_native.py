@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
-from shoal.tasks.engine.compute import native, nativecheck
-from shoal.tasks.engine.compute.native import FLOAT32, INT4, INT8, Kernels, NativeLinear
+from shoal.tasks.engine.compute.native import check, library
+from shoal.tasks.engine.compute.native.library import FLOAT32, INT4, INT8, Kernels, NativeLinear
 from shoal.tasks.engine.compute.products import linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute, computing
 from shoal.tasks.engine.families import architecture, shapes
@@ -22,7 +22,7 @@ from shoal.tasks.engine.interface import DType, LoadShard
 from shoal.tasks.engine.shard import Piece
 from tests.tasks.engine.test_products import quantised
 
-PATH = native.library_path()
+PATH = library.library_path()
 SHAPES = [(130, 96), (512, 256), (64, 2048 + 64), (300, 160), (7, 32)]
 ROWS = ((0, 1), (3, 1), (1, 2), (2, 3), (5, 4), (0, 5), (7, 6), (8, 7), (1, 8), (3, 33), (0, 255))
 
@@ -68,9 +68,9 @@ def test_a_product_is_that_of_torch(
 ) -> None:
     torch.manual_seed(inputs)
     weight, bias = torch.randn(outputs, inputs).to(dtype), torch.randn(outputs)
-    linear, x = native.dense(kernels, weight, bias), torch.randn(600, inputs)
+    linear, x = library.dense(kernels, weight, bias), torch.randn(600, inputs)
     expected = x.double() @ weight.double().T + bias.double()
-    allowed = 1e-6 if exact(kernels, native.KINDS[dtype]) else 4e-3
+    allowed = 1e-6 if exact(kernels, library.KINDS[dtype]) else 4e-3
     assert relative(linear(x), expected) < allowed
     rounded = x.bfloat16()
     expected = rounded.double() @ weight.double().T + bias.double()
@@ -111,7 +111,7 @@ def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -
     weight, x = quantised("int4", 70, 64), torch.randn(3, 64)
     parts = (weight.q, weight.scale, weight.minimum, torch.randn(70))
     fast = linear_of_quantised("int4", *parts)
-    monkeypatch.setattr(native, "kernels", lambda: None)
+    monkeypatch.setattr(library, "kernels", lambda: None)
     slow = linear_of_quantised("int4", *parts)
     assert isinstance(fast, NativeLinear)
     assert not isinstance(slow, NativeLinear)
@@ -123,7 +123,7 @@ def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 def compute(shard: LoadShard, monkeypatch: pytest.MonkeyPatch, found: Kernels | None) -> Any:
     """The shard with some kernels, or without, and a pool for 40 blocks."""
-    monkeypatch.setattr(native, "kernels", lambda: found)
+    monkeypatch.setattr(library, "kernels", lambda: found)
     made = TorchCompute(architecture(shard.config), shard)
     made.allocate(40, 0)
     assert (made.steps is None) == (found is None)
@@ -241,30 +241,30 @@ def test_a_kernel_that_differs_from_torch_is_not_used(
         out[:, 69] = 0
 
     monkeypatch.setattr(Kernels, "product", wrong)
-    native.kernels.cache_clear()
+    library.kernels.cache_clear()
     try:
-        assert native.kernels() is None
+        assert library.kernels() is None
     finally:
-        native.kernels.cache_clear()
+        library.kernels.cache_clear()
     assert "products of kind 0 differ from torch" in capfd.readouterr().err
 
 
 def test_wrong_attention_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PATH is not None
     found = Kernels(PATH, "", 1)
-    assert nativecheck.difference(found) is None
+    assert check.difference(found) is None
     monkeypatch.setattr(Kernels, "attend", lambda self, attending: None)
-    assert "attention differs" in (nativecheck.difference(found) or "")
+    assert "attention differs" in (check.difference(found) or "")
 
 
 @pytest.mark.parametrize(
     ("value", "said"), [("off", ""), ("avx1024", "this machine has no `avx1024` instructions")]
 )
 def test_the_kernels_can_be_switched_off(value: str, said: str) -> None:
-    code = "from shoal.tasks.engine.compute.native import kernels; print(kernels())"
+    code = "from shoal.tasks.engine.compute.native.library import kernels; print(kernels())"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={native.VARIABLE: value, "PATH": "/usr/bin:/bin"},
+        env={library.VARIABLE: value, "PATH": "/usr/bin:/bin"},
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
@@ -275,24 +275,24 @@ def test_the_kernels_can_be_switched_off(value: str, said: str) -> None:
 
 
 def test_without_a_library_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library_path", lambda: None)
-    native.kernels.cache_clear()
+    monkeypatch.setattr(library, "library_path", lambda: None)
+    library.kernels.cache_clear()
     try:
-        assert native.kernels() is None
+        assert library.kernels() is None
     finally:
-        native.kernels.cache_clear()
+        library.kernels.cache_clear()
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PATH is not None
-    monkeypatch.setattr(native, "VERSION", 0)
+    monkeypatch.setattr(library, "VERSION", 0)
     with pytest.raises(ValueError, match="another version"):
         Kernels(PATH, "", 1)
 
 
 def test_the_class_of_exactness_names_the_kernels(checkpoint: Any, driver: Any) -> None:
     worker = driver(checkpoint("Llama").shard())
-    found = native.kernels()
+    found = library.kernels()
     assert found is not None
     assert found.exactness in worker.shard.compute.exactness
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from shoal.tasks.engine.compute.native import library
 from shoal.tasks.engine.compute.products import Quantised
 from shoal.tasks.engine.compute.quantised import embedded, product_of
 from shoal.tasks.engine.compute.weights import Weights
@@ -30,6 +31,7 @@ MIXED = {
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: each.name)
 @pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.usefixtures("exact_products")
 def test_logits_equal_those_of_the_rounded_weights_over_every_split(
     layout: Layout, tied: bool, checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
@@ -43,6 +45,21 @@ def test_logits_equal_those_of_the_rounded_weights_over_every_split(
         assert torch.equal(chain(made, made.splits(count)).logits(TOKENS), whole)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: each.name)
+def test_native_kernels_round_the_inputs_only(
+    layout: Layout, checkpoint: Any, chain: Any, tmp_path: Path
+) -> None:
+    if library.kernels() is None:
+        pytest.skip("there are no native kernels here")
+    plain = checkpoint("Llama")
+    made = quantised(plain, fitting_of(plain, layout), tmp_path)
+    expected = made.logits(TOKENS)
+    found = chain(made, made.splits(1)).logits(TOKENS)
+    # As much as 8-bit weights do, with inputs as short as these.
+    assert (found - expected).norm() < 0.1 * expected.norm()
+
+
+@pytest.mark.usefixtures("exact_products")
 def test_projections_in_different_layouts_are_joined(
     checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
@@ -85,6 +102,7 @@ def test_the_class_of_exactness_names_the_precision(
     assert len(classes) == 3
 
 
+@pytest.mark.usefixtures("exact_products")
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda each: each.name)
 def test_embeddings_and_joined_products_have_the_values(layout: Layout) -> None:
     weight = torch.randn(70, 64).numpy()

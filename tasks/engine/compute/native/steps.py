@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from ..blocks import BLOCK
-from ..clock import clock
-from ..families import Architecture
-from .attention import AttendingPiece
-from .kv import KvMemory
-from .layers import AttentionPart, DensePart
-from .model import Layer
-from .native import (
+from ...blocks import BLOCK
+from ...clock import clock
+from ...families import Architecture
+from ..attention import AttendingPiece
+from ..kv import KvMemory
+from ..layers import AttentionPart, DensePart
+from ..model import Layer
+from ..rotary import Rotary
+from .library import (
     KINDS,
     Attending,
     Kernels,
@@ -25,7 +26,6 @@ from .native import (
     PieceRows,
     StepRows,
 )
-from .rotary import Rotary
 
 RowsOfBlocks = tuple[Sequence[int], int, int, bool]
 """Blocks of a session, number of rows, first position, whether the row continues a text."""

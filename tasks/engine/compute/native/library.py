@@ -26,7 +26,7 @@ KINDS: Final = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 VERSION: Final = 1
 _PANEL: Final = 64  # outputs that are packed together (kernels/products.h)
-_FOLDER: Final = Path(__file__).parent.parent / "kernels"
+_FOLDER: Final = Path(__file__).parents[2] / "kernels"
 
 
 class Matrix(ctypes.Structure):
@@ -213,7 +213,7 @@ def kernels() -> Kernels | None:
     except (OSError, ValueError, AttributeError) as error:
         print(f"engine: the native kernels are not used: {error}", file=sys.stderr)
         return None
-    from .nativecheck import difference  # which imports this module
+    from .check import difference  # which imports this module
 
     problem = difference(found)
     if problem is not None:
