@@ -47,6 +47,7 @@ MEASURES = (
     "dht/content",
     "shoal/models",
     "node",
+    "transport/host",
 )
 
 GOALS: Final[dict[Precision, float]] = {"int8": 0.1, "int4": 2.0}  # per cent
