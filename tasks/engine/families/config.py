@@ -13,6 +13,9 @@ from .shapes import HEAD, stored_tensors
 
 Config = Mapping[str, object]
 
+MOST_WIDE = 1 << 18
+"""Values of all heads together, of one position; models of 400 billion weights have 1 << 14."""
+
 
 def architecture(config: Config) -> Architecture:
     """Check a config.json and return its architecture.
@@ -52,6 +55,9 @@ def _check_heads(arch: Architecture) -> None:
         raise EngineError("bad-config", f"{arch.heads} heads of no values cannot be computed")
     if arch.head_dim % 2:
         raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
+    wide = arch.heads * arch.head_dim
+    if wide > MOST_WIDE:  # intermediate values that nobody counts as memory of a shard
+        raise EngineError("bad-config", f"the heads have {wide} values, more than {MOST_WIDE}")
 
 
 def check_model(config: Config) -> Callable[[Mapping[str, Sequence[int]]], None]:

@@ -93,6 +93,7 @@ def test_yarn_scales_its_tables() -> None:
 
 def test_a_head_has_values() -> None:
     assert code(changed(head_dim=..., hidden_size=16, num_key_value_heads=32)) == "bad-config"
+    assert code(changed(head_dim=1 << 12, num_attention_heads=96)) == "bad-config"
 
 
 def test_windows_by_family() -> None:
