@@ -27,11 +27,12 @@ from shoal.tasks.engine.interface import DType, Sampling, Span
 CARD = torch.cuda.is_available()
 if not CARD:
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is not installed", allow_module_level=True)
+TRITON = importlib.util.find_spec("triton") is not None
+if TRITON:
+    from shoal.tasks.engine.compute.gpu import launch, trial
+    from shoal.tasks.engine.compute.gpu.card import CardCompute
 
-from shoal.tasks.engine.compute.gpu import launch, trial  # noqa: E402
-from shoal.tasks.engine.compute.gpu.card import CardCompute  # noqa: E402
+pytestmark = pytest.mark.skipif(not TRITON, reason="Triton is not installed")
 
 DTYPES: Sequence[DType] = (
     ("float32", "bfloat16") if CARD else ("float32",)
