@@ -235,7 +235,7 @@ def without_root(asked: str, offer: Offer) -> ModelError:
 
 def source_of(ask: messages.AddModel) -> Source:
     """Return where a model comes from, as a request says."""
-    return Source(ask.origin, ask.path, ask.place, ask.token)
+    return Source(ask.origin, ask.path, ask.place or "", ask.token or "")
 
 
 async def unnamed(library: Library, named: Collection[str]) -> list[messages.ModelEntry]:

@@ -32,7 +32,7 @@ def asked(source: str, name: str | None) -> AddModel:
             )
         return AddModel(path=str(path.resolve()), name=name)
     endpoint = os.environ.get("HF_ENDPOINT") or _HUB
-    token = os.environ.get("HF_TOKEN", "")
+    token = os.environ.get("HF_TOKEN") or None
     return AddModel(path=source, name=name, origin="hub", place=endpoint, token=token)
 
 

@@ -117,8 +117,8 @@ class AddModel(Ask[AddedModel, BytesDone]):
     path: Annotated[str, FileName()]
     name: Name | None = None
     origin: Literal["path", "ollama", "hub"] = "path"
-    place: Annotated[str, FileName()] = ""
-    token: Annotated[str, TextBound(512)] = ""
+    place: Annotated[str, FileName()] | None = None
+    token: Annotated[str, TextBound(512)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

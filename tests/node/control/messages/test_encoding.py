@@ -204,3 +204,19 @@ def test_values_of_unions_mappings_and_fixed_words() -> None:
             {"key": "up", "text": None, "origin": "file", "unit": "B", "default": "none",
              "applies": "never", "next": None},
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        models.AddModel(path="/x"),
+        models.AddModel(path="llama3", origin="ollama", place="/store"),
+        models.AddModel(path="org/name", name="mine", origin="hub", place="https://x", token="t"),
+        models.QuantizeModel(model="x", to="int8"),
+        models.PullModel(name="x"),
+        sharing.AddShare(url="http://127.0.0.1:8080"),
+        RUN,
+    ],
+)
+def test_what_a_command_leaves_out_is_accepted(ask: Ask[Any, Any]) -> None:
+    assert decode(type(ask), json.loads(json.dumps(encode(ask)))) == ask
