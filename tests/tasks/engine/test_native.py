@@ -110,6 +110,9 @@ def same_rows(linear: NativeLinear, x: torch.Tensor) -> None:
 def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, x = quantised("int4", 70, 64), torch.randn(3, 64)
     parts = (weight.q, weight.scale, weight.minimum, torch.randn(70))
+    assert PATH is not None
+    found = Kernels(PATH, SETS[0], 1)
+    monkeypatch.setattr(library, "kernels", lambda: found)
     fast = linear_of_quantised("int4", *parts)
     monkeypatch.setattr(library, "kernels", lambda: None)
     slow = linear_of_quantised("int4", *parts)
@@ -217,7 +220,7 @@ def test_another_order_of_blocks_and_threads_change_nothing(
     made = checkpoint("Llama", head_dim=16, **LONG)
     found = []
     for threads in (1, 2, 3):
-        one = compute(made.shard(), monkeypatch, Kernels(PATH, "", threads))
+        one = compute(made.shard(), monkeypatch, Kernels(PATH, SETS[0], threads))
         with computing():
             pool = BlockPool(40)
             held = [pool.allocate(1, -1)[0] for _ in range(threads)]
@@ -241,6 +244,7 @@ def test_a_kernel_that_differs_from_torch_is_not_used(
         out[:, 69] = 0
 
     monkeypatch.setattr(Kernels, "product", wrong)
+    monkeypatch.setenv(library.VARIABLE, SETS[0])
     library.kernels.cache_clear()
     try:
         assert library.kernels() is None
@@ -251,7 +255,7 @@ def test_a_kernel_that_differs_from_torch_is_not_used(
 
 def test_wrong_attention_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PATH is not None
-    found = Kernels(PATH, "", 1)
+    found = Kernels(PATH, SETS[0], 1)
     assert check.difference(found) is None
     monkeypatch.setattr(Kernels, "attend", lambda self, attending: None)
     assert "attention differs" in (check.difference(found) or "")
@@ -290,10 +294,11 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
         Kernels(PATH, "", 1)
 
 
-def test_the_class_of_exactness_names_the_kernels(checkpoint: Any, driver: Any) -> None:
-    worker = driver(checkpoint("Llama").shard())
-    found = library.kernels()
-    assert found is not None
+def test_the_class_of_exactness_names_the_kernels(
+    checkpoint: Any, driver: Any, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "kernels", lambda: kernels)
+    found, worker = kernels, driver(checkpoint("Llama").shard())
     assert found.exactness in worker.shard.compute.exactness
 
 
