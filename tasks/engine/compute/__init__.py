@@ -1,4 +1,4 @@
-"""What a shard computes with torch on one device: weights, layers, attention, KV, choice of tokens.
+"""The computing of a shard on one device: weights, layers, attention, KV, choice of tokens.
 
 Only the processes of the engine and of the probe import this package, because it imports torch.
 It may import the engine's plans and formats (`blocks`, `families`, `interface`, `shard`); of these,

@@ -69,7 +69,8 @@ class CardCompute(TorchCompute):
             torch.cuda.get_device_name(self.device.torch) if torch.cuda.is_available() else "device"
         )
         version = torch.__version__.split("+")[0]
-        name = f"{card[:24]} {launch.compiled()} {self.dtype} torch-{version[:16]}"
+        precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
+        name = f"{card[:20]} {launch.compiled()} {precision} torch-{version[:7]}"
         return name[:EXACTNESS_BYTES]
 
     def costs(self) -> StepCosts:

@@ -20,8 +20,8 @@ LEAST = tl.constexpr(-1.0e30)  # smaller than any score, but finite: differences
 def _begin(EARLY: tl.constexpr):
     """Wait for the kernel before, and let the next one take its place on the card.
 
-    With EARLY, a kernel is started before the one before it has ended, and waits here. Each kernel
-    of a step waits, so what it reads is complete.
+    With EARLY, the card starts a kernel before its predecessor has ended, and it waits here. Each
+    kernel of a step waits, so all that it reads is complete.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()

@@ -15,7 +15,7 @@ from ..devicesampling import Peaks
 from ..products import Linear, PlainLinear, QuantisedLinear
 from . import kernels
 
-# A kernel of a graph may start before the one before it has ended; cards can do this since Hopper.
+# The card may start a kernel of a graph before its predecessor has ended. Cards can since Hopper.
 # Beside cuBLAS, this was slower.
 _EARLY: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 _LOG2_E: Final = 1.4426950408889634

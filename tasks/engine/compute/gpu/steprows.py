@@ -48,7 +48,7 @@ class Seats:
         """Put rows, each a table and a position, on the card, with their token ids if they have
         some. Further rows have no session.
 
-        What the card was given before must have been used.
+        The card must have read the rows before.
         """
         ids, positions, slots, lengths = self._numbers
         count, changed = len(places), False
