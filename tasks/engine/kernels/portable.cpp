@@ -1,5 +1,5 @@
-// Kernels in the vector extensions of GCC and clang, which become NEON on ARM. On x86-64 they are
-// for tests only.
+// Kernels in the vector extensions of GCC and clang, for other processors. On x86-64 and ARM they
+// are for tests only.
 #include <math.h>
 #include <string.h>
 
