@@ -1,5 +1,5 @@
 // Vectors of NEON, for neon.cpp and neondot.cpp.
-const int W = 4, ONE_V = 16, TWO_V = 8, MANY_V = 4;
+const int W = 4, ONE_V = 16, TWO_V = 8, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS INTEGER_DOTS
 #define BF16_DOTS 0
 const bool INT4_DOTS = INTEGER_DOTS, INT8_DOTS = INTEGER_DOTS, INT8_UNSIGNED = false;

@@ -7,7 +7,7 @@
 #include "target.h"
 
 namespace {
-const int W = 4, ONE_V = 16, TWO_V = 8, MANY_V = 4;
+const int W = 4, ONE_V = 16, TWO_V = 8, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 0
 #define BF16_DOTS 0
 const bool INT4_DOTS = false, INT8_DOTS = false, INT8_UNSIGNED = false;
