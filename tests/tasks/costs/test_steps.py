@@ -15,7 +15,8 @@ from shoal.tasks.costs.rates import (
     device_rates,
 )
 from shoal.tasks.costs.seconds import step_seconds
-from shoal.tasks.costs.steps import MANY, ShardCosts, calibrated, shard_costs
+from shoal.tasks.costs.shardcosts import ShardCosts
+from shoal.tasks.costs.steps import MANY, calibrated, shard_costs
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
 
 WORK = ShardWork(
