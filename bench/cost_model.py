@@ -16,7 +16,9 @@ shapes. `value` is the larger of the mean errors by their marks.
 import argparse
 import csv
 import json
+import socket
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import torch
 import trio
 from worlds.engines import SHAPES, Worker, config, prompt, worker
 from worlds.fitting import Measured, error, fitted
@@ -34,6 +37,9 @@ from shoal.tasks.costs.steps import calibrated
 from shoal.tasks.costs.work import ModelWork, Rows, ShardWork
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import EngineEvent, FailedEvent, Parts, Span, TokenEvent
+from shoal.tasks.engine.process import EngineProcess
+from shoal.tasks.hardware.devices import processor
+from shoal.tasks.hardware.measure import Bench, Budget
 
 MEASURES = ("tasks/costs", "tasks/engine", "tasks/hardware/measure.py")
 
@@ -47,7 +53,6 @@ PEAKS: Final = {"a100": (312e12, 2039e9), "a40": (149.7e12, 696e9)}
 PRODUCTS: Final = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
 GPU_START: Final = Efficiency(compute=0.7, memory=0.8, half_rows=50.0, layer_s=10e-6)
 GPU_FITTED: Final = ("compute", "memory", "half_rows", "layer_s")
-PERFECT: Final = Efficiency()
 
 
 def gpu_steps(folder: Path) -> list[Measured]:
@@ -113,7 +118,11 @@ ENGINE_FITTED: Final = ("compute", "memory", "attention", "half_rows", "layer_s"
 
 
 class Session:
-    """A session of the worker, whose spans are measured."""
+    """A session of the worker, whose spans are measured.
+
+    The worker reports seconds of the wall clock. Other programs lengthen them, so each is
+    multiplied with the worker's share of a core meanwhile (its CPU time by its reported seconds).
+    """
 
     def __init__(self, worker: Worker, number: int, shape: str) -> None:
         self.name = number.to_bytes(16)
@@ -126,6 +135,9 @@ class Session:
     async def open(self) -> None:
         await self._engine.open(self.name, 2400, self._on_event)
 
+    async def close(self) -> None:
+        await self._engine.close(self.name)
+
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, FailedEvent):
             raise RuntimeError(f"{event.code}: {event.message}")
@@ -135,7 +147,7 @@ class Session:
             self._done.set()
 
     async def span(self, start: int, count: int, steps: int = 1) -> list[float]:
-        """Compute positions anew, and return the seconds of each token."""
+        """Compute positions again, and return the seconds of each token by the wall clock."""
         self._epoch += 1
         self._seconds, self._done = [], trio.Event()
         tokens = prompt(count, start, self._shape)
@@ -144,6 +156,19 @@ class Session:
         )
         await self._done.wait()
         return self._seconds
+
+    async def alone(self, start: int, count: int, steps: int = 1) -> list[float]:
+        """Return the same while no other session computes, as if the core were its own."""
+        before = _cpu_seconds(self._engine)
+        taken = await self.span(start, count, steps)
+        share = min(1.0, (_cpu_seconds(self._engine) - before) / sum(taken))
+        return [each * share for each in taken]
+
+
+def _cpu_seconds(engine: EngineProcess) -> float:
+    """CPU seconds of the worker so far. Linux names the clock of a process by its pid."""
+    assert engine.pid is not None
+    return time.clock_gettime(~engine.pid << 3 | 2)
 
 
 Case = tuple[Rows, ...]
@@ -162,14 +187,16 @@ async def engine_steps(shape: str, rounds: int) -> tuple[list[Measured], DeviceR
             await sessions[0].span(0, max(POSITIONS))
             for position in POSITIONS:
                 for rows in PROMPTS:
-                    taken = await sessions[0].span(position, rows)
+                    taken = await sessions[0].alone(position, rows)
                     seconds[(Rows(rows, position),)].append(taken[0])
-                taken = await sessions[0].span(position, 1, 6)
+                taken = await sessions[0].alone(position, 1, 6)
                 seconds[(Rows(1, position + 3),)].append(min(taken[1:]))
             await sessions[0].span(0, 200)
             for count in BATCHES:
-                together = await _together(sessions[:count])
+                together = await _together(engine.engine, sessions[:count])
                 seconds[(Rows(1, 205, count),)].append(together)
+        for session in sessions:
+            await session.close()
         costs = engine.costs
     arch = architecture(config(shape))
     work = ModelWork(arch, "bfloat16").of(Parts(True, 0, arch.layers, True))
@@ -180,27 +207,23 @@ async def engine_steps(shape: str, rounds: int) -> tuple[list[Measured], DeviceR
     return steps, calibrated(this_machine(), work, costs)
 
 
-async def _together(sessions: Sequence[Session]) -> float:
+async def _together(engine: EngineProcess, sessions: Sequence[Session]) -> float:
     """Return the seconds of a step in which all these sessions have one row."""
-    parts: list[float] = []
+    tokens: list[list[float]] = []
 
     async def one(session: Session) -> None:
-        parts.append(median((await session.span(200, 1, 9))[2:]))
+        tokens.append(await session.span(200, 1, 9))
 
+    before = _cpu_seconds(engine)
     async with trio.open_nursery() as nursery:
         for session in sessions:
             nursery.start_soon(one, session)
-    return sum(parts)
+    share = min(1.0, (_cpu_seconds(engine) - before) / sum(map(sum, tokens)))
+    return share * sum(median(each[2:]) for each in tokens)
 
 
 def this_machine() -> DeviceRates:
     """The rates of this machine, as its probe measures them."""
-    import socket
-
-    import torch
-
-    from shoal.tasks.hardware.devices import processor
-    from shoal.tasks.hardware.measure import Bench, Budget
 
     torch.set_num_threads(1)
     here, there = socket.socketpair()

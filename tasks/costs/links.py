@@ -25,8 +25,8 @@ _NEAR_S: Final = 0.005  # seconds by which two peers differ at least, as it seem
 
 
 def link_rates(status: LinkStatus) -> LinkRates:
-    """Return the rates of a link as this node has measured them. What is unknown follows from the
-    kind of the path."""
+    """Return the rates of a link as this node has measured them. The kind of the path stands for
+    unknown ones."""
     trip = UNKNOWN_TRIP_S if status.rtt is None else max(0.0, status.rtt)
     rate = status.rate if status.rate > 0.0 else _usual_rate(status.path)
     loss = status.loss if status.loss > 0.0 else 0.0  # false for NaN

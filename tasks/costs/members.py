@@ -13,7 +13,7 @@ def member_rates(
     """Return the rates of the device that a member computes on: the one with the most bandwidth.
 
     If the member serves `shard`, whose work is `work`, what it measured there replaces the probe's
-    rates. Both are claims: whoever measures the member itself multiplies with a tracker's factor.
+    rates. Both are claims. A node that measures the member multiplies with its tracker's factor.
     """
     device = max(capacity.devices, key=lambda each: each.bandwidth, default=None)
     if device is None:
