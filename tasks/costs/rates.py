@@ -8,6 +8,7 @@ from ...state.membership.record import DeviceSpeed
 BATCH_FACTOR = 1.5
 """As `tasks/hardware` defines the useful batch."""
 HALF_ROWS_MOST = 1024.0
+RATE_LEAST, RATE_MOST = 1e4, 1e18  # byte/s and flop/s
 
 Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
@@ -82,6 +83,12 @@ UNKNOWN = DeviceRates(bandwidth=8e9, float32=40e9, bfloat16=20e9, load=200e6)
 """Rates of a device that no probe has measured: those of a slow laptop."""
 
 
+def _claimed(rate: float) -> float:
+    """Return a claimed rate within what machines have, so that no prediction is 0 or infinite; 0
+    stays 0."""
+    return min(max(rate, RATE_LEAST), RATE_MOST) if rate > 0.0 else 0.0
+
+
 def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     """Return the rates of a device from a probe or from a member's claim. Unknown ones (0) are
     those of a slow laptop.
@@ -90,10 +97,10 @@ def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     BATCH_FACTOR times as long as with one. So twice as many rows take longer, which gives the least
     that products of few rows lose.
     """
-    float32 = speed.float32 or UNKNOWN.float32
+    float32 = _claimed(speed.float32) or UNKNOWN.float32
     # A CPU without instructions for bfloat16 computes such weights in float32.
-    bfloat16 = max(speed.bfloat16, float32)
-    bandwidth = speed.bandwidth or UNKNOWN.bandwidth
+    bfloat16 = max(_claimed(speed.bfloat16), float32)
+    bandwidth = _claimed(speed.bandwidth) or UNKNOWN.bandwidth
     half_rows = 0.0
     if speed.batch:
         size = 2 if speed.bfloat16 > speed.float32 else 4  # bytes of a weight, as the probe chooses
@@ -105,6 +112,6 @@ def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
         bandwidth,
         float32,
         bfloat16,
-        load=load_rate or UNKNOWN.load,
+        load=_claimed(load_rate) or UNKNOWN.load,
         efficiency=replace(base, half_rows=max(0.0, half_rows)) if speed.batch else base,
     )

@@ -14,7 +14,7 @@ from shoal.tasks.costs.rates import (
     Efficiency,
     device_rates,
 )
-from shoal.tasks.costs.seconds import step_seconds
+from shoal.tasks.costs.seconds import load_seconds, step_seconds
 from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.costs.steps import MANY, calibrated, shard_costs
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
@@ -71,6 +71,16 @@ def test_a_device_without_measured_rates_is_a_slow_laptop() -> None:
     found = device_rates(DeviceSpeed("cpu", "", 0))
     assert (found.bandwidth, found.float32) == (UNKNOWN.bandwidth, UNKNOWN.float32)
     assert found.load == UNKNOWN.load
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-9, 1e24])
+def test_claimed_rates_that_no_machine_has_give_finite_times(rate: float) -> None:
+    claimed = device_rates(DeviceSpeed("cpu", "", 0, rate, rate, rate, 4), rate)
+    assert 0 < step_seconds(claimed, WORK, (Rows(64, 1000),), 1) < inf
+    assert 0 < load_seconds(claimed, 1 << 30) < inf
+    costs = shard_costs(claimed, WORK)
+    assert all(0 <= each < inf for each in costs)
+    assert step_seconds(calibrated(claimed, WORK, costs), WORK, (Rows(1, 0),)) > 0
 
 
 def test_the_useful_batch_says_how_efficient_few_rows_are() -> None:
