@@ -228,7 +228,7 @@ def this_machine() -> DeviceRates:
     torch.set_num_threads(1)
     here, there = socket.socketpair()
     with here, there:
-        speed = Bench(processor(8 << 30), 4 << 30, Budget(8.0, here.fileno())).speed()
+        speed = Bench(processor(8 << 30), 4 << 30, Budget(30.0, here.fileno())).speed()
     device = DeviceSpeed("cpu", "", 0, speed.bandwidth, speed.float32, speed.bfloat16, speed.batch)
     return device_rates(device)
 

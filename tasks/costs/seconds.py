@@ -48,9 +48,14 @@ def fixed_seconds(device: DeviceRates, work: ShardWork) -> float:
 def transfer_seconds(link: LinkRates, size: int) -> float:
     """Return the seconds until the peer has a message of `size` bytes: half a round trip, the
     sending, the handling, and one more round trip if a packet is lost."""
-    sending = size / (link.rate * (1.0 - link.loss)) if link.rate else 0.0
+    sending = sending_seconds(link, size)
     lost = 1.0 - (1.0 - link.loss) ** -(-size // PACKET) if link.loss else 0.0
     return link.message_s + link.round_trip_s * (0.5 + lost) + sending
+
+
+def sending_seconds(link: LinkRates, size: int) -> float:
+    """Return the seconds for which `size` bytes occupy a link."""
+    return size / (link.rate * (1.0 - link.loss)) if link.rate else 0.0
 
 
 def load_seconds(device: DeviceRates, size: int) -> float:
