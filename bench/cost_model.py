@@ -32,7 +32,7 @@ from worlds.engines import SHAPES, Worker, config, prompt, worker
 from worlds.fitting import Measured, error, fitted
 
 from shoal.state.membership.record import DeviceSpeed
-from shoal.tasks.costs.rates import DeviceRates, Efficiency, device_rates
+from shoal.tasks.costs.rates import PROCESSOR, DeviceRates, Efficiency, device_rates
 from shoal.tasks.costs.steps import calibrated
 from shoal.tasks.costs.work import ModelWork, Rows, ShardWork
 from shoal.tasks.engine.families import architecture
@@ -114,7 +114,8 @@ ENGINE_SHAPES: Final = {
 POSITIONS: Final = (2176, 1024, 64)
 PROMPTS: Final = (4, 16, 64, 160)  # rows
 BATCHES: Final = (2, 4, 7)  # sessions
-ENGINE_FITTED: Final = ("compute", "memory", "attention", "half_rows", "layer_s")
+ENGINE_FITTED: Final = ("compute", "memory", "attention", "layer_s")
+ENGINE_START: Final = replace(PROCESSOR, layer_s=10e-6)
 
 
 class Session:
@@ -242,7 +243,7 @@ def engine(rounds: int) -> dict[str, object]:
     errors = []
     for shape, (steps, known) in measured.items():
         others = [s for name, (each, _) in measured.items() if name != shape for s in each]
-        elsewhere = fitted(machine, others, ENGINE_FITTED)
+        elsewhere = fitted(replace(machine, efficiency=ENGINE_START), others, ENGINE_FITTED)
         errors.append(error(known, steps))
         found[shape] = {
             "error": round(errors[-1], 4),

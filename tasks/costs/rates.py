@@ -18,13 +18,16 @@ class Efficiency:
     """Shares of a device's rates that steps reach, and their fixed times.
 
     With `half_rows`, a product of that many rows reaches half of `compute`: `compute * rows / (rows
-    + half_rows)`.
+    + half_rows)`. With `overlap` 1, the shorter of computing and reading takes no time of its own,
+    and with 0 all of its time. Attention computes rows of prompts in groups of `tile`.
     """
 
     compute: float = 1.0  # of the matrix rate
     memory: float = 1.0  # of the bandwidth
     attention: float = 0.3  # of the matrix rate, in attention
     half_rows: float = 0.0
+    overlap: float = 1.0
+    tile: int = 1
     layer_s: float = 0.0  # seconds of a layer in a step, whatever its rows
     step_s: float = 0.0  # seconds of a step
 
@@ -71,7 +74,7 @@ class LinkRates:
     message_s: float = 0.0
 
 
-PROCESSOR = Efficiency()
+PROCESSOR = Efficiency(attention=0.8, overlap=0.0, tile=16)
 ACCELERATOR = Efficiency(half_rows=90.0, layer_s=30e-6)
 """Efficiencies of the kinds of devices, of rates that a probe has measured (docs/adr/0056)."""
 
@@ -101,17 +104,11 @@ def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     # A CPU without instructions for bfloat16 computes such weights in float32.
     bfloat16 = max(_claimed(speed.bfloat16), float32)
     bandwidth = _claimed(speed.bandwidth) or UNKNOWN.bandwidth
-    half_rows = 0.0
-    if speed.batch:
+    base = PROCESSOR if speed.name.startswith("cpu") else ACCELERATOR
+    if speed.batch and base.overlap:
         size = 2 if speed.bfloat16 > speed.float32 else 4  # bytes of a weight, as the probe chooses
-        balanced = max(bfloat16, float32) / bandwidth * size / 2  # rows with the time of one
+        balanced = bfloat16 / bandwidth * size / 2  # rows whose operations take as long as reading
         half_rows = min(BATCH_FACTOR * balanced - 2 * speed.batch, balanced - 1.0, HALF_ROWS_MOST)
-    accelerated = not speed.name.startswith("cpu")
-    base = ACCELERATOR if accelerated else PROCESSOR
-    return DeviceRates(
-        bandwidth,
-        float32,
-        bfloat16,
-        load=_claimed(load_rate) or UNKNOWN.load,
-        efficiency=replace(base, half_rows=max(0.0, half_rows)) if speed.batch else base,
-    )
+        base = replace(base, half_rows=max(0.0, half_rows))
+    load = _claimed(load_rate) or UNKNOWN.load
+    return DeviceRates(bandwidth, float32, bfloat16, load=load, efficiency=base)
