@@ -47,7 +47,8 @@ def fitted(device: DeviceRates, steps: Sequence[Measured], names: Sequence[str])
 
 def _with(device: DeviceRates, names: Sequence[str], logs: Sequence[float]) -> DeviceRates:
     values = dict(zip(names, map(math.exp, logs), strict=True))
-    return replace(device, efficiency=replace(device.efficiency, **values))
+    known = replace(device.efficiency, **values)  # type: ignore[arg-type]  # `tile` is not fitted
+    return replace(device, efficiency=known)
 
 
 def _least(cost: Callable[[Sequence[float]], float], start: list[float]) -> list[float]:
