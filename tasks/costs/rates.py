@@ -74,15 +74,15 @@ class LinkRates:
     message_s: float = 0.0
 
 
-PROCESSOR = Efficiency(attention=0.8, overlap=0.0, tile=16)
+PROCESSOR = Efficiency(compute=1.2, memory=0.75, attention=0.95, overlap=0.0, tile=16)
 ACCELERATOR = Efficiency(half_rows=90.0, layer_s=30e-6)
-"""Efficiencies of the kinds of devices, of rates that a probe has measured (docs/adr/0056)."""
+"""Efficiencies of the kinds of devices, as shares of what a probe measures (docs/adr/0056)."""
 
 LOCAL = LinkRates()
 """The link of a node to itself."""
 
 
-UNKNOWN = DeviceRates(bandwidth=8e9, float32=40e9, bfloat16=20e9, load=200e6)
+UNKNOWN = DeviceRates(8e9, 40e9, 40e9, load=200e6, efficiency=PROCESSOR)
 """Rates of a device that no probe has measured: those of a slow laptop."""
 
 
