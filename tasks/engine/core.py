@@ -453,6 +453,8 @@ class Core:
             self._scheduler.rest(session.share)
         else:
             rows = job.count - job.done
+            if job.decode:
+                self._scheduler.groups.came(session.share, self.clock())
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
@@ -484,7 +486,9 @@ class Core:
             session.table.fill(job.position + rows)
             job.done += rows
         self._choose(model, done)
-        seconds = self.clock() - started
+        ended = self.clock()
+        seconds = ended - started
+        self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
@@ -601,10 +605,10 @@ class Core:
         self._emit(header, payload)
         self._finish(session, job)
 
-    @staticmethod
-    def _finish(session: Session, job: SpanInProgress) -> None:
+    def _finish(self, session: Session, job: SpanInProgress) -> None:
         """End the session's job and store its answer for repetitions."""
         session.job = None
+        self._scheduler.groups.left(session.share, self.clock())
         session.keep(job.answer)
 
     def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
