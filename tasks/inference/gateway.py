@@ -30,6 +30,7 @@ from ..defaults import (
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
+from ..engine.activations import Activations
 from ..engine.interface import SessionId
 from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
 from ..text.process import ChatTurn, TextDelta
@@ -125,6 +126,7 @@ class _Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    activations: Activations | None = None  # of all runs: the text must not depend on their number
 
     @property
     def must_yield(self) -> bool:
@@ -368,6 +370,8 @@ class Gateway:
         run is closed. Raises Refused if a stage refuses.
         """
         before, began = talk.run, self._host.now()
+        talk.activations = talk.activations or self._chains.activations(talk.model, run)
+        run.activations = talk.activations
         self._runs[run.session] = run, talk.model
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)

@@ -18,6 +18,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
+from ..engine.activations import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
@@ -100,6 +101,7 @@ class Open(EpochMessage, frozen=True):
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
+    activations: Activations = "exact"  # how the stages send hidden states to each other
 
     @property
     def idle(self) -> bool:
@@ -239,9 +241,15 @@ class Probe(Message, frozen=True):
 
 
 class SessionOpened(Message, frozen=True):
-    """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
+    """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
+
+    `activations` repeats how it sends and expects hidden states. `rate` is that of the link to the
+    next stage in byte/s, if it has lately been too slow for exact ones, else 0.
+    """
 
     cached: Natural
+    activations: Activations = "exact"
+    rate: Annotated[float, Meta(ge=0.0, le=1e12)] = 0.0
 
 
 class StageLoad(Message, frozen=True):
@@ -258,18 +266,23 @@ class StageLoad(Message, frozen=True):
     waiting: Natural
 
 
-def parse_cached(header: Mapping[str, object], tokens: int) -> int:
-    """Return the length of the cached prefix from a reply to `session.open`.
+def parse_opened(
+    header: Mapping[str, object], tokens: int, activations: Activations = "exact"
+) -> SessionOpened:
+    """Return a reply to `session.open`.
 
-    Raises BadMessage if the reply is invalid or the prefix is longer than `tokens`.
+    Raises BadMessage if the reply is invalid, if the prefix is longer than `tokens`, or if the
+    stage has not agreed to `activations`.
     """
     try:
-        cached = typed(SessionOpened, header).cached
+        opened = typed(SessionOpened, header)
     except Undecodable as error:
         raise BadMessage(str(error)) from None
-    if cached > tokens:
+    if opened.cached > tokens:
         raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
-    return cached
+    if opened.activations != activations:
+        raise BadMessage(f"the stage sends `{opened.activations}` hidden states")
+    return opened
 
 
 def printable(text: str) -> str:

@@ -62,6 +62,7 @@ from .session import (
     SpanProgress,
     unpack_tokens,
 )
+from .slowlinks import SlowLinks
 from .stageadapters import AdapterSource, StageAdapters
 from .stagesessions import ServedShard, StageSession, StageSessions
 
@@ -111,6 +112,7 @@ class Stage:
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
@@ -202,6 +204,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -320,6 +323,7 @@ class Stage:
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
             opened = session.name in self._all.open
@@ -330,7 +334,8 @@ class Stage:
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
-        return Reply(SessionOpened(cached).fields())
+        rate = self._slow.rate(session.next, self._host.now())
+        return Reply(SessionOpened(cached, session.open.activations, rate).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
@@ -382,13 +387,13 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -496,6 +501,9 @@ class Stage:
             token=token,
             seconds=before + event.seconds,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent) -> None:

@@ -30,6 +30,7 @@ from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shap
 from .model import ShardModel
 from .native.library import Kernels
 from .native.steps import NativeSteps, computes
+from .packing import pack, unpack
 from .products import native_kernels
 from .recurrent import StateMemory
 from .weights import TORCH_DTYPES
@@ -117,6 +118,10 @@ class TorchCompute(ShardModel):
         _check_finite(hidden, span.start)
         return self.device.upload(hidden)
 
+    def unpacked(self, data: Buffer, count: int) -> torch.Tensor:
+        rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
+        return self.device.upload(rows)
+
     def fed_back(self, token: int) -> torch.Tensor:
         return self.device.upload(torch.tensor((token,)))
 
@@ -186,6 +191,10 @@ class TorchCompute(ShardModel):
     def joined(self, outputs: Sequence[torch.Tensor]) -> Buffer:
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(self.device.download(out.contiguous()))
+
+    def packed_rows(self, outputs: Sequence[torch.Tensor]) -> Buffer:
+        out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
+        return raw_bytes(self.device.download(pack(out)))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))

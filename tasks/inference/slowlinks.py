@@ -1,0 +1,81 @@
+"""Links that are too slow for exact hidden states, as measured while these are sent. No I/O.
+
+A stage sends a part of a prompt whenever it has computed one. If the part before it has not left
+the node by then, although a round trip has passed, the link is slower than the stage. The stage
+tells the gateway the rate, and the gateway lets the hidden states of later sessions travel packed.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+RATE_S: Final = 600.0
+"""Seconds for which a measured rate is believed. Then exact hidden states are tried again."""
+LINKS: Final = 256
+"""Links whose rates are remembered."""
+ROUND_TRIPS: Final = 2.0
+"""Round trips in which what was sent should have left: one to arrive, one of tolerance."""
+LEAST_S: Final = 0.05
+"""Seconds in which a part should have left, at least."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class LinkRates(Generic[Key]):
+    """Rates of slow links in byte/s, by any key, each for RATE_S seconds."""
+
+    def __init__(self) -> None:
+        self._rates: OrderedDict[Key, tuple[float, float]] = OrderedDict()
+
+    def note(self, key: Key, rate: float, now: float) -> None:
+        """Remember a rate."""
+        self._rates[key] = rate, now
+        self._rates.move_to_end(key)
+        if len(self._rates) > LINKS:
+            self._rates.popitem(last=False)
+
+    def rate(self, key: Key, now: float) -> float:
+        """Return the rate of a slow link, or 0 if the link is fast enough or was not measured."""
+        rate, at = self._rates.get(key, (0.0, now))
+        return rate if now - at < RATE_S else 0.0
+
+
+@dataclass(slots=True)
+class _Sending:
+    """What was sent on a link since it was last empty."""
+
+    since: float
+    sent: int  # bytes
+    at: float  # time of the latest part
+    size: int  # bytes of the latest part
+
+
+class SlowLinks:
+    """The links of a node to the next stages of its sessions."""
+
+    def __init__(self) -> None:
+        self._rates = LinkRates[str]()
+        self._sending: dict[str, _Sending] = {}
+
+    def sends(self, peer: str, size: int, waiting: int, round_trip: float, now: float) -> None:
+        """Note that `size` bytes of a prompt are sent now, behind `waiting` bytes that have not
+        arrived yet. `round_trip` is in seconds."""
+        before = self._sending.get(peer)
+        if not waiting or before is None:
+            self._sending[peer] = _Sending(now, size, now, size)
+            return
+        late = now - before.at > max(LEAST_S, ROUND_TRIPS * round_trip)
+        if late and waiting * 2 > before.size and now > before.since:
+            gone = max(1, before.sent - waiting)
+            self._rates.note(peer, gone / (now - before.since), now)
+        before.sent += size
+        before.at, before.size = now, size
+
+    def lost(self, peer: str) -> None:
+        """Forget what was sent on a link that has ended."""
+        self._sending.pop(peer, None)
+
+    def rate(self, peer: str, now: float) -> float:
+        """Return the rate of the link to a peer in byte/s, or 0 if it is fast enough."""
+        return self._rates.rate(peer, now)

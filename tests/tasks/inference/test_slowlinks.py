@@ -1,0 +1,57 @@
+"""Which links are too slow for exact hidden states."""
+
+import pytest
+
+from shoal.tasks.inference.slowlinks import LINKS, RATE_S, LinkRates, SlowLinks
+
+PART = 1_000_000  # bytes
+
+
+def sent(rate: float, every: float, round_trip: float, parts: int = 8) -> float:
+    """Return the measured rate of a link that carries `rate` byte/s, on which a part is sent every
+    `every` seconds."""
+    links, waiting, now = SlowLinks(), 0.0, 100.0
+    for _ in range(parts):
+        links.sends("peer", PART, int(waiting), round_trip, now)
+        waiting = max(0.0, waiting + PART - rate * every)
+        now += every
+    return links.rate("peer", now)
+
+
+@pytest.mark.parametrize("rate", [50_000.0, 400_000.0, 900_000.0])
+def test_a_link_slower_than_the_stage_is_measured(rate: float) -> None:
+    assert sent(rate, 1.0, 0.04) == pytest.approx(rate, rel=0.35)
+
+
+def test_a_fast_link_is_not() -> None:
+    assert sent(3_000_000.0, 1.0, 0.04) == 0
+    assert sent(400_000.0, 10.0, 0.04) == 0  # nor a slow one behind a slower stage
+
+
+def test_what_is_on_its_way_does_not_count() -> None:
+    """A part is not acknowledged before a round trip has passed, however fast the link is."""
+    links = SlowLinks()
+    for turn in range(20):
+        links.sends("peer", PART, PART if turn else 0, 0.2, 100 + 0.1 * turn)
+    assert links.rate("peer", 102) == 0
+    links.sends("peer", PART, PART, 0.02, 102.1)
+    assert links.rate("peer", 102.1) > 0
+
+
+def test_a_new_link_begins_empty() -> None:
+    links = SlowLinks()
+    links.sends("peer", PART, 0, 0.0, 100)
+    links.lost("peer")
+    links.sends("peer", PART, PART, 0.0, 101)
+    assert links.rate("peer", 101) == 0
+
+
+def test_rates_are_forgotten_after_a_time_and_within_a_bound() -> None:
+    rates = LinkRates[int]()
+    rates.note(0, 5.0, 0.0)
+    assert rates.rate(0, RATE_S - 1) == 5
+    assert rates.rate(0, RATE_S) == 0
+    for number in range(1, LINKS + 1):
+        rates.note(number, 1.0, 10.0)
+    assert rates.rate(0, 10.0) == 0
+    assert rates.rate(1, 10.0) == 1
