@@ -84,7 +84,7 @@ class Ring:
             first = first or daemon
         assert first is not None
         self.client = await self.hosts[0].start(Daemon(bootstrap=(first,), engine=False))
-        await self.client.until(lambda status: status["links"] >= 1)
+        await self.client.until(lambda status: status["peers"] == len(LAYERS))
         await trio.sleep(30)  # until it knows what all serve
         return self.client
 

@@ -32,6 +32,7 @@ from .randommodel import RandomModel, Shape, prompt
 MTU: Final = 9000  # bytes; with small packets, loading the weights would take most of the time
 PORT: Final = 50052  # of llama.cpp's workers
 CLIENT: Final = "client"
+WHOLE: Final = "whole"
 READY_S: Final = 180.0
 ANSWER_S: Final = 600.0
 _DAEMON: Final = ("--threads", "1", "--api", "no", "--no-measure", "--no-lan", "--no-port-mapping",
@@ -50,15 +51,17 @@ class Answer:
 
 
 class Chain:
-    """A client and the machines of the stages. `stages` of 1 is one machine with all layers."""
+    """A client and the machines of the stages. With `whole`, there is a further machine with the
+    whole model, which is no member of the swarm."""
 
-    def __init__(self, shape: Shape, *, stages: int) -> None:
+    def __init__(self, shape: Shape, *, stages: int, whole: bool = False) -> None:
         self.shape = shape
         self.world = KernelWorld()
         self.stages = [f"stage{number}" for number in range(stages)]
         self.workers: list[KernelProgram] = []
         self._model = RandomModel(shape)
-        for name in (CLIENT, *self.stages):
+        self._names = [CLIENT, *self.stages, *([WHOLE] if whole else [])]
+        for name in self._names:
             self.world.host(name, link=_link(0.0))
 
     def __enter__(self) -> Self:
@@ -73,7 +76,7 @@ class Chain:
 
     def delay(self, round_trip: float) -> None:
         """Set the round trip between any two machines, in seconds."""
-        for name in (CLIENT, *self.stages):
+        for name in self._names:
             self.world.change(name, _link(round_trip))
 
     # Shoal's daemons.
@@ -89,7 +92,7 @@ class Chain:
 
         Waits until the client knows a whole chain. `more` are arguments for all daemons.
         """
-        size = memory or f"{self._memory()}MiB"
+        size = memory or f"{self._memory(len(self.stages))}MiB"
         self._add_model()
         first = self.stages[0]
         for name, (start, stop) in zip(self.stages, self.layers(), strict=True):
@@ -100,7 +103,11 @@ class Chain:
             self.world.wait(lambda name=name: self.world.status(name), READY_S)  # type: ignore[misc]
         known = "--bootstrap", self.world.where(first)
         self.world.start(CLIENT, *_DAEMON, "--model", "none", *known, *more)
-        self.world.wait(self._served, READY_S, "that all stages serve")
+        if WHOLE in self._names:
+            self.world.start(WHOLE, *_DAEMON, "--model", self.shape.name, "--memory",
+                             f"{self._memory(1)}MiB", *more, engine=True)  # fmt: skip
+            self.world.wait(lambda: self._knows(WHOLE), READY_S, "that one machine serves all")
+        self.world.wait(lambda: self._knows(CLIENT), READY_S, "that all stages serve")
 
     def ask(self, *, tokens: int, words: int = 16, seed: int = 1, gateway: str = CLIENT) -> Answer:
         """Have a machine's daemon answer a random prompt of `words` tokens with `tokens` more."""
@@ -111,6 +118,10 @@ class Chain:
         return Answer(said["text"], said["tokens"], said["tokens_per_s"], said["ttft_ms"] / 1e3,
                       said["hop_ms"])  # fmt: skip
 
+    def ask_whole(self, *, tokens: int) -> Answer:
+        """Have the machine with the whole model answer."""
+        return self.ask(tokens=tokens, gateway=WHOLE)
+
     def ask_many(self, count: int, *, tokens: int, words: int = 16) -> list[Answer]:
         """Have the client answer several random prompts at once."""
         with ThreadPoolExecutor(count) as pool:
@@ -120,12 +131,12 @@ class Chain:
             ]
             return [each.result() for each in asked]
 
-    def _memory(self) -> int:
-        """Return the MiB that a stage needs for its weights and 64 MiB of KV."""
+    def _memory(self, stages: int) -> int:
+        """Return the MiB that one of `stages` stages needs for its weights and KV."""
         shape = self.shape
         layer = shape.hidden * (2 * shape.hidden + 3 * shape.inner + 2 * shape.hidden)
         table = shape.words * shape.hidden
-        parts = -(-shape.layers // len(self.stages)) * layer + 2 * table
+        parts = -(-shape.layers // stages) * layer + 2 * table
         return 2 * parts * 5 // 4 // 2**20 + 128
 
     def _add_model(self) -> None:
@@ -139,15 +150,15 @@ class Chain:
         if done.returncode:
             raise KernelRefused(f"the model was not added: {done.stderr}")
         shutil.rmtree(folder)
-        for name in (CLIENT, *self.stages):  # as links, because chunks are never changed
+        for name in self._names:  # as links, because chunks are never changed
             copy = ["cp", "-al", str(first), str(self.world.hosts[name].data)]
             subprocess.run(copy, check=True)
 
-    def _served(self) -> bool:
-        """Return whether the client knows a chain of all layers."""
-        for name in self.stages:
-            self.world.hosts[name].check_running()
-        found = self.world.hosts[CLIENT].ask("models")
+    def _knows(self, name: str) -> bool:
+        """Return whether a machine knows a chain of all layers."""
+        for each in self._names:
+            self.world.hosts[each].check_running()
+        found = self.world.hosts[name].ask("models")
         models: list[dict[str, Any]] = [] if found is None else found["models"]
         return any(each["name"] == self.shape.name and each["complete"] for each in models)
 

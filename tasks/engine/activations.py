@@ -4,9 +4,7 @@ A packed row has one int8 for each hidden value, followed by one float16 scale f
 BLOCK_VALUES values. The last block may be shorter. A value is its int8 times the block's scale.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 Activations = Literal["exact", "int8"]
 """How the stages of a session send hidden states to each other."""
@@ -20,32 +18,9 @@ def packed_bytes(hidden: int) -> int:
     return hidden + 2 * -(-hidden // BLOCK_VALUES)
 
 
-class PackingLoss(NamedTuple):
-    """What packing at every boundary of layers has changed in a check of a family.
+PACKED_FAMILIES: Final = frozenset({"llama"})
+"""The families that have passed the check, by the `model_type` in their config.json.
 
-    `agreement` is the share of positions whose most likely token stayed the same, and `divergence`
-    the mean Kullback-Leibler divergence of the distributions, in nats. `routing` is the share of
-    rows whose experts stayed the same in a layer, 1 for models without experts.
-    """
-
-    agreement: float
-    divergence: float
-    routing: float = 1.0
-
-    @property
-    def passed(self) -> bool:
-        """Whether a family with this loss may use packed states."""
-        return (
-            self.agreement >= LEAST_AGREEMENT
-            and self.divergence <= MOST_DIVERGENCE
-            and self.routing >= LEAST_ROUTING
-        )
-
-
-LEAST_AGREEMENT: Final = 0.98
-MOST_DIVERGENCE: Final = 2e-3
-LEAST_ROUTING: Final = 0.98
-
-PACKED_FAMILIES: Final[Mapping[str, PackingLoss]] = MappingProxyType({})
-"""The families that have passed the check, by the architecture in their config.json, with what it
-measured (`bench/activations_int8.py`)."""
+Packing at all boundaries of layers changes their distributions and their routing less than
+computing in bfloat16 instead of float32 does (`tests/tasks/engine/test_packed_families.py`).
+"""
