@@ -12,6 +12,7 @@ their rate. Needs root. Everything is removed at the end of the block.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from . import llamarpc
 from .randommodel import RandomModel, Shape, prompt
 
 MTU: Final = 9000  # bytes; with small packets, loading the weights would take most of the time
+LINKED: Final = 1 << 16  # bytes of the largest file that is copied and not linked
 PORT: Final = 50052  # of llama.cpp's workers
 CLIENT: Final = "client"
 WHOLE: Final = "whole"
@@ -150,9 +152,8 @@ class Chain:
         if done.returncode:
             raise KernelRefused(f"the model was not added: {done.stderr}")
         shutil.rmtree(folder)
-        for name in self._names:  # as links, because chunks are never changed
-            copy = ["cp", "-al", str(first), str(self.world.hosts[name].data)]
-            subprocess.run(copy, check=True)
+        for name in self._names:
+            shutil.copytree(first, self.world.hosts[name].data, copy_function=_copy)
 
     def _knows(self, name: str) -> bool:
         """Return whether a machine knows a chain of all layers."""
@@ -195,6 +196,12 @@ class Chain:
         said = self.world.run(CLIENT, *command).finish(ANSWER_S)
         found = json.loads(said[said.index("[\n") :].rpartition("]")[0] + "]")
         return float(found[0]["avg_ts"])
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file, or link it if it is large: chunks are never changed."""
+    copy = os.link if os.stat(source).st_size > LINKED else shutil.copy2
+    copy(source, target)
 
 
 def _link(round_trip: float) -> LinkSpec:

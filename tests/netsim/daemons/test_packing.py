@@ -10,7 +10,7 @@ from shoal.netsim.world import World
 from shoal.tasks.inference.chain import Chains
 
 SLOW, FAST = 200e3, 50e6  # byte/s
-PROMPT = "and it came to pass in those days that " * 60
+PROMPT = "and it came to pass in those days that " * 90
 
 
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:

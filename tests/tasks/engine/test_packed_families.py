@@ -105,6 +105,7 @@ def losses(made: Checkpoint) -> tuple[Loss, Loss]:
     return Loss(*packing), Loss(*rounding)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("case", FAMILIES)
 def test_the_list_has_the_families_that_packing_hardly_changes(case: str, checkpoint: Make) -> None:
     kind, config = CASES[case]
