@@ -25,7 +25,7 @@ from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, parse_dtype, parse_opened, stage_code
+from .session import Close, Open, parse_closed, parse_dtype, parse_opened, stage_code
 from .slowlinks import LinkRates
 
 
@@ -131,10 +131,7 @@ class Chains:
             # A stage may have to fetch the adapter first.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
             reply = await self._ask(hop.peer, *call, timeout)
-            opened = parse_opened(reply, message.tokens, message.activations)
-            if opened.rate:
-                self._slow.note((hop.peer, run.after(index)), opened.rate, self._host.now())
-            return opened.cached
+            return parse_opened(reply, message.tokens, message.activations).cached
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -167,6 +164,12 @@ class Chains:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
 
+    def _note_slow(self, run: GenerationRun, peer: PeerId, to: PeerId, rate: float) -> None:
+        """Remember that a stage has called the link to the next one slow. Other links are
+        ignored."""
+        if (peer, to) in pairwise(run.peers):
+            self._slow.note((peer, to), rate, self._host.now())
+
     def _link_quiet(self, link: Link) -> None:
         """Cancel all calls that wait for the peer of this link."""
         for scope, peer in self._asking.items():
@@ -184,8 +187,11 @@ class Chains:
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
-                await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+            # A dead stage has no session to close.
+            with suppress(CallRefused, LinkClosed, SessionError):
+                reply = await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+                for link in parse_closed(reply).slow:
+                    self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:

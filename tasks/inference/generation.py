@@ -216,10 +216,6 @@ class GenerationRun:
         """The stages' peer ids, in layer order."""
         return tuple(hop.peer for hop in self.route)
 
-    def after(self, index: int) -> PeerId:
-        """Return the peer id of the stage after that at `index`; the first one follows the last."""
-        return self.peers[(index + 1) % len(self.route)]
-
     def check(self, sender: PeerId, epoch: int, *, head: bool) -> None:
         """Raise SessionError unless `sender` may send this message in this epoch.
 

@@ -52,6 +52,7 @@ _Whole = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Peer = Annotated[PeerId, Meta(min_length=1, max_length=64)]
 _Position = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
 _Before = Annotated[int, Meta(ge=0, le=MAX_POSITIONS - 1)]
+_Rate = Annotated[float, Meta(gt=0.0, le=1e12)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
@@ -242,14 +243,17 @@ class Probe(Message, frozen=True):
 
 class SessionOpened(Message, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
-
-    `activations` repeats how it sends and expects hidden states. `rate` is that of the link to the
-    next stage in byte/s, if it has lately been too slow for exact ones, else 0.
-    """
+    `activations` repeats how it sends and expects hidden states."""
 
     cached: Natural
     activations: Activations = "exact"
-    rate: Annotated[float, Meta(ge=0.0, le=1e12)] = 0.0
+
+
+class SessionClosed(Message, frozen=True):
+    """Reply to `session.close`. `slow` are the links to next stages that have lately been too slow
+    for exact hidden states: the peer and the rate in byte/s of each."""
+
+    slow: Annotated[tuple[tuple[_Peer, _Rate], ...], Meta(max_length=MAX_STAGES)] = ()
 
 
 class StageLoad(Message, frozen=True):
@@ -283,6 +287,14 @@ def parse_opened(
     if opened.activations != activations:
         raise BadMessage(f"the stage sends `{opened.activations}` hidden states")
     return opened
+
+
+def parse_closed(header: Mapping[str, object]) -> SessionClosed:
+    """Return a reply to `session.close`. Raises BadMessage if it is invalid."""
+    try:
+        return typed(SessionClosed, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
 
 
 def printable(text: str) -> str:

@@ -43,12 +43,14 @@ class LinkRates(Generic[Key]):
 
 @dataclass(slots=True)
 class _Sending:
-    """What was sent on a link since it was last empty."""
+    """What was sent on a link since it was last empty, and the link's shortest round trip, since a
+    full one measures a longer one."""
 
-    since: float
-    sent: int  # bytes
-    at: float  # time of the latest part
-    size: int  # bytes of the latest part
+    round_trip: float  # seconds
+    since: float = 0.0
+    sent: int = 0  # bytes
+    at: float = 0.0  # time of the latest part
+    size: int = 0  # bytes of the latest part
 
 
 class SlowLinks:
@@ -61,16 +63,16 @@ class SlowLinks:
     def sends(self, peer: str, size: int, waiting: int, round_trip: float, now: float) -> None:
         """Note that `size` bytes of a prompt are sent now, behind `waiting` bytes that have not
         arrived yet. `round_trip` is in seconds."""
-        before = self._sending.get(peer)
-        if not waiting or before is None:
-            self._sending[peer] = _Sending(now, size, now, size)
-            return
-        late = now - before.at > max(LEAST_S, ROUND_TRIPS * round_trip)
-        if late and waiting * 2 > before.size and now > before.since:
-            gone = max(1, before.sent - waiting)
-            self._rates.note(peer, gone / (now - before.since), now)
-        before.sent += size
-        before.at, before.size = now, size
+        link = self._sending.setdefault(peer, _Sending(round_trip))
+        link.round_trip = min(link.round_trip, round_trip)
+        if not waiting or not link.sent:
+            link.since, link.sent = now, 0
+        late = now - link.at > max(LEAST_S, ROUND_TRIPS * link.round_trip)
+        if late and waiting * 2 > link.size and now > link.since:
+            gone = max(1, link.sent - waiting)
+            self._rates.note(peer, gone / (now - link.since), now)
+        link.sent += size
+        link.at, link.size = now, size
 
     def lost(self, peer: str) -> None:
         """Forget what was sent on a link that has ended."""

@@ -57,6 +57,7 @@ from .session import (
     Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
@@ -334,23 +335,24 @@ class Stage:
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
-        rate = self._slow.rate(session.next, self._host.now())
-        return Reply(SessionOpened(cached, session.open.activations, rate).fields())
+        return Reply(SessionOpened(cached, session.open.activations).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
             freed.append(self._drop(session, names_behind(names, session.before)))
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.

@@ -38,6 +38,13 @@ def test_what_is_on_its_way_does_not_count() -> None:
     assert links.rate("peer", 102.1) > 0
 
 
+def test_a_round_trip_that_a_full_link_has_made_longer_does_not_count() -> None:
+    links = SlowLinks()
+    for turn in range(3):
+        links.sends("peer", PART, PART * turn, 0.02 if not turn else 9.0, 100 + turn)
+    assert links.rate("peer", 102) > 0
+
+
 def test_a_new_link_begins_empty() -> None:
     links = SlowLinks()
     links.sends("peer", PART, 0, 0.0, 100)

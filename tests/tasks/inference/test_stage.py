@@ -1425,10 +1425,10 @@ async def test_a_stage_tells_the_rate_of_a_slow_link(autojump_clock: object) -> 
             await _settle()
             swarm.wire.backlog = 1000
             await trio.sleep(1)
-        await _close_all(swarm)
-        swarm.stages[0].stage._all._closed.clear()
-        reply = await _call(swarm.client, swarm.stages[0], "session.open", _open(swarm).header())
-        assert reply.header["rate"] > 0
-        await _close_all(swarm)
+        for node, slow in zip(swarm.stages, (True, False), strict=True):
+            reply = await _call(swarm.client, node, "session.close", Close(SESSION).header())
+            told = reply.header.get("slow", ())
+            assert [each[0] for each in told] == [swarm.stages[1].peer] * slow
+        swarm.assert_free()
 
     await _run(swarm, body)
