@@ -213,8 +213,10 @@ class KernelWorld:
     def close(self) -> None:
         """Stop all daemons and programs, then remove the processes, namespaces and files."""
         try:
-            for each in (*self.hosts.values(), *self.programs):
-                each.tell_to_stop()
+            for program in self.programs:
+                program.tell_to_stop()
+            for host in self.hosts.values():
+                host.tell_to_stop()
             deadline = time.monotonic() + STOP_S
             for host in self.hosts.values():
                 host.stop(max(0.0, deadline - time.monotonic()))

@@ -39,6 +39,7 @@ def test_a_slow_link_carries_packed_states(rate: float, monkeypatch: pytest.Monk
         second = await hosts[1].start(Daemon(bootstrap=[first], model="tiny", layers=(3, 6)))
         await second.serving()
         await first.until(lambda status: status["peers"] == 1)
+        await trio.sleep(10)  # until the first one knows what the second one serves
         texts = []
         for number in range(3):
             began = trio.current_time()

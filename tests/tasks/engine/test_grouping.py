@@ -7,7 +7,6 @@ from itertools import count
 
 import pytest
 
-from shoal.tasks.engine import scheduler as scheduling
 from shoal.tasks.engine.grouping import Groups
 from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
 
@@ -96,7 +95,7 @@ def chain(stages: int, fixed: float, row: float) -> list[Stage]:
 
 
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling.Groups, "most", lambda groups: 10**9)
+    monkeypatch.setattr(Groups, "most", lambda groups: 10**9)
 
 
 @pytest.mark.parametrize(("hop", "gain"), [(0.01, 1.7), (0.0, 2.0)])

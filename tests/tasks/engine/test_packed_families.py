@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -59,8 +59,10 @@ def routes() -> Iterator[list[torch.Tensor]]:
     found: list[torch.Tensor] = []
     route = experts.ExpertsPart._route
 
-    def recording(part: Any, normed: torch.Tensor) -> Any:
-        chances, chosen = route(part, normed)
+    def recording(
+        self: experts.ExpertsPart, normed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        chances, chosen = route(self, normed)
         found.append(chosen.sort(-1).values[:POSITIONS].clone())
         return chances, chosen
 

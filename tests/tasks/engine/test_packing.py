@@ -109,7 +109,7 @@ def test_hostile_packed_states_fail_their_span_only(stages: Any) -> None:
     hostile[-1] = 0x7E
     exact = bytes(2 * 128 * 4)  # as an exact session would send them
     for wrong, code in ((hostile, "not-finite"), (exact, "bad-hidden"), (data[:-1], "bad-hidden")):
-        (event,) = last.run(replace(given, hidden=wrong))
+        (event,) = last.run(replace(given, hidden=bytes(wrong)))
         assert isinstance(event, FailedEvent)
         assert event.code == code
     assert len(last.tokens(replace(given, epoch=2))) == 1

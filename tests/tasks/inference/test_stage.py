@@ -1427,7 +1427,7 @@ async def test_a_stage_tells_the_rate_of_a_slow_link(autojump_clock: object) -> 
             await trio.sleep(1)
         for node, slow in zip(swarm.stages, (True, False), strict=True):
             reply = await _call(swarm.client, node, "session.close", Close(SESSION).header())
-            told = reply.header.get("slow", ())
+            told: Any = reply.header.get("slow", ())
             assert [each[0] for each in told] == [swarm.stages[1].peer] * slow
         swarm.assert_free()
 
