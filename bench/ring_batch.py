@@ -111,20 +111,20 @@ def watched() -> Iterator[dict[Core, Watch]]:
     found: dict[Core, Watch] = {}
     flush, step = SimulatedWorker.flush, Core.step
 
-    def watching_flush(worker: SimulatedWorker) -> bool:
-        watch = found.setdefault(worker._core, Watch())
-        if watch.waiting is None and any(frame[0][0] == "span" for frame in worker._queued):
-            watch.waiting = worker._core.clock()
-        return flush(worker)
+    def watching_flush(self: SimulatedWorker) -> bool:
+        watch = found.setdefault(self._core, Watch())
+        if watch.waiting is None and any(frame[0][0] == "span" for frame in self._queued):
+            watch.waiting = self._core.clock()
+        return flush(self)
 
-    def watching_step(core: Core) -> None:
-        watch, began = found.setdefault(core, Watch()), core.clock()
+    def watching_step(self: Core) -> None:
+        watch, began = found.setdefault(self, Watch()), self.clock()
         if watch.waiting is not None:
             watch.wasted += max(0.0, began - max(watch.waiting, watch.ended))
-        step(core)
-        watch.ended = core.clock()
+        step(self)
+        watch.ended = self.clock()
         watch.busy += watch.ended - began
-        watch.waiting = watch.ended if core.busy else None
+        watch.waiting = watch.ended if self.busy else None
 
     SimulatedWorker.flush, Core.step = watching_flush, watching_step  # type: ignore[method-assign]
     try:
@@ -137,7 +137,7 @@ def watched() -> Iterator[dict[Core, Watch]]:
 def without_groups() -> Iterator[None]:
     """Have each step take all rows that wait, as before there were groups."""
     before = Groups.most
-    Groups.most = lambda groups: 10**9  # type: ignore[method-assign]
+    Groups.most = lambda self: 10**9  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -114,9 +114,12 @@ class Chain:
     def ask(self, *, tokens: int, words: int = 16, seed: int = 1, gateway: str = CLIENT) -> Answer:
         """Have a machine's daemon answer a random prompt of `words` tokens with `tokens` more."""
         text = prompt(self.shape, words, seed)
-        message = {"op": "run", "model": self.shape.name, "prompt": text, "raw": True,
-                   "max_tokens": tokens}  # fmt: skip
-        said: Reply = converse(self.world.hosts[gateway].data, dict(message), wait=True)
+        said: Reply = converse(
+            self.world.hosts[gateway].data,
+            {"op": "run", "model": self.shape.name, "prompt": text, "raw": True,
+             "max_tokens": tokens},
+            wait=True,
+        )  # fmt: skip
         return Answer(said["text"], said["tokens"], said["tokens_per_s"], said["ttft_ms"] / 1e3,
                       said["hop_ms"])  # fmt: skip
 

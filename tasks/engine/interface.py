@@ -180,7 +180,7 @@ class SessionTerms:
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
     is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
-    `packed`, its hidden states come and go packed (activations.py).
+    `packed`, its hidden states come and go packed (activations/layout.py).
     """
 
     owner: str = ""

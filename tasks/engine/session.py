@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from .activations import packed_bytes
+from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
 from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES

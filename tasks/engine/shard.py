@@ -97,7 +97,7 @@ class Compute(Protocol):
         ...
 
     def unpacked(self, data: Buffer, count: int) -> Any:
-        """Return `count` packed rows as `source` returns rows (activations.py).
+        """Return `count` packed rows as `source` returns rows (activations/layout.py).
 
         Raises EngineError `bad-hidden` if there is another number of bytes, and `not-finite` if a
         scale is not finite.
@@ -136,7 +136,7 @@ class Compute(Protocol):
         ...
 
     def packed_rows(self, outputs: list[Any]) -> Buffer:
-        """Concatenate several outputs of `values` as packed rows (activations.py)."""
+        """Concatenate several outputs of `values` as packed rows (activations/layout.py)."""
         ...
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:

@@ -19,7 +19,7 @@ from ..defaults import (
     OPEN_TIMEOUT,
     ROUTE_AROUND,
 )
-from ..engine.activations import PACKED_FAMILIES, Activations
+from ..engine.activations.layout import PACKED_FAMILIES, Activations
 from ..engine.interface import Sampling
 from ..errors import SessionError
 from .courier import Courier

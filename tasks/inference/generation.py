@@ -11,7 +11,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
-from ..engine.activations import Activations
+from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError

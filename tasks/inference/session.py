@@ -18,7 +18,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
-from ..engine.activations import Activations
+from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 

@@ -15,9 +15,11 @@ RATE_S: Final = 600.0
 LINKS: Final = 256
 """Links whose rates are remembered."""
 ROUND_TRIPS: Final = 2.0
-"""Round trips in which what was sent should have left: one to arrive, one of tolerance."""
-LEAST_S: Final = 0.05
-"""Seconds in which a part should have left, at least."""
+"""Round trips in which a part should have left: one to arrive, one of tolerance."""
+LEAST_S: Final = 0.25
+"""Seconds in which a part should have left, at least. Faster ones hardly delay a prompt."""
+STARTING: Final = 10.0
+"""Round trips for which a link that was empty is not measured, because TCP starts slowly."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -68,9 +70,9 @@ class SlowLinks:
         if not waiting or not link.sent:
             link.since, link.sent = now, 0
         late = now - link.at > max(LEAST_S, ROUND_TRIPS * link.round_trip)
-        if late and waiting * 2 > link.size and now > link.since:
-            gone = max(1, link.sent - waiting)
-            self._rates.note(peer, gone / (now - link.since), now)
+        busy = now - link.since
+        if late and waiting * 2 > link.size and busy > STARTING * link.round_trip:
+            self._rates.note(peer, max(1, link.sent - waiting) / busy, now)
         link.sent += size
         link.at, link.size = now, size
 

@@ -15,7 +15,7 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
-from ..engine.activations import packed_bytes
+from ..engine.activations.layout import packed_bytes
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
@@ -86,7 +86,7 @@ class StageSession:
 
     @property
     def packed(self) -> bool:
-        """Whether hidden states come and go packed (engine/activations.py)."""
+        """Whether hidden states come and go packed (engine/activations/layout.py)."""
         return self.open.activations == "int8"
 
     @property

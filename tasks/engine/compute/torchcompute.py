@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..clock import clock
@@ -30,7 +31,6 @@ from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shap
 from .model import ShardModel
 from .native.library import Kernels
 from .native.steps import NativeSteps, computes
-from .packing import pack, unpack
 from .products import native_kernels
 from .recurrent import StateMemory
 from .weights import TORCH_DTYPES

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
-from ...engine.activations import Activations
+from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ..embedding import PooledAnswer
 from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from shoal.tasks.engine import families
-from shoal.tasks.engine.activations import PACKED_FAMILIES
+from shoal.tasks.engine.activations.layout import PACKED_FAMILIES
 from shoal.tasks.engine.compute import experts
 from shoal.tasks.engine.interface import DType
 from tests.tasks.engine.conftest import Chain, Checkpoint, Make, make_checkpoint

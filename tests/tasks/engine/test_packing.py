@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.activations import packed_bytes
-from shoal.tasks.engine.compute.packing import pack, unpack
+from shoal.tasks.engine.activations.layout import packed_bytes
+from shoal.tasks.engine.activations.packing import pack, unpack
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import FailedEvent, Span
 

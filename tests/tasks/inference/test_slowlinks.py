@@ -34,8 +34,9 @@ def test_what_is_on_its_way_does_not_count() -> None:
     for turn in range(20):
         links.sends("peer", PART, PART if turn else 0, 0.2, 100 + 0.1 * turn)
     assert links.rate("peer", 102) == 0
-    links.sends("peer", PART, PART, 0.02, 102.1)
-    assert links.rate("peer", 102.1) > 0
+    for at in (103, 103.5, 104):
+        links.sends("peer", PART, PART, 0.02, at)
+    assert links.rate("peer", 104) > 0
 
 
 def test_a_round_trip_that_a_full_link_has_made_longer_does_not_count() -> None:
@@ -43,6 +44,13 @@ def test_a_round_trip_that_a_full_link_has_made_longer_does_not_count() -> None:
     for turn in range(3):
         links.sends("peer", PART, PART * turn, 0.02 if not turn else 9.0, 100 + turn)
     assert links.rate("peer", 102) > 0
+
+
+def test_a_link_is_not_measured_while_tcp_starts() -> None:
+    links = SlowLinks()
+    for now, slow in ((100.0, False), (100.3, False), (100.9, False), (101.3, True)):
+        links.sends("peer", PART, PART if now > 100 else 0, 0.1, now)
+        assert (links.rate("peer", now) > 0) == slow
 
 
 def test_a_new_link_begins_empty() -> None:

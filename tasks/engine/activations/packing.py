@@ -2,9 +2,9 @@
 
 import torch
 
-from ..activations import BLOCK_VALUES, packed_bytes
 from ..errors import EngineError
 from ..wire import Buffer
+from .layout import BLOCK_VALUES, packed_bytes
 
 _MOST = 127.0  # the largest int8 that is used, so that negative values are treated alike
 _LARGEST = torch.finfo(torch.float16).max
