@@ -183,7 +183,8 @@ class SessionTerms:
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
-    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "".
+    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
+    `packed`, its hidden states come and go packed (activations/layout.py).
     """
 
     owner: str = ""
@@ -194,6 +195,7 @@ class SessionTerms:
     soon: int | None = None
     adapter: str = ""
     own: bool = False
+    packed: bool = False
 
 
 EXACTNESS_BYTES = 64

@@ -58,11 +58,13 @@ from .session import (
     Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
     unpack_tokens,
 )
+from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagesessions import ServedShard, StageSession, StageSessions
@@ -113,6 +115,7 @@ class Stage:
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
@@ -206,6 +209,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -324,6 +328,7 @@ class Stage:
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
             opened = session.name in self._all.open
@@ -334,22 +339,24 @@ class Stage:
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
-        return Reply(SessionOpened(cached).fields())
+        return Reply(SessionOpened(cached, session.open.activations).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
             freed.append(self._drop(session, names_behind(names, session.before)))
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
@@ -386,13 +393,13 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -499,6 +506,9 @@ class Stage:
             token=token,
             seconds=before + event.seconds,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..clock import clock
@@ -121,6 +122,10 @@ class TorchCompute(ShardModel):
         _check_finite(hidden, span.start)
         return self.device.upload(hidden)
 
+    def unpacked(self, data: Buffer, count: int) -> torch.Tensor:
+        rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
+        return self.device.upload(rows)
+
     def fed_back(self, token: int) -> torch.Tensor:
         return self.device.upload(torch.tensor((token,)))
 
@@ -190,6 +195,10 @@ class TorchCompute(ShardModel):
     def joined(self, outputs: Sequence[torch.Tensor]) -> Buffer:
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(self.device.download(out.contiguous()))
+
+    def packed_rows(self, outputs: Sequence[torch.Tensor]) -> Buffer:
+        out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
+        return raw_bytes(self.device.download(pack(out)))
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
