@@ -1,0 +1,214 @@
+"""What a gateway believes of the stages: what they claim, what they say now, what they then did.
+
+No I/O. A member's claim of its speed counts until the first answer that its stage took part in, and
+then only what was measured. What a stage says of its load counts for LOAD_FRESH seconds. If it is
+later than it said, that lateness is added to what it says from then on.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...transport.identity import PeerId
+from ..engine.interface import Parts
+from .defaults import (
+    LATE_HALF_LIFE,
+    LATE_MEMORY,
+    LOAD_FRESH,
+    MEASURED_MEMORY,
+    MISSED_FIRST,
+    MISSED_LONGEST,
+    STAGES_KNOWN,
+    WAIT_LONGEST,
+)
+
+_TOKENS_LEAST = 4  # tokens after which the time between them is measured
+_ROWS_LEAST = 32  # rows of a prompt after which their time is measured
+
+
+class Shard(NamedTuple):
+    """A shard of a model on a peer."""
+
+    peer: PeerId
+    root: str
+    parts: Parts
+
+
+class Times(NamedTuple):
+    """Seconds of one row of a prompt, and of one token of an answer, at a stage."""
+
+    row_s: float
+    token_s: float
+
+
+class Load(NamedTuple):
+    """A stage's reply to a probe: how many seconds the prompt would wait, how many of its positions
+    are cached, and in how many seconds there is room for the session (0: now)."""
+
+    wait_s: float
+    cached: int
+    back_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Belief:
+    """What is known of a shard. Times are 0 until they are measured."""
+
+    row_s: float = 0.0
+    token_s: float = 0.0
+    late_s: float = 0.0
+    late_at: float = 0.0
+    load: Load | None = None
+    load_at: float = 0.0
+    given_s: float = 0.0  # prompts that this gateway has sent since then
+    missed: int = 0  # probes missed in a row
+    ask_at: float = 0.0  # when it may be asked again
+
+
+class Taken(NamedTuple):
+    """A stage of an answer, as it was predicted: its wait as the stage said it, without lateness,
+    or None if it was not asked."""
+
+    shard: Shard
+    times: Times
+    wait_s: float | None
+
+
+class Observed(NamedTuple):
+    """What a gateway measured of an answer.
+
+    `first_s` is the time until the first token, of which `links_s` on links. `rows` of the prompt
+    were computed. `token_s` is the mean time of `tokens` further tokens, of which `ring_s` on
+    links.
+    """
+
+    first_s: float
+    links_s: float
+    rows: int
+    token_s: float = 0.0
+    ring_s: float = 0.0
+    tokens: int = 0
+
+
+class Beliefs:
+    """What a gateway believes of at most STAGES_KNOWN shards. The least recently used ones are
+    forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Shard, _Belief] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _of(self, shard: Shard) -> _Belief:
+        belief = self._known.get(shard)
+        if belief is None:
+            belief = self._known[shard] = _Belief()
+            if len(self._known) > STAGES_KNOWN:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(shard)
+        return belief
+
+    def times(self, shard: Shard, claimed: Times) -> Times:
+        """Return the times of a stage: as measured, else as its member claims."""
+        belief = self._known.get(shard)
+        if belief is None:
+            return claimed
+        return Times(belief.row_s or claimed.row_s, belief.token_s or claimed.token_s)
+
+    def load(self, shard: Shard, now: float) -> Load | None:
+        """Return what a stage said last, if that is fresh, with its prompts since then."""
+        belief = self._known.get(shard)
+        if belief is None or belief.load is None or now > belief.load_at + LOAD_FRESH:
+            return None
+        return belief.load._replace(wait_s=belief.load.wait_s + belief.given_s)
+
+    def late(self, shard: Shard, now: float) -> float:
+        """Return by how many seconds a stage is later than it says."""
+        belief = self._known.get(shard)
+        if belief is None or belief.late_s <= 0.0:
+            return 0.0
+        return float(belief.late_s * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
+
+    def may_ask(self, shard: Shard, now: float) -> bool:
+        """Return whether a stage may be probed: it has not missed a probe lately."""
+        belief = self._known.get(shard)
+        return belief is None or now >= belief.ask_at
+
+    def silent(self, shard: Shard, now: float) -> float:
+        """Return for how many more seconds a stage is not asked, because it missed a probe."""
+        belief = self._known.get(shard)
+        return max(0.0, belief.ask_at - now) if belief is not None else 0.0
+
+    def told(self, shard: Shard, load: Load, now: float) -> None:
+        """Record the reply to a probe."""
+        belief = self._of(shard)
+        belief.load = load._replace(wait_s=min(max(load.wait_s, 0.0), WAIT_LONGEST))
+        belief.load_at, belief.given_s = now, 0.0
+        belief.missed, belief.ask_at = 0, 0.0
+
+    def missed(self, shard: Shard, now: float) -> None:
+        """Record that a stage did not reply in time."""
+        belief = self._of(shard)
+        belief.load = None
+        belief.ask_at = now + min(MISSED_FIRST * 2.0**belief.missed, MISSED_LONGEST)
+        belief.missed = min(belief.missed + 1, 16)
+
+    def given(self, shard: Shard, seconds: float) -> None:
+        """Record that a prompt of `seconds` was sent to a stage."""
+        if (belief := self._known.get(shard)) is not None:
+            belief.given_s += seconds
+
+    def observed(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
+        """Learn from an answer of a chain."""
+        if seen.rows > 0:
+            self._learn_prompt(stages, seen, now)
+        if seen.tokens >= _TOKENS_LEAST:
+            self._learn_tokens(stages, max(seen.token_s - seen.ring_s, 1e-6))
+
+    def _learn_prompt(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
+        """Divide the time until the first token into computing and waiting.
+
+        The parts of a prompt pass the stages one after another, so the slowest one decides. The
+        time of a row is never measured longer than once, because what is longer may be a wait.
+        """
+        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
+        took = max(seen.first_s - seen.links_s, 1e-6)
+        measured = max(took - said, 1e-6) / seen.rows
+        unproven = [each for each in stages if not self._of(each.shard).row_s]
+        slowest = max(stages, key=lambda each: self.times(each.shard, each.times).row_s)
+        if seen.rows >= _ROWS_LEAST:
+            for each in unproven:
+                self._of(each.shard).row_s = measured
+            belief = self._of(slowest.shard)
+            if not unproven and measured < belief.row_s:
+                kept = MEASURED_MEMORY * belief.row_s
+                belief.row_s = kept + (1 - MEASURED_MEMORY) * measured
+        late = took - said - seen.rows * self.times(slowest.shard, slowest.times).row_s
+        for each in stages:
+            if each.wait_s is not None:
+                self._learn_late(each.shard, late, now)
+
+    def _learn_late(self, shard: Shard, late: float, now: float) -> None:
+        belief = self._of(shard)
+        before = self.late(shard, now)
+        belief.late_s = max(0.0, LATE_MEMORY * before + (1 - LATE_MEMORY) * late)
+        belief.late_at = now
+
+    def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
+        """Divide the time between two tokens among the stages.
+
+        Stages that were never measured take what the others leave, whatever they claim.
+        """
+        unproven = [each for each in stages if not self._of(each.shard).token_s]
+        known = sum(self._of(each.shard).token_s for each in stages)
+        if unproven:
+            for each in unproven:
+                left = max(measured - known, 0.1 * measured)
+                self._of(each.shard).token_s = left / len(unproven)
+            return
+        factor = (measured / known) ** (1 - MEASURED_MEMORY)
+        for each in stages:
+            self._of(each.shard).token_s *= factor

@@ -1,0 +1,44 @@
+"""Constants of this package, with their units."""
+
+# Where prefixes are cached.
+KEY_POSITIONS = 256  # positions for which one name of a prefix stands, at least
+PROBE_NAMES = (
+    128  # names in one probe: those of 32,768 positions, or of more that are further apart
+)
+REMEMBERED = 32_768  # names of prefixes whose chains a gateway remembers: those of 8 M positions
+CHAINS_OF_ONE = 2  # chains that are remembered of one prefix
+HOT_NAMES = 8_192  # names of prefixes that are counted to see which are common
+HOT_DEPTH = 64  # … at the beginning of each prompt
+HOT_WINDOW = 512  # requests after which all counts are halved
+HOT_SHARE = (
+    2.0  # a prefix that more than this share of a replica's requests has in common is common
+)
+
+# What a stage predicts.
+TIMES_MEMORY = 0.8  # weight of the old mean when one more step is measured
+ROOM_LONGEST = 3600.0  # seconds, the longest time until there is room that a stage says
+
+# What a gateway believes.
+STAGES_KNOWN = 4_096  # shards of which a gateway remembers how fast they were
+MEASURED_MEMORY = 0.7  # weight of the old mean when one more answer is measured
+LATE_MEMORY = 0.5  # … of the seconds by which a stage is later than it said
+LATE_HALF_LIFE = 300.0  # seconds after which half of that lateness is forgiven
+LOAD_FRESH = 2.0  # seconds for which the reply to a probe is used
+MISSED_FIRST = 5.0  # seconds for which a stage is not asked after it missed a probe …
+MISSED_LONGEST = 300.0  # … and at most, because they double each time
+WAIT_LONGEST = 600.0  # seconds, the longest wait that is believed
+UNASKED_WAIT = 0.5  # seconds that a stage seems to need more if its load is unknown
+LINK_S = 0.04  # seconds of a round trip between two peers that nobody has measured
+NEW_LINK_S = 0.5  # seconds that a link takes that does not exist yet
+
+# The choice.
+PROBES_OF_REQUEST = 4  # probes for one request
+PROBES_OF_STAGE = 2  # … for one stage of a chain, if it has several stages
+EXPECTED_TOKENS = 128  # tokens of an answer that count in the choice of a chain
+SPAN_ROWS = 256  # positions of a prompt that go through a chain together
+LABELS = 16  # partial chains that are extended from one boundary of layers
+LABELS_ALL = 2_048  # … in all, if more than one from each boundary
+SHARDS_OF_PEER = 8  # shards of one model on one peer that are looked at
+SHARDS_LOOKED = 2_048  # shards of one model that are looked at
+ADMISSION_WAIT = 30.0  # seconds; requests that would wait for longer are refused with the seconds
+RETRY_LEAST, RETRY_MOST = 1.0, 3600.0  # seconds that a refused client is told
