@@ -6,6 +6,7 @@ MAX_LAYERS = 4096
 MAX_POSITIONS = 2**24  # tokens of one session
 MAX_SPAN_TOKENS = 4096  # tokens of one span
 MAX_STOP_IDS = 64
+MAX_AHEAD = 4096  # requests of a gateway that wait for room at a stage
 MAX_TOP = 20  # most likely tokens that may be reported beside a chosen one
 PREFILL_TOKENS = 256  # tokens of one prompt span
 PREFILL_BYTES = 4 * 2**20  # bytes of one prompt span's hidden states in float32
@@ -25,7 +26,13 @@ SLOTS = 4  # shards that a node serves at once; at most AIMS of state/defaults.p
 SLOT_PAUSE = 5.0  # seconds between two looks at whether a further model needs this node
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed
 SLOT_IDLE = 600.0  # seconds without a session after which a shard that others serve too is freed
-PROBES = (16, 4.0)  # `stage.probe` of one peer: largest burst, and rate per second
+# `stage.probe` of one peer: largest burst, and rate per second. A gateway may have 16 sessions at a
+# stage. If each takes half a second, it asks 32 times a second. An answer takes 0.1 ms.
+PROBES = (64, 32.0)
+PROBES_IN_ALL = (512, 256.0)  # … of all peers together
+PROBE_TIMEOUT = 0.4  # seconds in which a stage must answer a probe
+BACK_FRESH = 2.0  # seconds for which a gateway uses what a stage says of when it has room
+PROMPT_IDLE = 2.0  # seconds after which a prompt of which nothing arrives no longer counts as load
 ADAPTERS_ASKED = (8, 0.1)  # adapters loaded for one gateway: largest burst, and rate per second
 ADAPTER_WAITS = 24  # sessions at one stage that wait for adapters, a part of SESSIONS_PER_STAGE
 ADAPTER_WAITS_OF_ONE = 4  # … of one gateway

@@ -9,16 +9,17 @@ only the cache of prefixes.
 
 import heapq
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.scheduler import Scheduler, Share, StepCosts
-from shoal.tasks.routing.affinity import CachedNames, Prefix, ranked
+from shoal.tasks.routing.affinity import NO_PREFIX, CachedNames, Prefix, ranked
 from shoal.tasks.routing.beliefs import Load, Observed, Shard, Times
 from shoal.tasks.routing.paths import Hop
 from shoal.tasks.routing.router import Plan, Router, View, Want
@@ -47,6 +48,8 @@ class Request:
     rows: int
     tokens: int
     blocks: tuple[int, ...]
+    names: bytes = b""
+    prefix: Prefix = NO_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,17 @@ def arrivals(trace: Sequence[Request], count: int, rate: float, seed: int) -> li
     some = [(each.at + 3.0 * random.random(), each) for each in trace[first : first + count]]
     some.sort(key=lambda pair: pair[0])
     start, end = some[0][0], some[-1][0]
-    scale = (count / rate) / max(end - start, 1e-9)
-    return [Request((at - start) * scale, each.rows, each.tokens, each.blocks) for at, each in some]
+    scale = (len(some) / rate) / max(end - start, 1e-9)
+    return [_named(replace(each, at=(at - start) * scale)) for at, each in some]
+
+
+def _named(request: Request) -> Request:
+    """Return a request with names of 16 positions each. Equal blocks have equal names, since those
+    of the trace depend on all blocks before them."""
+    each = BLOCK // 16
+    parts = (block * each + part for block in request.blocks for part in range(each))
+    names = b"".join(part.to_bytes(16) for part in parts)[: request.rows // 16 * 16]
+    return replace(request, names=names, prefix=Prefix.of(names))
 
 
 @dataclass(slots=True, eq=False)
@@ -120,6 +132,7 @@ class Replica:
         self._blocks: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._names = CachedNames(fleet.cached)
         self._busy = False
+        self.queued_until: float | None = None  # only while the world warms up
         self.lies = number < fleet.liars
         costs = fleet.costs
         self.times = StepTimes(costs.row, costs.fixed + costs.row)
@@ -140,11 +153,13 @@ class Replica:
         """Return the reply to a probe."""
         if self.lies:
             return Load(0.0, request.rows)
-        cached = self._names.length(self._owner(gateway), prefix_of(request))
+        cached = self._names.length(self._owner(gateway), request.prefix)
         return Load(self.wait(request.rows - cached, gateway), cached)
 
     def wait(self, rows: int, gateway: str) -> float:
         """Return for how long a new prompt of `rows` rows waits, as the stage predicts it."""
+        if self.queued_until is not None:
+            return max(0.0, self.queued_until - self._world.now)
         pending = [Pending(each.gateway, each.left) for each in self._running.values() if each.left]
         texts = len(self._running) - len(pending)
         return self.times.wait(pending, texts, gateway, rows)
@@ -158,7 +173,7 @@ class Replica:
         left = max(1, request.rows - cached)
         running = _Running(request, gateway, share, left, request.rows - left, request.tokens, done)
         self._running[share] = running
-        self._names.note(self._owner(gateway), names_of(request))
+        self._names.note(self._owner(gateway), request.names)
         self._want(running)
         if not self._busy:
             self._step(now)
@@ -177,8 +192,6 @@ class Replica:
         if not chosen:
             return
         seconds = sum(share.charged for share, _ in chosen)
-        if self.lies:
-            seconds *= 1.0
         self._world.at(now + seconds, lambda: self._end(chosen, now + seconds))
 
     def _end(self, chosen: Sequence[tuple[Share, int]], now: float) -> None:
@@ -205,16 +218,25 @@ class Replica:
 
     def _token(self, running: _Running, now: float) -> None:
         if running.tokens == running.request.tokens:
-            self._store(running)
+            self.fill(running.request, running.gateway)
         running.tokens -= 1
         if running.tokens == 0:
             del self._running[running.share]
             self._scheduler.leave(running.share)
         running.done(now, running.tokens == 0)
 
-    def _store(self, running: _Running) -> None:
-        owner = self._owner(running.gateway)
-        for block in reversed(running.request.blocks):  # the first one is forgotten last
+    def queue(self, request: Request, gateway: str, now: float) -> None:
+        """Take a request into a simple queue: first come, first served, and half of the time is for
+        texts."""
+        rows = request.rows - self.cached(request, gateway)
+        self.queued_until = max(self.queued_until or 0.0, now) + 2 * rows * self.times.row_s
+        self.fill(request, gateway)
+
+    def fill(self, request: Request, gateway: str) -> None:
+        """Cache the prompt of a request."""
+        owner = self._owner(gateway)
+        self._names.note(owner, request.names)
+        for block in reversed(request.blocks):  # the first one is forgotten last
             self._blocks[owner, block] = None
             self._blocks.move_to_end((owner, block))
         while len(self._blocks) > self._fleet.cached // BLOCK:
@@ -232,7 +254,7 @@ def names_of(request: Request) -> bytes:
 
 def prefix_of(request: Request) -> Prefix:
     """Return the names that a gateway sends in a probe."""
-    return Prefix.of(names_of(request))
+    return Prefix.of(request.names)
 
 
 @dataclass(slots=True)
@@ -273,6 +295,7 @@ class World:
         self._random = Random(seed + 1)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
+        self.now = 0.0
         self.replicas = [Replica(number, fleet, self) for number in range(fleet.replicas)]
         self._hops = [replica.hop for replica in self.replicas]
         self._by_peer = {replica.hop.peer: replica for replica in self.replicas}
@@ -281,7 +304,7 @@ class World:
             for number in range(fleet.gateways)
         ]
         self._gossip: list[list[float]] = []
-        self._gossip_at = -1e9
+        self._gossip_at = -math.inf
         self._requests = requests
         costs = fleet.costs
         honest, best = Times(costs.row, costs.fixed), Times(costs.row / 1e3, costs.fixed / 1e3)
@@ -298,8 +321,31 @@ class World:
         self._number += 1
         heapq.heappush(self._events, (time, self._number, event))
 
+    def warm(self, requests: Sequence[Request]) -> None:
+        """Fill the caches, and the memories of gateways, with earlier requests.
+
+        To save time, replicas have simple queues meanwhile, which are gone afterwards.
+        """
+        for request in requests:
+            self.now = request.at
+            gateway = self._gateway_of(request)
+            if self._policy == "shoal":
+                want = self._want(request)
+                asked = gateway.router.questions(self._view, want, self._hops, self.now)
+                self._tell(gateway, asked, self._said(request, gateway, asked))
+                plan = gateway.router.plan(self._view, want, self._hops, self.now)
+                assert plan is not None
+                gateway.router.take(plan, want.prefix)
+                replica = self._by_peer[plan.chain[0].peer]
+            else:
+                replica = self.replicas[self._chosen(request, gateway)]
+            replica.queue(request, gateway.name, self.now)
+        for replica in self.replicas:
+            replica.queued_until = None
+
     def run(self) -> Outcome:
         """Run until all requests are answered."""
+        self._gossip_at = -math.inf
         for number, request in enumerate(self._requests):
             self.at(request.at, lambda n=number, r=request: self._arrive(n, r))  # type: ignore[misc]
         while self._events:
@@ -325,10 +371,7 @@ class World:
     # The project's own choice.
 
     def _ask(self, number: int, request: Request, gateway: _Gateway) -> None:
-        want = Want(
-            ROOT, LAYERS, request.rows, prefix_of(request), request.tokens,
-            self._random.randbytes(16),
-        )  # fmt: skip
+        want = self._want(request)
         asked = gateway.router.questions(self._view, want, self._hops, self.now)
         self.outcome.probes += len(asked)
         self.outcome.most_probes = max(self.outcome.most_probes, len(asked))
@@ -338,12 +381,11 @@ class World:
     def _asked(
         self, number: int, request: Request, gateway: _Gateway, want: Want, asked: Sequence[Hop]
     ) -> None:
-        said = [self._by_peer[hop.peer].said(request, gateway.name) for hop in asked]
+        said = self._said(request, gateway, asked)
         half = self._fleet.round_trip / 2
 
         def decide() -> None:
-            for hop, load in zip(asked, said, strict=True):
-                gateway.router.beliefs.told(Shard(hop.peer, ROOT, hop.parts), load, self.now)
+            self._tell(gateway, asked, said)
             plan = gateway.router.plan(self._view, want, self._hops, self.now)
             assert plan is not None
             gateway.router.take(plan, want.prefix)
@@ -351,6 +393,17 @@ class World:
             self._begin(number, request, gateway, replica, plan)
 
         self.at(self.now + half, decide)
+
+    def _want(self, request: Request) -> Want:
+        session = self._random.randbytes(16)
+        return Want(ROOT, LAYERS, request.rows, request.prefix, request.tokens, session)
+
+    def _said(self, request: Request, gateway: _Gateway, asked: Sequence[Hop]) -> list[Load]:
+        return [self._by_peer[hop.peer].said(request, gateway.name) for hop in asked]
+
+    def _tell(self, gateway: _Gateway, asked: Sequence[Hop], said: Sequence[Load]) -> None:
+        for hop, load in zip(asked, said, strict=True):
+            gateway.router.beliefs.told(Shard(hop.peer, ROOT, hop.parts), load, self.now)
 
     def _begin(
         self,
@@ -400,10 +453,13 @@ class World:
 
     def _chosen(self, request: Request, gateway: _Gateway) -> int:
         """Return the replica that another policy chooses."""
-        every = range(len(self.replicas))
+        every = list(range(len(self.replicas)))
+        self._random.shuffle(every)  # no replica is preferred among equals
         if self._policy == "affinity":
             key = str(request.blocks[:2]).encode()[:64]
-            return self._hops.index(self._by_peer[ranked(key, self._by_peer)[0]].hop)
+            return self._hops.index(
+                self._by_peer[ranked(key, dict.fromkeys(self._by_peer, 1.0))[0]].hop
+            )
         if self._policy == "least-loaded":
             return min(every, key=lambda i: self.replicas[i].wait(request.rows, gateway.name))
         if self._policy == "all-seeing":
@@ -433,7 +489,9 @@ class World:
             size = min(range(len(_SIZES)), key=lambda n: abs(_SIZES[n] - rows))
             return self._gossip[i][size] + gateway.sent[i] + rows * replica.times.row_s
 
-        index = min(range(len(self.replicas)), key=first)
+        every = list(range(len(self.replicas)))
+        self._random.shuffle(every)
+        index = min(every, key=first)
         replica = self.replicas[index]
         rows = request.rows - replica.cached(request, gateway.name)
         gateway.sent[index] += rows * replica.times.row_s

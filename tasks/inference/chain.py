@@ -1,6 +1,6 @@
 """Opens and closes the stages of a session on behalf of its gateway."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 import trio
@@ -56,6 +56,10 @@ class Chains:
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
+
+    def names(self, model: Model, ids: Sequence[int]) -> bytes:
+        """Return the concatenated names of the full blocks of a prompt."""
+        return self._names.of(model.identity, ids)
 
     async def open(
         self, run: GenerationRun, model: Model, sampling: Sampling, peers: Collection[PeerId]

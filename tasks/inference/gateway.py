@@ -31,9 +31,10 @@ from ..defaults import (
     TOKEN_TIMEOUT,
 )
 from ..engine.interface import SessionId
-from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
+from ..errors import NoRoute, Overloaded, PromptTooLong, SessionError, StageLost
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains, StageRefused
+from .choice import Choice, Wish
 from .courier import Courier
 from .embedding import Embedder, PooledAnswer, Vector
 from .generation import (
@@ -50,8 +51,8 @@ from .generation import (
     RunTerms,
     Summary,
 )
+from .line import Place
 from .recovery import FULL, LOST_STATE, Crashes, not_back, patience, returning
-from .routing import Hop, Members, Preference, find_route
 from .session import (
     SESSION_BYTES,
     Failed,
@@ -125,6 +126,10 @@ class _Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    place: Place = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = Place(self.model.root)
 
     @property
     def must_yield(self) -> bool:
@@ -161,6 +166,7 @@ class Gateway:
         self._models = models
         self._runs: dict[SessionId, tuple[GenerationRun, Model]] = {}
         self._chains = Chains(host, courier)
+        self._choice = Choice(host, courier, directory, self._chains)
         self.embedder = Embedder(models.use, self._pool)
         """Answers requests for embeddings."""
         self._waited_for = 0
@@ -270,10 +276,21 @@ class Gateway:
         SessionError if stages refuse or do not return in time, and NoRoute if no chain covers the
         model.
         """
+        try:
+            await self._open_soon(talk, awaited)
+        finally:
+            self._choice.leave(talk.place)
+        if talk.run is not None:
+            await talk.answer.begin(talk.run.route)
+
+    async def _open_soon(self, talk: _Talk, awaited: Collection[PeerId]) -> None:
+        """Open a chain unless one is open, as `_start`."""
         began, pause = self._host.now(), RETURN_LOOK
         while talk.run is None:
             try:
                 await self._open_any(talk, awaited)
+            except Overloaded:
+                raise
             except (SessionError, NoRoute) as error:
                 # A node may be too busy with loading to be heard, and then it is on no route.
                 quiet = set(filter(self._courier.is_quiet, awaited))
@@ -282,13 +299,14 @@ class Gateway:
                     raise
                 if self._host.now() >= began + patience(talk.refused, talk.crashes.preempted):
                     raise not_back(error, self._host.now() - began) from None
-                full = any(each.code == FULL for each in talk.refused.values())
+                full = {peer for peer, each in talk.refused.items() if each.code in FULL}
                 talk.refused.clear()
+                if full:
+                    await self._choice.look_again(self._wish(talk), full)
                 await trio.sleep(pause)
                 pause = min(2 * pause, MEMORY_LOOK) if full else RETURN_LOOK
                 if talk.must_yield:
                     return
-        await talk.answer.begin(talk.run.route)
 
     async def _open_any(self, talk: _Talk, awaited: Collection[PeerId]) -> None:
         """Open the best chain, or another one if its stages refuse: OPEN_ATTEMPTS chains at most.
@@ -311,6 +329,7 @@ class Gateway:
         Raises NoRoute if these do not help within SEEK_TIME.
         """
         version = self._directory.version
+        await self._choice.look(self._wish(talk), {*talk.refused, *talk.lost})
         try:
             return self._next_run(talk, talk.lost)
         except NoRoute:
@@ -331,34 +350,20 @@ class Gateway:
         refusal (SessionError) instead.
         """
         session = self._host.entropy(SESSION_BYTES)
-        new = talk.new - talk.answer.made
-        without = {*talk.refused, *without}
-        members = {
-            peer: record
-            for peer, record in self._directory.members().items()
-            if peer not in without and not self._courier.is_quiet(peer)
-        }
-        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
         try:
-            try:
-                route = self._route(talk, linked, new, session)
-            except NoRoute:  # a new link takes time, so chains of linked members are tried first
-                route = self._route(talk, members, new, session)
+            gone = {*talk.refused, *without}
+            return self._choice.run(self._wish(talk), gone, session, talk.terms)
         except NoRoute:
             for error in talk.refused.values():  # a stage's refusal is more informative
                 raise _told(talk, error) from None
             raise
-        return GenerationRun(session, route, talk.ids, new, self._host.now(), talk.terms)
 
-    def _route(self, talk: _Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
-        return find_route(
-            members,
-            talk.model.root,
-            talk.model.layers,
-            len(talk.ids) + new,
-            Preference(self._courier.peer, session, self.avoided()),
-            answer=new,
-        )
+    def _wish(self, talk: _Talk) -> Wish:
+        """Return what a request needs of a chain now."""
+        made = talk.answer.made
+        names = b"" if talk.terms.pooled else self._chains.names(talk.model, talk.ids)
+        first = not made and talk.request.turn is None and not talk.crashes.preempted
+        return Wish(talk.model, talk.ids, talk.new - made, names, talk.place, first)
 
     async def _open(self, talk: _Talk, run: GenerationRun, fresh: Collection[PeerId]) -> None:
         """Open a run, beginning with the stages in `fresh`, which are not part of the previous run.
@@ -377,6 +382,7 @@ class Gateway:
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
             run.heard_at = self._host.now()
+            self._choice.opened(run)
             talk.run = run
         except StageRefused as refusal:
             talk.refused[refusal.peer] = refusal.error
@@ -449,6 +455,7 @@ class Gateway:
         try:
             await self._chains.close(run, model)
         finally:
+            self._choice.closed(run)
             del self._runs[run.session]
 
     # The conversation with the chain.
@@ -469,6 +476,7 @@ class Gateway:
             while True:
                 items = await self._hear(run)
                 results = [item for item in items if isinstance(item, Arrived | Pooled)]
+                self._choice.heard(run)
                 if results and await talk.answer.add(results):
                     return True
                 for item in items:
@@ -641,7 +649,7 @@ def _lost(
 def _told(talk: _Talk, refusal: SessionError) -> SessionError:
     """Return a stage's refusal as an error for the client, with a hint if the stage lacks
     memory."""
-    if refusal.code != FULL:
+    if refusal.code != "no-memory":
         return refusal
     prompt, new = len(talk.ids), talk.new - talk.answer.made
     hint = (

@@ -12,6 +12,7 @@ import trio
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
 from ..engine.blocks import BLOCK
+from ..engine.families import Architecture
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
@@ -45,7 +46,7 @@ class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
     `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
-    request uses, or "".
+    request uses, or "". `arch` describes the model for the cost model, if it is known.
     """
 
     root: str
@@ -56,6 +57,7 @@ class Model:
     vocabulary: int
     text: TextCodec
     adapter: str = ""
+    arch: Architecture | None = None
 
     @property
     def identity(self) -> str:
@@ -170,6 +172,29 @@ Item = Arrived | Pooled | SpanProgress | SessionError
 """A message of the chain, or the error that ends the session."""
 
 
+@dataclass(slots=True)
+class RunTimes:
+    """When the tokens of a session came. Times are in seconds."""
+
+    began: float  # when its stages were open
+    first_at: float | None = None
+    last_at: float = 0.0
+    tokens: int = 0
+
+    def note(self, now: float) -> None:
+        """Record a token."""
+        self.first_at = now if self.first_at is None else self.first_at
+        self.last_at = now
+        self.tokens += 1
+
+    @property
+    def token_s(self) -> float:
+        """Mean time between two tokens, 0 if there are fewer."""
+        if self.first_at is None or self.tokens < 2:
+            return 0.0
+        return (self.last_at - self.first_at) / (self.tokens - 1)
+
+
 class GenerationRun:
     """A session at its gateway, over one chain of stages.
 
@@ -196,6 +221,7 @@ class GenerationRun:
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
         self.heard_at = now  # when the chain last sent a message
+        self.times = RunTimes(now)
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
         self._looking = False
         self._expected = len(ids)
@@ -245,6 +271,7 @@ class GenerationRun:
             self._final = True
             self._ended.set()
         self.heard_at = now
+        self.times.note(now)
         self._put(Arrived(token, now))
 
     def take_progress(self, progress: SpanProgress, now: float) -> None:

@@ -17,10 +17,8 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
-from ...transport.rates import Rate, Rates
 from ..defaults import (
     PASSED_BYTES,
-    PROBES,
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_STAGE,
@@ -54,7 +52,6 @@ from .session import (
     Failed,
     FeedToken,
     Open,
-    Probe,
     Quiet,
     SampledToken,
     SessionOpened,
@@ -63,6 +60,7 @@ from .session import (
     unpack_tokens,
 )
 from .stageadapters import AdapterSource, StageAdapters
+from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions
 
 
@@ -117,8 +115,7 @@ class Stage:
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
-        self._probes = Rates(Rate(*PROBES))
-        courier.handle("stage.probe", self._on_probe)
+        courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -247,16 +244,6 @@ class Stage:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
 
-    def _on_probe(self, call: Call) -> Reply | Refusal:
-        """Handle `stage.probe`: reply with the present load of a shard."""
-        if not self._probes.take(call.peer, self._host.now()):
-            return Refusal("busy", "this stage is asked too often")
-        try:
-            served = self._all.find_shard(Probe.parse(call.header))
-        except SessionError as error:
-            return Refusal(error.code, error.message)
-        return Reply(self._all.load(served, call.peer).fields())
-
     # Opening and closing.
 
     async def _on_open(self, call: Call) -> Reply | Refusal:
@@ -314,6 +301,7 @@ class Stage:
         try:
             for event in session.awaits:
                 await event.wait()
+            session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
@@ -329,6 +317,7 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
+        session.computed = cached
         self.meter.opened(session.use)
         return Reply(SessionOpened(cached).fields())
 
@@ -342,6 +331,7 @@ class Stage:
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
+            session.served.names.note(session.gateway, names)
             freed.append(self._drop(session, names_behind(names, session.before)))
         for event in freed:
             await event.wait()
@@ -476,8 +466,7 @@ class Stage:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
-        if event.count == 1:
-            session.served.speed.note(event.seconds)
+        session.note_computed(end, event.count, event.seconds, self._all.texts(session.served))
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -502,8 +491,9 @@ class Stage:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first token's time includes the prompt's
-            session.served.speed.note(event.seconds)
+        rows = 1 if session.made else max(1, event.position - session.computed)
+        texts = self._all.texts(session.served)
+        session.note_computed(event.position, rows, event.seconds, texts)
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)

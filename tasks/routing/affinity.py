@@ -7,8 +7,9 @@ so that requests with a common prefix meet without any shared state (row 23 of t
 DualMap, arXiv 2602.06502).
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -33,10 +34,15 @@ Chain = tuple[PeerId, ...]
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Names of the beginnings of a prompt, the shortest first: each covers `every` positions more
-    than the one before it."""
+    than the one before it.
+
+    `head` has those of the first HOT_DEPTH times KEY_POSITIONS positions, which are never further
+    apart: from them comes the key by which replicas are chosen.
+    """
 
     every: int
     names: tuple[bytes, ...]
+    head: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, names: bytes, most: int = PROBE_NAMES) -> "Prefix":
@@ -47,8 +53,14 @@ class Prefix:
         each = KEY_POSITIONS // BLOCK
         blocks = len(names) // NAME_BYTES
         step = each * max(1, -(-(blocks // each) // most))
-        ends = range(step, blocks + 1, step)
-        return cls(step * BLOCK, tuple(names[(n - 1) * NAME_BYTES : n * NAME_BYTES] for n in ends))
+        found, head = (
+            tuple(names[(n - 1) * NAME_BYTES : n * NAME_BYTES] for n in ends)
+            for ends in (
+                range(step, blocks + 1, step),
+                range(each, min(blocks, HOT_DEPTH * each) + 1, each),
+            )
+        )
+        return cls(step * BLOCK, found, head)
 
     @classmethod
     def split(cls, every: int, names: bytes) -> "Prefix":
@@ -145,7 +157,7 @@ class Hotness:
         """Count a request."""
         self._total += 1.0
         self._since += 1
-        for name in prefix.names[:HOT_DEPTH]:
+        for name in prefix.head:
             self._counts[name] = self._counts.pop(name, 0.0) + 1.0
         while len(self._counts) > HOT_NAMES:
             self._counts.popitem(last=False)
@@ -161,15 +173,21 @@ class Hotness:
         """Return the shortest name of a prefix that at most HOT_SHARE / `replicas` of the requests
         have, or b"" if the prompt is too short to have a name."""
         most = max(1.0, self._total * HOT_SHARE / max(replicas, 1))
-        for name in prefix.names[:HOT_DEPTH]:
+        for name in prefix.head:
             if self._counts.get(name, 0.0) <= most:
                 return name
-        return prefix.names[-1] if prefix.names else b""
+        return prefix.head[-1] if prefix.head else b""
 
 
-def ranked(key: bytes, peers: Iterable[PeerId]) -> Sequence[PeerId]:
-    """Return peers in the order of their hashes with a key (rendezvous hashing).
+def ranked(key: bytes, weights: Mapping[PeerId, float]) -> Sequence[PeerId]:
+    """Return peers in the order of their hashes with a key (weighted rendezvous hashing).
 
-    If a peer joins or leaves, only the keys that it has or had at the top move.
+    A peer with twice the weight comes first for twice as many keys. If a peer joins or leaves, only
+    the keys that it has or had at the top move.
     """
-    return sorted(peers, key=lambda peer: blake2b(peer.encode(), digest_size=8, key=key).digest())
+
+    def place(peer: PeerId) -> float:
+        digest = blake2b(peer.encode(), digest_size=8, key=key).digest()
+        return -math.log((int.from_bytes(digest) + 1) / 2**64) / weights[peer]
+
+    return sorted(weights, key=place)

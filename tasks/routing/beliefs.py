@@ -24,6 +24,7 @@ from .defaults import (
 )
 
 _TOKENS_LEAST = 4  # tokens after which the time between them is measured
+_COMPUTING_LEAST = 0.2  # part of the time between tokens that is no link's, whatever the links are
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
 
 
@@ -166,7 +167,8 @@ class Beliefs:
         if seen.rows > 0:
             self._learn_prompt(stages, seen, now)
         if seen.tokens >= _TOKENS_LEAST:
-            self._learn_tokens(stages, max(seen.token_s - seen.ring_s, 1e-6))
+            least = _COMPUTING_LEAST * seen.token_s
+            self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least, 1e-6))
 
     def _learn_prompt(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
         """Divide the time until the first token into computing and waiting.

@@ -1,5 +1,6 @@
 """Which stages a gateway asks before a request, and which chain it then takes. No I/O, no clock."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -136,8 +137,9 @@ class Router:
         """Return the stages to probe, at most PROBES_OF_REQUEST, and none if there is no choice.
 
         The best chain by what is believed says which layers its stages have. Of each of these, some
-        replicas are asked: one that computed the prefix before, those that a hash of the prefix
-        chooses, the one that is believed to be the best, and others by chance.
+        replicas are asked: one that computed the prefix before, and those that a hash of the prefix
+        chooses, the faster and nearer ones more often. If there are several stages, the best one by
+        what is believed is asked too, because it is near the others.
         """
         search = self._search(view, want, hops, now)
         chain = search.best(hops)
@@ -152,24 +154,24 @@ class Router:
         for best, group in sorted(zip(chain, groups, strict=True), key=lambda pair: -len(pair[1])):
             left = min(most, PROBES_OF_REQUEST - len(asked))
             if len(group) > 1 and left > 0:
-                asked += self._of_group(want, best, group, now)[:left]
+                asked += self._of_group(search, want, best, group, now)[:left]
         return asked
 
-    def _of_group(self, want: Want, best: Hop, group: Sequence[Hop], now: float) -> list[Hop]:
+    def _of_group(
+        self, search: Search, want: Want, best: Hop, group: Sequence[Hop], now: float
+    ) -> list[Hop]:
         """Return the replicas of one stage in the order in which they are asked."""
         by_peer = {hop.peer: hop for hop in group}
         key = self.hotness.key(want.prefix, len(group)) or want.session[:16]
-        hashed = ranked(key, by_peer)
-        chance = ranked(want.session[:16] + b"probe", by_peer)
         before = [peer for chain in self.sent.find(want.prefix) for peer in chain]
         first = [peer for peer in before if peer in by_peer][:1]
-        wanted = dict.fromkeys(
-            [*first, hashed[0], best.peer, *before, hashed[1 % len(hashed)], *chance]
-        )
+        alone = best.parts.start == 0 and best.parts.stop == want.layers
+        near = [] if alone else [best.peer]
+        order = dict.fromkeys([*first, *near, *ranked(key, _weights(search, group))])
         return [
             by_peer[peer]
-            for peer in wanted
-            if peer in by_peer and self.beliefs.may_ask(Shard(peer, want.root, best.parts), now)
+            for peer in order
+            if self.beliefs.may_ask(Shard(peer, want.root, best.parts), now)
         ]
 
     def plan(self, view: View, want: Want, hops: Sequence[Hop], now: float) -> Plan | None:
@@ -227,6 +229,23 @@ class Router:
         self.sent.note(prefix, tuple(hop.peer for hop in plan.chain))
         for taken, seconds in zip(plan.stages, plan.prompt_s, strict=True):
             self.beliefs.given(taken.shard, seconds)
+
+
+def _weights(search: Search, group: Sequence[Hop]) -> dict[PeerId, float]:
+    """Return how often each replica of a stage is to be asked.
+
+    Weights are powers of 4, so that gateways with slightly different beliefs ask the same replicas.
+    """
+    costs = search.costs
+    seconds = {
+        hop.peer: costs.link(None, hop.peer) + cost.prompt_s + search.tokens * cost.token_s
+        for hop in group
+        if (cost := costs.stage(hop))
+    }
+    least = max(min(seconds.values()), 1e-9)
+    return {
+        peer: 0.25 ** round(math.log2(max(each / least, 1.0))) for peer, each in seconds.items()
+    }
 
 
 def _chain_of(hops: Sequence[Hop], peers: Chain, layers: int) -> tuple[Hop, ...] | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..engine.defaults import PREFILL_FACTOR, STEP_S
-from .defaults import ROOM_LONGEST, TIMES_MEMORY
+from .defaults import EXPECTED_TOKENS, ROOM_LONGEST, TIMES_MEMORY
 
 
 class Pending(NamedTuple):
@@ -61,6 +61,18 @@ class StepTimes:
     def pace(self, texts: int, prompts: int) -> float:
         """Return the seconds between two tokens of a text, beside other texts and prompts."""
         return self.step_s / (1.0 - self.prompt_share(1)) if prompts else self.step_s
+
+
+class AnswerLength:
+    """Moving mean of the tokens of answers."""
+
+    def __init__(self) -> None:
+        self.tokens = float(EXPECTED_TOKENS)
+
+    def note(self, tokens: int) -> None:
+        """Record the length of an answer."""
+        if tokens > 0:
+            self.tokens = TIMES_MEMORY * self.tokens + (1.0 - TIMES_MEMORY) * tokens
 
 
 def rows_until_done(pending: Sequence[Pending], gateway: str, rows: int) -> float:
