@@ -76,6 +76,7 @@ class Choice:
         self._works: OrderedDict[tuple[str, str], ModelWork] = OrderedDict()
         self._times: OrderedDict[tuple[str, Hop, DeviceSpeed | None], Times] = OrderedDict()
         self._line = Line()
+        self._looking = trio.Lock()
 
     # What is known of members.
 
@@ -155,11 +156,10 @@ class Choice:
         Raises Overloaded if that is too long.
         """
         self._line.join(wish.place)
-        now = self._host.now()
-        if self._line.back(wish.place, now) is None:
-            members = self._members(())
-            hops = [hop for hop in self._hops(members, wish) if hop.peer in full]
-            await self._ask(hops, wish)
+        async with self._looking:  # what a stage says to one request serves all that wait
+            if self._line.back(wish.place, self._host.now()) is None:
+                hops = self._hops(self._members(()), wish)
+                await self._ask([hop for hop in hops if hop.peer in full], wish)
         if wish.first:
             self._line.check(wish.place, self._host.now())
 

@@ -7,9 +7,10 @@ other, and does not try to open 1,000 sessions again and again.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
-from ..defaults import BACK_FRESH, MEMORY_PATIENCE
+from ..defaults import BACK_FRESH, MAX_AHEAD, MEMORY_PATIENCE
 from ..errors import Overloaded
 from ..routing.defaults import RETRY_LEAST, RETRY_MOST
 
@@ -28,6 +29,8 @@ class Line:
         self._places: dict[str, dict[Place, None]] = {}
         # By model: the seconds for each request in the line, and when a stage said so.
         self._paces: dict[str, tuple[float, float]] = {}
+        # By model: when the requests that were refused are to come back, in order.
+        self._promised: dict[str, deque[float]] = {}
 
     def join(self, place: Place) -> None:
         """Add a request at the end of the line of its model, unless it is in the line."""
@@ -54,7 +57,9 @@ class Line:
         """Record in how many seconds a request has room after `ahead` others."""
         self._paces[root] = (back_s / (ahead + 1), now)
         if len(self._paces) > 64:
-            self._paces.pop(next(iter(self._paces)))
+            oldest = next(iter(self._paces))
+            del self._paces[oldest]
+            self._promised.pop(oldest, None)
 
     def back(self, place: Place, now: float) -> float | None:
         """Return in how many seconds a request has room, or None if that was not said lately."""
@@ -62,10 +67,22 @@ class Line:
         return pace * (self.ahead(place) + 1) if now < at + BACK_FRESH else None
 
     def check(self, place: Place, now: float) -> None:
-        """Raise Overloaded if a request would wait too long for room."""
+        """Raise Overloaded if a request would wait too long for room.
+
+        Those that were refused before it are told to come back before it, so that they do not all
+        come at once.
+        """
         back = self.back(place, now)
-        if back is not None and back > MEMORY_PATIENCE:
-            raise overloaded(back, f"{self.ahead(place)} requests before this one wait for memory")
+        if back is None or back <= MEMORY_PATIENCE:
+            return
+        pace, _ = self._paces[place.root]
+        promised = self._promised.setdefault(place.root, deque(maxlen=MAX_AHEAD))
+        while promised and promised[0] <= now:
+            promised.popleft()
+        back = min(back + pace * len(promised), RETRY_MOST)
+        before = self.ahead(place) + len(promised)
+        promised.append(now + back)
+        raise overloaded(back, f"{before} requests before this one wait for memory")
 
 
 def overloaded(seconds: float, why: str) -> Overloaded:

@@ -60,7 +60,7 @@ class StepTimes:
 
     def pace(self, texts: int, prompts: int) -> float:
         """Return the seconds between two tokens of a text, beside other texts and prompts."""
-        return self.step_s / (1.0 - self.prompt_share(1)) if prompts else self.step_s
+        return max(STEP_S, PREFILL_FACTOR * self.step_s) if prompts else self.step_s
 
 
 class AnswerLength:
