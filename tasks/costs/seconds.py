@@ -17,17 +17,30 @@ def step_seconds(
     A roofline: matrix products take the longer of their operations and of reading the weights, and
     attention the longer of its pairs and of reading keys and values.
     """
-    eff, flops = device.efficiency, device.flops(work.precision)
-    total = sum(each.total for each in rows)
-    if not total:
+    if not rows:
         return 0.0
-    reached = flops * eff.compute * total / (total + eff.half_rows)
+    total = sum(each.total for each in rows)
+    seconds = product_seconds(device, work, total, heads) + attention_seconds(device, work, rows)
+    return device.factor * (seconds + fixed_seconds(device, work))
+
+
+def product_seconds(device: DeviceRates, work: ShardWork, rows: int, heads: int) -> float:
+    """Return the seconds of the matrix products of a step, before the device's factor."""
+    eff = device.efficiency
+    reached = device.flops(work.precision) * eff.compute * rows / (rows + eff.half_rows)
     read = device.bandwidth * eff.memory
-    products = max(work.flops(rows, heads) / reached, work.bytes(rows, heads) / read)
-    pairs = work.pair_flops(rows) / (flops * eff.attention)
-    attention = max(pairs, work.kv_bytes(rows) / read)
-    fixed = eff.step_s + eff.layer_s * work.layers
-    return device.factor * (products + attention + fixed)
+    return max(work.flops(rows, heads) / reached, work.bytes(rows, heads) / read)
+
+
+def attention_seconds(device: DeviceRates, work: ShardWork, rows: Sequence[Rows]) -> float:
+    """Return the seconds of the attention of a step, before the device's factor."""
+    pairs = work.pair_flops(rows) / (device.flops(work.precision) * device.efficiency.attention)
+    return max(pairs, work.kv_bytes(rows) / (device.bandwidth * device.efficiency.memory))
+
+
+def fixed_seconds(device: DeviceRates, work: ShardWork) -> float:
+    """Return the seconds of a step whatever its rows are, before the device's factor."""
+    return device.efficiency.step_s + device.efficiency.layer_s * work.layers
 
 
 def transfer_seconds(link: LinkRates, size: int) -> float:

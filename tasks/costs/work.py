@@ -74,18 +74,17 @@ class ShardWork:
     head_bytes: int
     hidden_bytes: int  # of a row that goes to the next stage
 
-    def flops(self, rows: Sequence[Rows], heads: int) -> float:
-        """Return the operations in the matrix products of a step that computes `heads` logits."""
-        total = sum(each.total for each in rows)
-        return float(total * self.row_flops + heads * self.head_flops)
+    def flops(self, rows: int, heads: int) -> float:
+        """Return the operations in the matrix products of a step with `rows` rows, which computes
+        `heads` logits."""
+        return float(rows * self.row_flops + heads * self.head_flops)
 
-    def bytes(self, rows: Sequence[Rows], heads: int) -> float:
+    def bytes(self, rows: int, heads: int) -> float:
         """Return the bytes of weights that a step reads."""
         read = self.weight_bytes + (self.head_bytes if heads else 0)
         if not self.expert_bytes:
             return float(read)
-        total = sum(each.total for each in rows)
-        return read + self.expert_bytes * (1.0 - (1.0 - self.expert_share) ** total)
+        return read + self.expert_bytes * (1.0 - (1.0 - self.expert_share) ** rows)
 
     def pair_flops(self, rows: Sequence[Rows]) -> float:
         """Return the operations in the attention of a step."""

@@ -237,12 +237,13 @@ class Choice:
     def opened(self, run: GenerationRun) -> None:
         """Record that the stages of a session are open."""
         run.times.began = self._host.now()
+        run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
             self._router.take(*self._plans[run.session])
 
-    def heard(self, run: GenerationRun) -> None:
+    def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
-        if run.session not in self._plans or run.times.tokens != 1:
+        if run.session not in self._plans:
             return
         first = (run.times.first_at or 0.0) - run.times.began
         trips = self._trips(run)

@@ -180,12 +180,16 @@ class RunTimes:
     first_at: float | None = None
     last_at: float = 0.0
     tokens: int = 0
+    on_first: Callable[[], None] | None = None  # called at the first token
 
     def note(self, now: float) -> None:
         """Record a token."""
-        self.first_at = now if self.first_at is None else self.first_at
         self.last_at = now
         self.tokens += 1
+        if self.first_at is None:
+            self.first_at = now
+            if self.on_first is not None:
+                self.on_first()
 
     @property
     def token_s(self) -> float:

@@ -55,7 +55,7 @@ def test_the_weights_of_a_shard_are_those_that_it_loads() -> None:
     for parts in (Parts(False, 0, 3, True), Parts(False, 1, 2, False), Parts(False, 0, 0, True)):
         work = ModelWork(arch, "float32").of(parts)
         assert work.weight_bytes + work.head_bytes == weight_bytes(arch, parts, "float32")
-        assert work.row_flops + work.head_flops == work.bytes((Rows(1, 0),), 1) / 2
+        assert work.row_flops + work.head_flops == work.bytes(1, 1) / 2
 
 
 def test_the_parts_of_a_model_add_up_to_it() -> None:
@@ -63,7 +63,7 @@ def test_the_parts_of_a_model_add_up_to_it() -> None:
     whole = model.of(Parts(True, 0, 3, True))
     parts = [model.of(Parts(True, 0, 1, False)), model.of(Parts(False, 1, 3, True))]
     rows = (Rows(5, 100), Rows(1, 7))
-    assert whole.flops(rows, 2) == sum(each.flops(rows, 2) for each in parts)
+    assert whole.flops(6, 2) == sum(each.flops(6, 2) for each in parts)
     assert whole.kv_bytes(rows) == sum(each.kv_bytes(rows) for each in parts)
     assert whole.pair_flops(rows) == sum(each.pair_flops(rows) for each in parts)
 
@@ -73,7 +73,7 @@ def test_a_row_of_a_mixture_reads_the_experts_that_it_chooses() -> None:
     work = ModelWork(arch, "float32").of(Parts(False, 0, 2, False))
     everything = weight_bytes(arch, Parts(False, 0, 2, False), "float32")
     assert work.weight_bytes + work.expert_bytes == everything
-    one, many = work.bytes((Rows(1, 0),), 0), work.bytes((Rows(500, 0),), 0)
+    one, many = work.bytes(1, 0), work.bytes(500, 0)
     assert one == work.weight_bytes + work.expert_bytes * 2 / 8
     assert many == pytest.approx(everything)
     assert work.row_flops == pytest.approx(one / 2)
