@@ -1,8 +1,11 @@
 """What a gateway believes of the stages: what they claim, what they say now, what they then did.
 
-No I/O. A member's claim of its speed counts until the first answer that its stage took part in, and
-then only what was measured. What a stage says of its load counts for LOAD_FRESH seconds. If it is
-later than it said, that lateness is added to what it says from then on.
+No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
+counts only if what was measured agrees within the factor AGREES: measured times include waits, so
+they are upper bounds, and the least of them is kept. What a stage says of its load counts for
+LOAD_FRESH seconds. A stage that is much later than it said, compared with the others, loses that
+advantage: its lateness is added to what it says from then on. All of them are a little late,
+because further prompts come after what they said.
 """
 
 from collections import OrderedDict
@@ -13,13 +16,17 @@ from typing import NamedTuple
 from ...transport.identity import PeerId
 from ..engine.interface import Parts
 from .defaults import (
+    AGREES,
+    GROWTH,
+    LATE_FACTOR,
     LATE_HALF_LIFE,
     LATE_MEMORY,
+    LATE_S,
     LOAD_FRESH,
-    MEASURED_MEMORY,
     MISSED_FIRST,
     MISSED_LONGEST,
     STAGES_KNOWN,
+    USUAL_RATE,
     WAIT_LONGEST,
 )
 
@@ -98,6 +105,7 @@ class Beliefs:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Shard, _Belief] = OrderedDict()
+        self._usual = 0.0  # seconds by which stages are usually later than they say
 
     def __len__(self) -> int:
         return len(self._known)
@@ -113,11 +121,12 @@ class Beliefs:
         return belief
 
     def times(self, shard: Shard, claimed: Times) -> Times:
-        """Return the times of a stage: as measured, else as its member claims."""
+        """Return the times of a stage: as measured, else, or if that agrees, as its member
+        claims."""
         belief = self._known.get(shard)
         if belief is None:
             return claimed
-        return Times(belief.row_s or claimed.row_s, belief.token_s or claimed.token_s)
+        return Times(_agreed(belief.row_s, claimed.row_s), _agreed(belief.token_s, claimed.token_s))
 
     def load(self, shard: Shard, now: float) -> Load | None:
         """Return what a stage said last, if that is fresh, with its prompts since then."""
@@ -127,9 +136,13 @@ class Beliefs:
         return belief.load._replace(wait_s=belief.load.wait_s + belief.given_s)
 
     def late(self, shard: Shard, now: float) -> float:
-        """Return by how many seconds a stage is later than it says."""
+        """Return by how many seconds a stage is later than it says, if others are not."""
+        late = self._own_late(shard, now)
+        return late - self._usual if late > LATE_FACTOR * self._usual + LATE_S else 0.0
+
+    def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
-        if belief is None or belief.late_s <= 0.0:
+        if belief is None:
             return 0.0
         return float(belief.late_s * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
 
@@ -171,46 +184,60 @@ class Beliefs:
             self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least, 1e-6))
 
     def _learn_prompt(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
-        """Divide the time until the first token into computing and waiting.
+        """Learn from the time until the first token, of which a part is waiting.
 
-        The parts of a prompt pass the stages one after another, so the slowest one decides. The
-        time of a row is never measured longer than once, because what is longer may be a wait.
+        The parts of a prompt pass the stages one after another, so the slowest one decides.
         """
-        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
         took = max(seen.first_s - seen.links_s, 1e-6)
-        measured = max(took - said, 1e-6) / seen.rows
-        unproven = [each for each in stages if not self._of(each.shard).row_s]
-        slowest = max(stages, key=lambda each: self.times(each.shard, each.times).row_s)
         if seen.rows >= _ROWS_LEAST:
-            for each in unproven:
-                self._of(each.shard).row_s = measured
-            belief = self._of(slowest.shard)
-            if not unproven and measured < belief.row_s:
-                kept = MEASURED_MEMORY * belief.row_s
-                belief.row_s = kept + (1 - MEASURED_MEMORY) * measured
-        late = took - said - seen.rows * self.times(slowest.shard, slowest.times).row_s
+            unproven = [each for each in stages if not self._of(each.shard).row_s]
+            slowest = max(stages, key=self._row_s)
+            for each in unproven or [slowest]:
+                belief = self._of(each.shard)
+                belief.row_s = _least(belief.row_s, took / seen.rows)
+        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
+        promised = said + seen.rows * max(map(self._row_s, stages))
+        late = took - promised
         for each in stages:
             if each.wait_s is not None:
                 self._learn_late(each.shard, late, now)
 
+    def _row_s(self, taken: Taken) -> float:
+        return self.times(taken.shard, taken.times).row_s
+
     def _learn_late(self, shard: Shard, late: float, now: float) -> None:
-        belief = self._of(shard)
-        before = self.late(shard, now)
+        belief, before = self._of(shard), self._own_late(shard, now)
         belief.late_s = max(0.0, LATE_MEMORY * before + (1 - LATE_MEMORY) * late)
         belief.late_at = now
+        most = LATE_FACTOR * self._usual + LATE_S  # one liar does not change what is usual
+        self._usual += USUAL_RATE * (min(max(late, 0.0), most) - self._usual)
 
     def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
         """Divide the time between two tokens among the stages.
 
         Stages that were never measured take what the others leave, whatever they claim.
         """
-        unproven = [each for each in stages if not self._of(each.shard).token_s]
-        known = sum(self._of(each.shard).token_s for each in stages)
-        if unproven:
-            for each in unproven:
-                left = max(measured - known, 0.1 * measured)
-                self._of(each.shard).token_s = left / len(unproven)
+        proven = [each for each in stages if self._of(each.shard).token_s]
+        known = sum(self.times(each.shard, each.times).token_s for each in proven)
+        if len(proven) < len(stages):
+            left = max(measured - known, 0.1 * measured) / (len(stages) - len(proven))
+            for each in stages:
+                if each not in proven:
+                    self._of(each.shard).token_s = left
             return
-        factor = (measured / known) ** (1 - MEASURED_MEMORY)
         for each in stages:
-            self._of(each.shard).token_s *= factor
+            part = self.times(each.shard, each.times).token_s / max(known, 1e-9)
+            belief = self._of(each.shard)
+            belief.token_s = _least(belief.token_s, measured * part)
+
+
+def _agreed(measured: float, claimed: float) -> float:
+    """Return a time that is believed. What was measured is an upper bound; 0 is nothing."""
+    if not measured:
+        return claimed
+    return measured if claimed * AGREES < measured else min(claimed, measured)
+
+
+def _least(before: float, measured: float) -> float:
+    """Return the least of the measured times. It grows slowly if all later ones are longer."""
+    return min(measured, GROWTH * before) if before else measured

@@ -20,7 +20,10 @@ ROOM_LONGEST = 3600.0  # seconds, the longest time until there is room that a st
 
 # What a gateway believes.
 STAGES_KNOWN = 4_096  # shards of which a gateway remembers how fast they were
-MEASURED_MEMORY = 0.7  # weight of the old mean when one more answer is measured
+AGREES = 2.0  # a claim counts if the least measured time is at most this much longer
+GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
+LATE_FACTOR, LATE_S = 2.0, 1.0  # a stage is late beyond so much of the usual lateness, and seconds
+USUAL_RATE = 0.1  # weight of one more answer in the usual lateness
 LATE_MEMORY = 0.5  # … of the seconds by which a stage is later than it said
 LATE_HALF_LIFE = 300.0  # seconds after which half of that lateness is forgiven
 LOAD_FRESH = 2.0  # seconds for which the reply to a probe is used
