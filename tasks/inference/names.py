@@ -26,16 +26,18 @@ class PrefixNames:
         `root` identifies the model, with its adapter. The last result is kept, because a request
         needs the names of a prompt several times, and those of a long prompt take up to 40 ms.
         """
-        if self._last[0] == root and self._last[1] == ids:
-            return self._last[2]
+        if self._last[0] != root or self._last[1] != ids:
+            self._last = root, list(ids), self._compute(root, ids)
+        return self._last[2]
+
+    def _compute(self, root: str, ids: Sequence[int]) -> bytes:
         names = []
         name = root.encode()
         for at in range(0, len(ids) - BLOCK + 1, BLOCK):
             block = struct.pack(f"<{BLOCK}I", *ids[at : at + BLOCK])
             name = blake2b(name + block, digest_size=NAME_BYTES, key=self._secret).digest()
             names.append(name)
-        self._last = root, list(ids), b"".join(names)
-        return self._last[2]
+        return b"".join(names)
 
     def user_tag(self, user: str) -> bytes:
         """Return the tag by which stages tell a user of this gateway from its other users.

@@ -32,6 +32,7 @@ from .defaults import (
 
 _TOKENS_LEAST = 4  # tokens after which the time between them is measured
 _COMPUTING_LEAST = 0.2  # part of the time between tokens that is no link's, whatever the links are
+_SHORTEST_S = 1e-5  # seconds; what takes less was not measured, but rounded
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
 
 
@@ -177,18 +178,18 @@ class Beliefs:
 
     def observed(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
         """Learn from an answer of a chain."""
-        if seen.rows > 0:
+        if seen.rows > 0 and seen.first_s - seen.links_s > _SHORTEST_S:
             self._learn_prompt(stages, seen, now)
-        if seen.tokens >= _TOKENS_LEAST:
+        if seen.tokens >= _TOKENS_LEAST and seen.token_s > _SHORTEST_S:
             least = _COMPUTING_LEAST * seen.token_s
-            self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least, 1e-6))
+            self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least))
 
     def _learn_prompt(self, stages: Sequence[Taken], seen: Observed, now: float) -> None:
         """Learn from the time until the first token, of which a part is waiting.
 
         The parts of a prompt pass the stages one after another, so the slowest one decides.
         """
-        took = max(seen.first_s - seen.links_s, 1e-6)
+        took = seen.first_s - seen.links_s
         if seen.rows >= _ROWS_LEAST:
             unproven = [each for each in stages if not self._of(each.shard).row_s]
             slowest = max(stages, key=self._row_s)
