@@ -191,7 +191,7 @@ class Choice:
                 reply = await self._courier.call(
                     hop.peer,
                     "stage.probe",
-                    question.fields(),
+                    question.header(),
                     wish.prefix.joined,
                     timeout=PROBE_TIMEOUT,
                 )

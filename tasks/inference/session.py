@@ -239,6 +239,10 @@ class Probe(Message, frozen=True):
     every: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)] = 1  # positions from name to name
     ahead: Annotated[int, Meta(ge=0, le=MAX_AHEAD)] = 0  # the gateway's requests that wait for room
 
+    def header(self) -> dict[str, object]:
+        """Return the fields as the header of a call."""
+        return self.fields() | {"parts": astuple(self.parts)}
+
     @classmethod
     def parse(cls, header: Mapping[str, object]) -> Self:
         """Decode and check an untrusted header. Raises BadMessage if it is invalid."""
