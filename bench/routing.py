@@ -8,10 +8,10 @@ each spreads the arrivals inside the trace's bins of 3 s, begins at another requ
 requests to 8 gateways at random, which share their prefixes (a group with a common secret). 3,000
 requests warm the caches, then 1,200 are answered, of which the first 200 do not count.
 
-It is a discrete-event model on virtual time (`worlds/routed.py`), not whole daemons: those would
-take days. The gateways run the daemon's own `Router`, the replicas its `StepTimes`, `CachedNames`
-and `Scheduler`, and a step takes what the scheduler predicts. `--daemons` compares the model with
-whole simulated daemons on a small case.
+The script runs a discrete-event model on virtual time (`worlds/routed.py`), because whole daemons
+would take days. The gateways run the daemon's own `Router`. The replicas run its `StepTimes`,
+`CachedNames` and `Scheduler`, whose predicted costs are the duration of a step. `--daemons`
+compares the model with whole simulated daemons on a small case.
 
 The others choose without a probe's delay. `all-seeing` takes the least predicted time of all 8 live
 replicas, and `least-loaded` the least wait. `gossip` takes the least predicted time by what all
@@ -53,8 +53,8 @@ OVER: Final = 1.3
 LEAST: Final = 0.98
 TRACE: Final = "shared/traces/mooncake/conversation_trace.jsonl"
 COSTS: Final = StepCosts(fixed=0.04, row=80e-6, attended=4e-9, most_rows=2048)
-"""Of a step on a replica, in seconds: one that reads an 8 B model in 40 ms and computes about 4,500
-rows of prompts a second beside texts, as the replicas of the trace's studies do."""
+"""The costs of a step on a replica, in seconds. It reads an 8 B model in 40 ms, and computes about
+4,500 rows of prompts per second beside texts, as the replicas in studies of the trace do."""
 
 
 @dataclass(frozen=True, slots=True)

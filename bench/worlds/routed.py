@@ -1,10 +1,10 @@
-"""Replicas and gateways as a discrete-event model: the requests of a trace, and who answers them.
+"""Discrete-event model of replicas and gateways that answer the requests of a trace.
 
 The gateways decide with the daemon's own `Router`, and the replicas answer probes with the daemon's
 own `StepTimes` and `CachedNames`. A replica computes in steps that the engine's own `Scheduler`
-chooses, whose predicted costs pass as virtual time. What is simpler than in daemons: links have one
-round trip and no packets, a prompt is at its replica as soon as the first span is, and memory is
-only the cache of prefixes.
+chooses, and the predicted costs of a step pass as virtual time. The model is simpler than daemons
+in three ways: all links have the same round trip and no packets, a whole prompt arrives at once, and
+memory is only the cache of prefixes.
 """
 
 import heapq
@@ -324,7 +324,7 @@ class World:
     def warm(self, requests: Sequence[Request]) -> None:
         """Fill the caches, and the memories of gateways, with earlier requests.
 
-        To save time, replicas have simple queues meanwhile, which are gone afterwards.
+        To save time, replicas have simple queues for these requests, and are idle at the end.
         """
         for request in requests:
             self.now = request.at

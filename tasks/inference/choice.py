@@ -42,8 +42,8 @@ _UNKNOWN_LAYER = Times(1e-4, 1e-3)  # of a layer of a model whose sizes are not 
 
 @dataclass(slots=True)
 class Wish:
-    """What a request needs of a chain, now: the prompt with the tokens so far (`ids`), and `new`
-    tokens more. `first`: it has no answer yet, so that it may be refused with `overloaded`."""
+    """Needs of a request: room for the prompt with the tokens so far (`ids`) and `new` tokens more.
+    `first`: it has no answer yet, so that it may be refused with `overloaded`."""
 
     model: Model
     ids: list[int]
@@ -78,7 +78,7 @@ class Choice:
         self._line = Line()
         self._looking = trio.Lock()
 
-    # What is known of members.
+    # Facts about members.
 
     def _view(self, members: Members, model: Model) -> View:
         avoid = frozenset(self._chains.avoided())
@@ -168,7 +168,7 @@ class Choice:
         self._line.leave(place)
 
     async def _ask(self, hops: Sequence[Hop], wish: Wish) -> None:
-        """Probe stages, all at once. Those that do not answer in time are not asked for a while."""
+        """Probe stages, all at once. Skip stages that miss a probe for a while."""
         backs: list[float] = []
         ahead = min(self._line.ahead(wish.place), MAX_AHEAD)
         async with trio.open_nursery() as nursery:
@@ -232,7 +232,7 @@ class Choice:
         model = wish.model
         raise no_route(members, model.root, model.layers, len(wish.ids) + wish.new, wish.new)
 
-    # What they then do.
+    # Measurements.
 
     def opened(self, run: GenerationRun) -> None:
         """Record that the stages of a session are open."""

@@ -1,7 +1,7 @@
 """Requests of a gateway that wait for room, and when refused ones may come back. No I/O.
 
 A stage says in how many seconds it has room for a request, after the gateway's requests before it.
-Those that would wait for longer than MEMORY_PATIENCE are refused at once, with the seconds. So a
+The gateway refuses requests that would wait for longer than MEMORY_PATIENCE, with the seconds. So a
 gateway with 1,000 requests for a node with room for 10 answers all of them soon, one way or the
 other, and does not try to open 1,000 sessions again and again.
 """
@@ -69,8 +69,8 @@ class Line:
     def check(self, place: Place, now: float) -> None:
         """Raise Overloaded if a request would wait too long for room.
 
-        Those that were refused before it are told to come back before it, so that they do not all
-        come at once.
+        Earlier refused requests are told to come back before it, so that they do not all come at
+        once.
         """
         back = self.back(place, now)
         if back is None or back <= MEMORY_PATIENCE:

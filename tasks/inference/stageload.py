@@ -1,7 +1,6 @@
 """Answers `stage.probe`: how long a session would wait at a shard, and when it has room. No I/O.
 
-What a stage says is a prediction, and gateways correct it by what they measure
-(`routing/beliefs.py`).
+A reply is a prediction. Gateways correct it by their measurements (`routing/beliefs.py`).
 """
 
 from collections.abc import Sequence

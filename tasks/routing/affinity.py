@@ -34,7 +34,7 @@ Chain = tuple[PeerId, ...]
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Names of the beginnings of a prompt, the shortest first: each covers `every` positions more
-    than the one before it.
+    than the previous one.
 
     `head` has those of the first HOT_DEPTH times KEY_POSITIONS positions, which are never further
     apart: from them comes the key by which replicas are chosen.

@@ -1,8 +1,8 @@
-"""What a gateway believes of the stages: what they claim, what they say now, what they then did.
+"""Beliefs of a gateway about stages, from claims, replies to probes, and measurements.
 
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
 counts only if what was measured agrees within the factor AGREES: measured times include waits, so
-they are upper bounds, and the least of them is kept. What a stage says of its load counts for
+they are upper bounds, and the least of them is kept. The load in a stage's reply counts for
 LOAD_FRESH seconds. A stage that is much later than it said, compared with the others, loses that
 advantage: its lateness is added to what it says from then on. All of them are a little late,
 because further prompts come after what they said.
@@ -62,7 +62,7 @@ class Load(NamedTuple):
 
 @dataclass(slots=True)
 class _Belief:
-    """What is known of a shard. Times are 0 until they are measured."""
+    """Facts about a shard. Times are 0 until they are measured."""
 
     row_s: float = 0.0
     token_s: float = 0.0
@@ -85,7 +85,7 @@ class Taken(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a gateway measured of an answer.
+    """Measurements of an answer by its gateway.
 
     `first_s` is the time until the first token, of which `links_s` on links. `rows` of the prompt
     were computed. `token_s` is the mean time of `tokens` further tokens, of which `ring_s` on
@@ -101,7 +101,7 @@ class Observed(NamedTuple):
 
 
 class Beliefs:
-    """What a gateway believes of at most STAGES_KNOWN shards. The least recently used ones are
+    """Beliefs of a gateway about at most STAGES_KNOWN shards. The least recently used ones are
     forgotten first."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class Beliefs:
 
 
 def _agreed(measured: float, claimed: float) -> float:
-    """Return a time that is believed. What was measured is an upper bound; 0 is nothing."""
+    """Return the time to believe. `measured` is an upper bound, or 0 if there is none."""
     if not measured:
         return claimed
     return measured if claimed * AGREES < measured else min(claimed, measured)

@@ -14,15 +14,15 @@ HOT_SHARE = (
     2.0  # a prefix that more than this share of a replica's requests has in common is common
 )
 
-# What a stage predicts.
+# Predictions of a stage.
 TIMES_MEMORY = 0.8  # weight of the old mean when one more step is measured
 ROOM_LONGEST = 3600.0  # seconds, the longest time until there is room that a stage says
 
-# What a gateway believes.
+# Beliefs of a gateway.
 STAGES_KNOWN = 4_096  # shards of which a gateway remembers how fast they were
 AGREES = 2.0  # a claim counts if the least measured time is at most this much longer
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
-LATE_FACTOR, LATE_S = 2.0, 1.0  # a stage is late beyond so much of the usual lateness, and seconds
+LATE_FACTOR, LATE_S = 2.0, 1.0  # a stage is late beyond this multiple of the usual, plus seconds
 USUAL_RATE = 0.1  # weight of one more answer in the usual lateness
 LATE_MEMORY = 0.5  # … of the seconds by which a stage is later than it said
 LATE_HALF_LIFE = 300.0  # seconds after which half of that lateness is forgiven
@@ -31,7 +31,7 @@ MISSED_FIRST = 5.0  # seconds for which a stage is not asked after it missed a p
 MISSED_LONGEST = 300.0  # … and at most, because they double each time
 WAIT_LONGEST = 600.0  # seconds, the longest wait that is believed
 UNASKED_WAIT = 0.5  # seconds that a stage seems to need more if its load is unknown
-LINK_S = 0.04  # seconds of a round trip between two peers that nobody has measured
+LINK_S = 0.04  # seconds of a round trip between two peers that is not measured
 NEW_LINK_S = 0.5  # seconds that a link takes that does not exist yet
 
 # The choice.

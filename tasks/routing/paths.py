@@ -38,7 +38,7 @@ class StageCost(NamedTuple):
 
 
 class Costs(Protocol):
-    """What a request costs at each stage and on each link."""
+    """Costs of a request at each stage and on each link."""
 
     @property
     def own(self) -> PeerId | None:
@@ -89,7 +89,7 @@ _START = _Label((), 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, b"")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched: a chain over `layers` layers for an answer of about `tokens` tokens.
+    """Search for a chain over `layers` layers, for an answer of about `tokens` tokens.
 
     Chains with fewer peers in `avoid` come first, even if they take longer, then those that take
     fewer seconds. Ties go to chains with more hops on the gateway's own node, then to an order that

@@ -24,7 +24,7 @@ NO_TIMES: Final = Times(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a gateway (`own`) knows of the members, apart from its beliefs.
+    """Knowledge of a gateway (`own`) about the members, apart from its beliefs.
 
     `claimed` returns the times that a stage's member claims, and `round_trip` the seconds of a
     round trip to a peer, or None without a link.

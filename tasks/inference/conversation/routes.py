@@ -35,7 +35,7 @@ class Routes:
         self._chains = chains
         self._seek = seek
         self.choice = Choice(host, courier, directory, chains)
-        """What the gateway knows of the stages."""
+        """The gateway's knowledge of the stages."""
 
     async def some_run(self, talk: Talk) -> GenerationRun:
         """Return a session over the best chain. If the members form no chain, look for more members

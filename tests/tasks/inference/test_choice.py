@@ -147,7 +147,6 @@ async def test_a_replica_that_refuses_probes_is_a_last_resort(autojump_clock: ob
 
 @pytest.mark.trio
 async def test_a_prompt_goes_where_its_beginning_was_computed(autojump_clock: object) -> None:
-    """Other stages ask that each has cached nothing; the memory of the stages says who has."""
     swarm = replicas(4)
     text = "a prompt that is longer than 256 bytes " * 10
 

@@ -1,4 +1,4 @@
-"""What a gateway believes of stages: claims, replies to probes, and what was measured."""
+"""Beliefs of a gateway about stages: claims, replies to probes, and measurements."""
 
 import pytest
 

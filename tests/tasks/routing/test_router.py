@@ -118,7 +118,7 @@ def test_gateways_without_a_common_memory_ask_the_same_replicas_for_a_prefix() -
 
 
 def test_a_chain_of_several_stages_is_taken_again_for_a_prefix() -> None:
-    """What is cached at the second stage is found only behind the same first stage."""
+    """The cache of the second stage serves only chains with the same first stage."""
     hops = [hop(f"a{n}", 0, 6) for n in range(3)] + [hop(f"b{n}", 6, 12) for n in range(3)]
     router, prefix = Router(), prefix_of(1, 2, 3, 4, 5, 6, 7)
     plan = router.plan(view(), want(prefix), [hops[2], hops[4]], 0.0)

@@ -1,4 +1,4 @@
-"""What a stage predicts: the delay of a prompt, and when there is room."""
+"""Predictions of a stage: the delay of a prompt, and when there is room."""
 
 import pytest
 
