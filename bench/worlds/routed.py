@@ -3,8 +3,8 @@
 The gateways decide with the daemon's own `Router`, and the replicas answer probes with the daemon's
 own `StepTimes` and `CachedNames`. A replica computes in steps that the engine's own `Scheduler`
 chooses, and the predicted costs of a step pass as virtual time. The model is simpler than daemons
-in three ways: all links have the same round trip and no packets, a whole prompt arrives at once, and
-memory is only the cache of prefixes.
+in three ways: all links have the same round trip and no packets, a whole prompt arrives at once,
+and memory is only the cache of prefixes.
 """
 
 import heapq
