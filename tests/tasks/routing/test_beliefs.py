@@ -98,6 +98,18 @@ def test_a_stage_is_not_late_if_all_are() -> None:
     assert beliefs.late(shard("b"), 0.0) == 0.0
 
 
+def test_one_liar_does_not_change_what_is_usual() -> None:
+    beliefs = Beliefs()
+    liar, honest = Taken(shard("a"), CLAIMED, 0.0), Taken(shard("b"), CLAIMED, 0.0)
+    for each in (liar, honest):
+        beliefs.observed([each], Observed(1.0, 0.0, 1000), 0.0)
+    for _ in range(8):
+        for _ in range(3):
+            beliefs.observed([liar], Observed(101.0, 0.0, 1000), 0.0)
+        beliefs.observed([honest], Observed(1.0, 0.0, 1000), 0.0)
+    assert beliefs.late(shard("a"), 0.0) > 50.0
+
+
 def test_what_a_stage_said_beforehand_is_no_lateness() -> None:
     beliefs = Beliefs()
     taken = [Taken(shard("a"), CLAIMED, 0.0)]
