@@ -332,8 +332,8 @@ class World:
             if self._policy == "shoal":
                 want = self._want(request)
                 asked = gateway.router.questions(self._view, want, self._hops, self.now)
-                self._tell(gateway, asked, self._said(request, gateway, asked))
-                plan = gateway.router.plan(self._view, want, self._hops, self.now)
+                said = self._tell(gateway, asked, self._said(request, gateway, asked))
+                plan = gateway.router.plan(self._view, want, self._hops, self.now, said)
                 assert plan is not None
                 gateway.router.take(plan, want.prefix)
                 replica = self._by_peer[plan.chain[0].peer]
@@ -385,8 +385,8 @@ class World:
         half = self._fleet.round_trip / 2
 
         def decide() -> None:
-            self._tell(gateway, asked, said)
-            plan = gateway.router.plan(self._view, want, self._hops, self.now)
+            replies = self._tell(gateway, asked, said)
+            plan = gateway.router.plan(self._view, want, self._hops, self.now, replies)
             assert plan is not None
             gateway.router.take(plan, want.prefix)
             replica = self._by_peer[plan.chain[0].peer]
@@ -401,9 +401,15 @@ class World:
     def _said(self, request: Request, gateway: _Gateway, asked: Sequence[Hop]) -> list[Load]:
         return [self._by_peer[hop.peer].said(request, gateway.name) for hop in asked]
 
-    def _tell(self, gateway: _Gateway, asked: Sequence[Hop], said: Sequence[Load]) -> None:
-        for hop, load in zip(asked, said, strict=True):
-            gateway.router.beliefs.told(Shard(hop.peer, ROOT, hop.parts), load, self.now)
+    def _tell(
+        self, gateway: _Gateway, asked: Sequence[Hop], said: Sequence[Load]
+    ) -> dict[Shard, Load]:
+        """Give a gateway the replies to its probes."""
+        shards = [Shard(hop.peer, ROOT, hop.parts) for hop in asked]
+        replies = dict(zip(shards, said, strict=True))
+        for shard, load in replies.items():
+            gateway.router.beliefs.told(shard, load, self.now)
+        return replies
 
     def _begin(
         self,

@@ -43,13 +43,17 @@ _UNKNOWN_LAYER = Times(1e-4, 1e-3)  # of a layer of a model whose sizes are not 
 @dataclass(slots=True)
 class Wish:
     """Needs of a request: room for the prompt with the tokens so far (`ids`) and `new` tokens more.
-    `first`: it has no answer yet, so that it may be refused with `overloaded`."""
+
+    `said` has the last replies of stages to its probes. `first`: it has no answer yet, so that it
+    may be refused with `overloaded`.
+    """
 
     model: Model
     ids: list[int]
     new: int
     names: bytes
     place: Place
+    said: dict[Shard, Load]
     first: bool = True
     prefix: Prefix = field(init=False)
 
@@ -140,13 +144,14 @@ class Choice:
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
         view, want = self._view(members, wish.model), wish.want(self._host.entropy(16))
         hops = self._hops(linked, wish)
+        wish.said.clear()
         asked = self._router.questions(view, want, hops, self._host.now())
         if asked:
             await self._ask(asked, wish)
         if not wish.first:
             return
         self._line.check(wish.place, self._host.now())
-        plan = self._router.plan(view, want, hops, self._host.now())
+        plan = self._router.plan(view, want, hops, self._host.now(), wish.said)
         if plan is not None and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
             raise overloaded(plan.wait_s, "the prompts before this one take long")
 
@@ -201,6 +206,7 @@ class Choice:
                 return
             load = Load(said.wait, min(said.cached, max(prompt - 1, 0)), said.back)
             beliefs.told(shard, load, self._host.now())
+            wish.said[shard] = load
             backs.append(said.back)
             return
         beliefs.missed(shard, self._host.now())
@@ -226,7 +232,7 @@ class Choice:
         view, want = self._view(members, wish.model), wish.want(session)
         now = self._host.now()
         for some in (linked, members):  # a new link takes time, so it is the second choice
-            plan = self._router.plan(view, want, self._hops(some, wish), now)
+            plan = self._router.plan(view, want, self._hops(some, wish), now, wish.said)
             if plan is not None:
                 return plan
         model = wish.model

@@ -130,7 +130,10 @@ class Beliefs:
         return Times(_agreed(belief.row_s, claimed.row_s), _agreed(belief.token_s, claimed.token_s))
 
     def load(self, shard: Shard, now: float) -> Load | None:
-        """Return what a stage said last, if that is fresh, with its prompts since then."""
+        """Return what a stage said last, if that is fresh, with the prompts sent since then.
+
+        It was said to any request, so its cached positions are those of another prompt.
+        """
         belief = self._known.get(shard)
         if belief is None or belief.load is None or now > belief.load_at + LOAD_FRESH:
             return None
@@ -171,7 +174,12 @@ class Beliefs:
         belief.ask_at = now + min(MISSED_FIRST * 2.0**belief.missed, MISSED_LONGEST)
         belief.missed = min(belief.missed + 1, 16)
 
-    def given(self, shard: Shard, seconds: float) -> None:
+    def given(self, shard: Shard) -> float:
+        """Return the seconds of the prompts that were sent to a stage since it replied last."""
+        belief = self._known.get(shard)
+        return belief.given_s if belief is not None else 0.0
+
+    def give(self, shard: Shard, seconds: float) -> None:
         """Record that a prompt of `seconds` was sent to a stage."""
         if (belief := self._known.get(shard)) is not None:
             belief.given_s += seconds

@@ -20,7 +20,10 @@ ROOM_LONGEST = 3600.0  # seconds, the longest time until there is room that a st
 
 # Beliefs of a gateway.
 STAGES_KNOWN = 4_096  # shards of which a gateway remembers how fast they were
-AGREES = 2.0  # a claim counts if the least measured time is at most this much longer
+AGREES = (
+    3.0  # a claim counts if the least measured time is at most this much longer: prompts double
+)
+# the time of a step beside texts
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
 LATE_FACTOR, LATE_S = 2.0, 1.0  # a stage is late beyond this multiple of the usual, plus seconds
 USUAL_RATE = 0.1  # weight of one more answer in the usual lateness

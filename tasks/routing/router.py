@@ -1,8 +1,8 @@
 """Which stages a gateway asks before a request, and which chain it then takes. No I/O, no clock."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ...transport.identity import PeerId
@@ -19,7 +19,10 @@ from .defaults import (
 )
 from .paths import ChainCost, Hop, Search, StageCost
 
-NO_TIMES: Final = Times(0.0, 0.0)
+Replies = Mapping[Shard, Load]
+"""The replies to the probes of one request. The positions that they say are cached are those of its
+prompt."""
+NO_REPLIES: Final[Replies] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,7 @@ class Plan:
     cost: ChainCost
     stages: tuple[Taken, ...]
     prompt_s: tuple[float, ...]  # that the prompt takes at each stage
-    back_s: float  # seconds until all of its stages have room
-    wait_s: float  # seconds that the prompt waits at its slowest stage
+    wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
     avoided: int = 0  # stages that are used as a last resort
 
 
@@ -68,14 +70,21 @@ class _RequestCosts:
     """`Costs` of one request, by the beliefs of a moment."""
 
     def __init__(
-        self, view: View, want: Want, beliefs: Beliefs, now: float, cached: int | None = None
+        self,
+        view: View,
+        want: Want,
+        beliefs: Beliefs,
+        now: float,
+        said: Replies,
+        cached: Mapping[PeerId, int] | int,
     ) -> None:
-        """Create the costs. `cached` positions are cached at all stages, or, if it is None, as many
-        as a stage with all layers says."""
+        """Create the costs. `cached` positions are cached at all stages; or it has those of each
+        stage with all layers, if the stage does not say better."""
         self._view = view
         self._want = want
         self._beliefs = beliefs
         self._now = now
+        self._said = said
         self._cached = cached
         self._trips: dict[PeerId, float] = {}
         self._unasked = UNASKED_WAIT
@@ -83,25 +92,34 @@ class _RequestCosts:
 
     def expect(self, hops: Iterable[Hop]) -> None:
         """Assume that stages which were not asked are busier than those that were."""
-        loads = (self._beliefs.load(self.shard(hop), self._now) for hop in hops)
-        self._unasked += max((load.wait_s for load in loads if load is not None), default=0.0)
+        waits = [wait for hop in hops if (wait := self.wait(self.shard(hop))) is not None]
+        self._unasked += max(waits, default=0.0)
+
+    def wait(self, shard: Shard) -> float | None:
+        """Return the wait that a stage said lately to this request, or else to another one."""
+        said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
+        if said is None or before is None:
+            return None if before is None else before.wait_s
+        return said.wait_s + self._beliefs.given(shard)
 
     def shard(self, hop: Hop) -> Shard:
         return Shard(hop.peer, self._want.root, hop.parts)
 
-    def cached(self, hop: Hop, load: Load | None) -> int:
+    def cached(self, hop: Hop) -> int:
         """Return the positions of the prompt that need not be computed."""
-        if self._cached is not None:
+        if isinstance(self._cached, int):
             return self._cached
-        whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
-        return load.cached if load is not None and whole else 0
+        if hop.parts.start or hop.parts.stop < self._want.layers:
+            return 0
+        said = self._said.get(self.shard(hop))
+        return said.cached if said is not None else self._cached.get(hop.peer, 0)
 
     def stage(self, hop: Hop) -> StageCost:
         shard = self.shard(hop)
         times = self._beliefs.times(shard, self._view.claimed(hop))
-        load = self._beliefs.load(shard, self._now)
-        rows = max(self._want.rows - self.cached(hop, load), 1)
-        wait = self._unasked if load is None else load.wait_s
+        rows = max(self._want.rows - self.cached(hop), 1)
+        said = self.wait(shard)
+        wait = self._unasked if said is None else said
         wait += self._beliefs.late(shard, self._now) + self._beliefs.silent(shard, self._now)
         prompt, span = rows * times.row_s, min(rows, SPAN_ROWS) * times.row_s
         whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
@@ -174,26 +192,42 @@ class Router:
             if self.beliefs.may_ask(Shard(peer, want.root, best.parts), now)
         ]
 
-    def plan(self, view: View, want: Want, hops: Sequence[Hop], now: float) -> Plan | None:
-        """Return the best chain by what is believed now, or None if there is none."""
-        search = self._search(view, want, hops, now)
+    def plan(
+        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies = NO_REPLIES
+    ) -> Plan | None:
+        """Return the best chain by what is believed now, or None if there is none.
+
+        `said` has the replies of the stages that were asked for this request.
+        """
+        search = self._search(view, want, hops, now, said)
         chain = search.best(hops)
         if chain is None:
             return None
         if len(chain) > 1:
-            for search_, other in self._remembered(view, want, hops, now):
+            for search_, other in self._remembered(view, want, hops, now, said):
                 if search_.rank(other)[:2] < search.rank(chain)[:2]:
                     search, chain = search_, other
-        return self._planned(view, want, search, chain, now)
+        return self._planned(view, want, search, chain, said)
 
-    def _search(self, view: View, want: Want, hops: Sequence[Hop], now: float) -> Search:
-        costs = _RequestCosts(view, want, self.beliefs, now)
+    def _search(
+        self,
+        view: View,
+        want: Want,
+        hops: Sequence[Hop],
+        now: float,
+        said: Replies = NO_REPLIES,
+        cached: int | None = None,
+    ) -> Search:
+        found = self.sent.find(want.prefix) if cached is None else {}
+        alone = {chain[0]: count for chain, count in found.items() if len(chain) == 1}
+        known = alone if cached is None else cached
+        costs = _RequestCosts(view, want, self.beliefs, now, said, known)
         costs.expect(hops)
         tokens = min(want.tokens, EXPECTED_TOKENS)
         return Search(want.layers, costs, want.session, view.avoid, tokens)
 
     def _remembered(
-        self, view: View, want: Want, hops: Sequence[Hop], now: float
+        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies
     ) -> Iterable[tuple[Search, tuple[Hop, ...]]]:
         """Yield the chains of several stages that have computed the prefix before.
 
@@ -201,34 +235,31 @@ class Router:
         """
         for peers, cached in self.sent.find(want.prefix).items():
             chain = _chain_of(hops, peers, want.layers)
-            if chain is None:
-                continue
-            costs = _RequestCosts(view, want, self.beliefs, now, cached)
-            costs.expect(hops)
-            yield replace(self._search(view, want, hops, now), costs=costs), chain
+            if chain is not None:
+                yield self._search(view, want, hops, now, said, cached), chain
 
     def _planned(
-        self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], now: float
+        self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
     ) -> Plan:
-        stages, prompts, back, wait = [], [], 0.0, 0.0
+        stages, prompts, wait = [], [], 0.0
         for hop in chain:
             shard = Shard(hop.peer, want.root, hop.parts)
-            load = self.beliefs.load(shard, now)
+            load = said.get(shard)
             cost = search.costs.stage(hop)
             times = self.beliefs.times(shard, view.claimed(hop))
             stages.append(Taken(shard, times, load.wait_s if load is not None else None))
             prompts.append(cost.prompt_s)
             if load is not None:
-                back, wait = max(back, load.back_s), max(wait, cost.wait_s)
+                wait = max(wait, cost.wait_s)
         avoided = sum(hop.peer in view.avoid for hop in chain)
-        return Plan(chain, search.cost(chain), tuple(stages), tuple(prompts), back, wait, avoided)
+        return Plan(chain, search.cost(chain), tuple(stages), tuple(prompts), wait, avoided)
 
     def take(self, plan: Plan, prefix: Prefix) -> None:
         """Record that a session is opened over a planned chain."""
         self.hotness.note(prefix)
         self.sent.note(prefix, tuple(hop.peer for hop in plan.chain))
         for taken, seconds in zip(plan.stages, plan.prompt_s, strict=True):
-            self.beliefs.given(taken.shard, seconds)
+            self.beliefs.give(taken.shard, seconds)
 
 
 def _weights(search: Search, group: Sequence[Hop]) -> dict[PeerId, float]:

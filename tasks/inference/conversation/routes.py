@@ -79,4 +79,6 @@ class Routes:
         made = talk.answer.made
         names = b"" if talk.terms.pooled else self._chains.names(talk.model, talk.ids)
         first = not made and talk.request.turn is None and not talk.crashes.preempted
-        return Wish(talk.model, talk.ids, talk.new - made, names, talk.place, first)
+        return Wish(
+            talk.model, talk.ids, talk.new - made, names, talk.place, talk.said, first=first
+        )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
 from ...errors import SessionError, StageLost
+from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
 from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
 from ..line import Place
@@ -24,6 +25,7 @@ class Talk:
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
     place: Place = field(init=False)  # in the line of those that wait for room
+    said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
     def __post_init__(self) -> None:
         self.place = Place(self.model.root)

@@ -122,7 +122,7 @@ def test_what_a_stage_said_beforehand_is_no_lateness() -> None:
 def test_a_load_is_used_while_it_is_fresh_and_with_what_was_sent_since() -> None:
     beliefs = Beliefs()
     beliefs.told(shard("a"), Load(2.0, 512), 10.0)
-    beliefs.given(shard("a"), 1.5)
+    beliefs.give(shard("a"), 1.5)
     assert beliefs.load(shard("a"), 10.0 + LOAD_FRESH) == Load(3.5, 512)
     assert beliefs.load(shard("a"), 10.1 + LOAD_FRESH) is None
     beliefs.told(shard("a"), Load(1e300, 0), 20.0)

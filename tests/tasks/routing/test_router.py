@@ -35,8 +35,16 @@ def shard(hop: Hop) -> Shard:
     return Shard(hop.peer, ROOT, hop.parts)
 
 
-def tell(router: Router, hop: Hop, wait: float, cached: int = 0) -> None:
-    router.beliefs.told(shard(hop), Load(wait, cached), 0.0)
+def tell(router: Router, hop: Hop, wait: float) -> None:
+    router.beliefs.told(shard(hop), Load(wait, 0), 0.0)
+
+
+def replies(router: Router, *said: tuple[float, int]) -> dict[Shard, Load]:
+    """Return the replies of the first replicas to the probes of a request."""
+    found = {shard(hop): Load(*each) for hop, each in zip(REPLICAS, said, strict=False)}
+    for each, load in found.items():
+        router.beliefs.told(each, load, 0.0)
+    return found
 
 
 def names(hops: list[Hop]) -> set[str]:
@@ -90,12 +98,18 @@ def test_what_a_stage_said_long_ago_is_not_believed() -> None:
 
 def test_a_prompt_goes_where_it_is_cached_unless_the_queue_there_costs_more() -> None:
     """2,000 rows take 2 s. 1,792 of them are cached at r0."""
+    for wait, where in ((1.0, "r0"), (3.0, "r1")):
+        router = Router()
+        said = replies(router, (wait, 1792), (0.0, 0))
+        plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+        assert plan is not None and plan.chain[0].peer == where
+
+
+def test_a_reply_about_another_prompt_says_nothing_of_this_one() -> None:
     router = Router()
-    tell(router, REPLICAS[0], 1.0, 1792)
-    tell(router, REPLICAS[1], 0.0)
-    assert chosen(router, want()) == "r0"
-    tell(router, REPLICAS[0], 3.0, 1792)
-    assert chosen(router, want()) == "r1"
+    router.beliefs.told(shard(REPLICAS[0]), Load(0.5, 1792), 0.0)
+    router.beliefs.told(shard(REPLICAS[1]), Load(0.0, 0), 0.0)
+    assert chosen(router, want(), REPLICAS[:2]) == "r1"
 
 
 def test_the_replica_that_computed_a_prefix_is_asked() -> None:
@@ -126,6 +140,17 @@ def test_a_chain_of_several_stages_is_taken_again_for_a_prefix() -> None:
     router.take(plan, prefix)
     for number in range(20):
         assert chosen(router, want(prefix, session=bytes(16 * [number])), hops) == "a2b1"
+
+
+def test_replies_of_a_minute_ago_are_not_used_to_replace_a_chain() -> None:
+    router = Router()
+    said = replies(router, (0.0, 0), (5.0, 0))
+    chains = set()
+    for number in range(20):
+        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 60.0, said)
+        assert plan is not None
+        chains.add(plan.chain[0].peer)
+    assert chains == {"r0", "r1"}
 
 
 def test_prompts_that_were_just_sent_count_as_load() -> None:
@@ -162,9 +187,10 @@ def test_a_stage_that_reports_a_false_load_loses_its_advantage() -> None:
         router.beliefs.observed(plan.stages, Observed(2.0, 0.0, 2000, 0.02, 0.0, 50), 0.0)
     answers = 0
     for number in range(20):
-        tell(router, REPLICAS[0], 0.0)  # it says so, but each prompt waits for 6 s
-        tell(router, REPLICAS[1], 2.0)
-        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 0.0)
+        # r0 says that nothing waits, but each prompt waits for 6 s.
+        request = want(session=bytes(16 * [number]))
+        said = replies(router, (0.0, 0), (2.0, 0))
+        plan = router.plan(view(), request, REPLICAS[:2], 0.0, said)
         assert plan is not None
         if plan.chain[0].peer == "r0":
             answers += 1
