@@ -24,6 +24,8 @@ QUEUED_TIME = 15.0  # seconds without a repetition after which such a request is
 ANSWER_SOON = 64  # positions of an answer that are reserved before it begins
 SLOTS = 4  # shards that a node serves at once; at most AIMS of state/defaults.py
 SLOT_PAUSE = 5.0  # seconds between two looks at whether a further model needs this node
+COSTS_LOOK = 600.0  # seconds between two looks at whether published costs are still right
+COSTS_CHANGE = 0.25  # part by which they may be wrong
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed
 SLOT_IDLE = 600.0  # seconds without a session after which a shard that others serve too is freed
 # `stage.probe` of one peer: largest burst, and rate per second. A gateway may have 16 sessions at a
@@ -72,8 +74,6 @@ FLOAT32_PARAMETERS = 100_000_000  # models with fewer are served in float32
 KV_CONTEXTS = 16  # the most full contexts for which a shard reserves KV
 KV_TOKENS_LEAST = 512  # tokens of KV that a shard must be able to hold
 RESOLVE_PAUSE = 3.0  # seconds until an unknown model name is looked up again
-SPEED_MEMORY = 0.98  # weight of the old mean when one more token is measured
-SPEED_STEPS = 16  # tokens that are measured before a speed is reported
 MODEL_PATIENCE = 10.0  # seconds until serving fails because the owner's model name is unknown
 SERVE_RETRY = (1.0, 60.0)  # seconds until serving is retried: first, maximum
 SEEK_TIME = 3.0  # seconds to wait for the records of newly linked nodes

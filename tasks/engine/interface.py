@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protoco
 from msgspec import Meta
 
 from ...transport.message import Natural, Row
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Loaded:
     seconds: float
     features: frozenset[str]  # abilities of the engine, e.g. {"forward", "logits", "export"}
     exactness: str = ""  # class of shards that compute the same bits
+    costs: ShardCosts = NO_COSTS  # measured after loading
 
 
 class Sampling(NamedTuple):
@@ -135,6 +137,7 @@ class HiddenEvent:
     count: int
     data: memoryview
     seconds: float  # computing time without the time in queues
+    predicted: float = 0.0  # the computing time that the scheduler had predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ class TokenEvent:
     final: bool  # whether generation ends here: a stop id, or the last of `steps`
     seconds: float
     top: tuple[Likely, ...] = ()  # the most likely tokens in descending order, as the span asks
+    predicted: float = 0.0  # seconds, as in HiddenEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,8 @@ class SessionTerms:
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
-    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "".
+    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
+    `packed`, its hidden states come and go packed (activations/layout.py).
     """
 
     owner: str = ""
@@ -190,6 +195,7 @@ class SessionTerms:
     soon: int | None = None
     adapter: str = ""
     own: bool = False
+    packed: bool = False
 
 
 EXACTNESS_BYTES = 64

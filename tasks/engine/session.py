@@ -4,9 +4,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
 from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES
+from .families import DTYPE_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
 from .shard import Choice, LoadedShard
@@ -43,6 +45,7 @@ class SpanInProgress:
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
+    predicted: float = 0.0  # seconds
     chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
 
     @property
@@ -76,6 +79,7 @@ class Session:
         self.adapter: LoadedAdapter | None = None
         self.states: SessionStates | None = None  # of recurrent layers
         self.own = False  # whether it is of the machine's own gateway
+        self.packed = False  # whether hidden states come and go packed
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()
@@ -86,6 +90,13 @@ class Session:
     def adapter_root(self) -> str:
         """The root of the session's adapter, or ""."""
         return self.adapter.root if self.adapter is not None else ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of a hidden state, as input or as output."""
+        compute = self.shard.compute
+        hidden = compute.arch.hidden
+        return packed_bytes(hidden) if self.packed else hidden * DTYPE_BYTES[compute.dtype]
 
     def reaches(self, start: int) -> bool:
         """Return whether the states of recurrent layers after `start` positions are there."""

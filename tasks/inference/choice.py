@@ -13,12 +13,14 @@ from functools import partial
 import trio
 
 from ...state.directory import Directory
-from ...state.membership.record import DeviceSpeed
+from ...state.membership.record import Capacity, ShardRecord
 from ...transport.errors import CallRefused, LinkClosed
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
-from ..costs.rates import UNKNOWN, device_rates
+from ..costs.links import between
+from ..costs.members import member_rates
+from ..costs.rates import LinkRates
 from ..costs.seconds import step_seconds
 from ..costs.work import ModelWork, Rows
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
@@ -32,9 +34,10 @@ from .chain import Chains
 from .courier import Courier
 from .generation import GenerationRun, Model, RunTerms
 from .line import Line, Place, overloaded
-from .routing import Hop, Members, no_route, shards_of
+from .routing import Hop, Members, no_route, parts_of, shards_of
 from .session import Probe, StageLoad, parse_dtype
 
+_TimesKey = tuple[str, Hop, Capacity, ShardRecord | None]
 _TIMES_KEPT = 4_096  # predicted times of shards on devices, a count
 _WORKS_KEPT = 8  # models whose work is described
 _UNKNOWN_LAYER = Times(1e-4, 1e-3)  # of a layer of a model whose sizes are not known
@@ -78,7 +81,7 @@ class Choice:
         self._rates = Rates(Rate(PROBES[0] - 1, PROBES[1]))  # as the stages allow
         self._plans: dict[SessionId, tuple[Plan, Prefix]] = {}
         self._works: OrderedDict[tuple[str, str], ModelWork] = OrderedDict()
-        self._times: OrderedDict[tuple[str, Hop, DeviceSpeed | None], Times] = OrderedDict()
+        self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
         self._looking = trio.Lock()
 
@@ -94,31 +97,32 @@ class Choice:
         )
 
     def _claimed(self, members: Members, model: Model, hop: Hop) -> Times:
-        """Return the times of a shard by what its member claims of its devices."""
-        devices = members[hop.peer].capacity.devices
-        device = max(devices, key=lambda each: each.bandwidth, default=None)
-        key = model.root, hop, device
+        """Return the times of a shard by the claims of its member, from facts that it published."""
+        record = members[hop.peer]
+        shard = next((each for each in record.shards if parts_of(each) == hop.parts), None)
+        key = model.root, hop, record.capacity, shard
         if key not in self._times:
-            self._times[key] = self._predict(model, hop, device)
+            self._times[key] = self._predict(model, hop, record.capacity, shard)
             if len(self._times) > _TIMES_KEPT:
                 self._times.popitem(last=False)
         return self._times[key]
 
-    def _predict(self, model: Model, hop: Hop, device: DeviceSpeed | None) -> Times:
+    def _predict(
+        self, model: Model, hop: Hop, capacity: Capacity, shard: ShardRecord | None
+    ) -> Times:
         if model.arch is None:
             layers = hop.parts.stop - hop.parts.start
             return Times(_UNKNOWN_LAYER.row_s * layers, _UNKNOWN_LAYER.token_s * layers)
         dtype = parse_dtype(hop.dtype)
         key = model.root, dtype
-        work = self._works.get(key)
-        if work is None:
-            work = self._works[key] = ModelWork(model.arch, dtype)
+        if key not in self._works:
+            self._works[key] = ModelWork(model.arch, dtype)
             if len(self._works) > _WORKS_KEPT:
                 self._works.popitem(last=False)
-        shard = work.of(hop.parts)
-        rates = device_rates(device) if device is not None else UNKNOWN
-        prompt = step_seconds(rates, shard, [Rows(SPAN_ROWS, SPAN_ROWS)])
-        token = step_seconds(rates, shard, [Rows(1, 4 * SPAN_ROWS)], int(hop.parts.head))
+        work = self._works[key].of(hop.parts)
+        rates = member_rates(capacity, shard, work)
+        prompt = step_seconds(rates, work, [Rows(SPAN_ROWS, SPAN_ROWS)])
+        token = step_seconds(rates, work, [Rows(1, 4 * SPAN_ROWS)], int(hop.parts.head))
         return Times(prompt / SPAN_ROWS, token)
 
     def _members(self, without: Collection[str]) -> Members:
@@ -262,9 +266,9 @@ class Choice:
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
             return
-        # A link between two stages is not measured: it is taken as long as the longer one to here.
-        trips = self._trips(run)
-        ring = sum(max(pair) / 2 for pair in zip(trips, trips[1:] + trips[:1], strict=True))
+        links = [LinkRates(trip) for trip in self._trips(run)]
+        pairs = zip(links, links[1:] + links[:1], strict=True)
+        ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)
         alone = len(run.peers) == 1
         seen = Observed(
             0.0, 0.0, 0, run.times.token_s, 0.0 if alone else ring, run.times.tokens - 1

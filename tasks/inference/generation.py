@@ -11,6 +11,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
+from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
 from ..engine.families import Architecture
 from ..engine.interface import Sampling, SessionId
@@ -46,7 +47,8 @@ class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
     `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
-    request uses, or "". `arch` describes the model for the cost model, if it is known.
+    request uses, or "". `family` is that of its architecture. `arch` describes the model for the
+    cost model, if it is known.
     """
 
     root: str
@@ -57,6 +59,7 @@ class Model:
     vocabulary: int
     text: TextCodec
     adapter: str = ""
+    family: str = ""
     arch: Architecture | None = None
 
     @property
@@ -224,6 +227,7 @@ class GenerationRun:
         # The first position to compute. A sum needs the states of all.
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
+        self.activations: Activations = "exact"  # of all stages
         self.heard_at = now  # when the chain last sent a message
         self.times = RunTimes(now)
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)

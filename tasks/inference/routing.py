@@ -13,7 +13,16 @@ from ..placement.holes import holes_of, missing_sentence
 from ..routing.defaults import LINK_S, SHARDS_LOOKED, SHARDS_OF_PEER
 from ..routing.paths import Hop, Search, StageCost
 
-__all__ = ["Hop", "Members", "Preference", "find_route", "largest_room", "no_route", "shards_of"]
+__all__ = [
+    "Hop",
+    "Members",
+    "Preference",
+    "find_route",
+    "largest_room",
+    "no_route",
+    "parts_of",
+    "shards_of",
+]
 
 Members = Mapping[PeerId, MemberRecord]
 
@@ -79,7 +88,7 @@ def shards_of(members: Members, root: str, layers: int, tokens: int) -> list[Hop
     found: list[Hop] = []
     for peer, record in members.items():
         hops = (
-            Hop(peer, _parts(shard), shard.dtype)
+            Hop(peer, parts_of(shard), shard.dtype)
             for shard in record.shards
             if shard.root == root
             and shard.stop <= layers
@@ -132,7 +141,8 @@ def _widest(shards: list[ShardRecord], layers: int) -> int | None:
     return finished
 
 
-def _parts(shard: ShardRecord) -> Parts:
+def parts_of(shard: ShardRecord) -> Parts:
+    """Return the parts of a model that a shard has."""
     return Parts(shard.embedding, shard.start, shard.stop, shard.head)
 
 

@@ -17,6 +17,7 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
     SENT_BYTES,
@@ -54,11 +55,14 @@ from .session import (
     Open,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
     unpack_tokens,
 )
+from .slowlinks import SlowLinks
+from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions
@@ -109,6 +113,7 @@ class Stage:
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
@@ -149,8 +154,8 @@ class Stage:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard, as predicted and measured."""
         return self._all.speed(root, parts)
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
@@ -166,13 +171,15 @@ class Stage:
         found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0) -> None:
+    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
-        Sessions of an earlier shard with this number fail.
+        `costs` are what the engine measured after loading it. Sessions of an earlier shard with
+        this number fail.
         """
         self.withdraw(number)
-        self._all.shards[number] = ServedShard(number, held, self._host.now())
+        speed = ServedSpeed(costs)
+        self._all.shards[number] = ServedShard(number, held, self._host.now(), speed)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
@@ -199,6 +206,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -308,6 +316,7 @@ class Stage:
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
             opened = session.name in self._all.open
@@ -319,23 +328,25 @@ class Stage:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
         self.meter.opened(session.use)
-        return Reply(SessionOpened(cached).fields())
+        return Reply(SessionOpened(cached, session.open.activations).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
             session.served.names.note(session.gateway, names)
             freed.append(self._drop(session, names_behind(names, session.before)))
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
@@ -372,13 +383,13 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -467,6 +478,7 @@ class Stage:
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
         session.note_computed(end, event.count, event.seconds, self._all.texts(session.served))
+        session.served.speed.note(event.count, event.predicted, event.seconds)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -485,6 +497,9 @@ class Stage:
             token=token,
             seconds=before + event.seconds,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent) -> None:
@@ -494,6 +509,7 @@ class Stage:
         rows = 1 if session.made else max(1, event.position - session.computed)
         texts = self._all.texts(session.served)
         session.note_computed(event.position, rows, event.seconds, texts)
+        session.served.speed.note(rows, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)

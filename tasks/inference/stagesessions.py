@@ -16,6 +16,7 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
+from ..engine.activations.layout import packed_bytes
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
@@ -26,7 +27,7 @@ from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
 from .sentlog import SentLog
 from .session import FeedToken, Open, Probe, SpanMessage
-from .speed import DecodeSpeed
+from .speed import ServedSpeed
 
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""
@@ -42,13 +43,15 @@ class ServedShard:
     number: int
     held: HeldShard
     used: float  # when a session was last open
-    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+    speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
-    times: StepTimes = field(default_factory=StepTimes)
+    times: StepTimes = field(init=False)
     answer: AnswerLength = field(default_factory=AnswerLength)
     names: CachedNames = field(init=False)
 
     def __post_init__(self) -> None:
+        costs = self.speed.costs
+        self.times = StepTimes(costs.row_s, costs.step_s + costs.row_s)
         self.names = CachedNames(self.held.kv_tokens)
 
 
@@ -110,7 +113,6 @@ class StageSession:
             self.served.times.note_prompt(rows, seconds)
         else:
             self.served.times.note_token(texts, seconds)
-            self.served.speed.note(seconds)
 
     @property
     def waiting(self) -> int:
@@ -123,9 +125,22 @@ class StageSession:
         return len(self.open.stages) == 1
 
     @property
-    def before(self) -> tuple[PeerId, ...]:
-        """The stages before this one, which compute its inputs."""
-        return self.open.stages[: self.open.index]
+    def packed(self) -> bool:
+        """Whether hidden states come and go packed (engine/activations/layout.py)."""
+        return self.open.activations == "int8"
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of a hidden state from or for another stage."""
+        held = self.served.held
+        return packed_bytes(held.hidden) if self.packed else held.token_bytes
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """What the inputs of this stage depend on beside the tokens: the stages before this one,
+        and whether they have packed them."""
+        before = self.open.stages[: self.open.index]
+        return (*before, self.open.activations) if before and self.packed else before
 
     @property
     def previous(self) -> PeerId:
@@ -201,12 +216,12 @@ class StageSessions:
             return 0.0
         return now - served.used
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard; that of a shard that is not held is unknown."""
         for served in self.shards.values():
             if (served.held.root, served.held.parts) == (root, parts):
-                return served.speed.tokens_per_s
-        return 0.0
+                return served.speed
+        return ServedSpeed()
 
     def find_shard(self, asked: Open | Probe) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError if it is not held."""

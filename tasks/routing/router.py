@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...transport.identity import PeerId
+from ..costs.links import between
+from ..costs.rates import LinkRates
 from .affinity import Chain, Hotness, Prefix, Sent, ranked
 from .beliefs import Beliefs, Load, Shard, Taken, Times
 from .defaults import (
@@ -126,11 +128,13 @@ class _RequestCosts:
         return StageCost(wait, prompt, 0.0 if whole else span, times.token_s)
 
     def link(self, one: PeerId | None, other: PeerId) -> float:
-        """Return a round trip in seconds. That between two peers is not measured: they are as far
-        apart as the farther one is from here."""
+        """Return a round trip in seconds. That between two other peers is not measured: it is
+        predicted from those to here."""
         if one == other:
             return 0.0
-        return max(self._trip(one) if one is not None else 0.0, self._trip(other))
+        if one is None or self.own in (one, other):
+            return max(self._trip(one) if one is not None else 0.0, self._trip(other))
+        return between(LinkRates(self._trip(one)), LinkRates(self._trip(other))).round_trip_s
 
     def _trip(self, peer: PeerId) -> float:
         if peer not in self._trips:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
+from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
@@ -24,6 +25,7 @@ class Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: Place = field(init=False)  # in the line of those that wait for room
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
 
