@@ -14,10 +14,13 @@ from typing import Any, Final
 import trio
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
-from shoal.netsim.daemons.profile import PROFILES, Profile, ProgramRates
+from shoal.netsim.daemons.profile import PROFILES, Profile
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World as Internet
-from shoal.tasks.engine.families import architecture, tensor_shapes
+from shoal.tasks.costs.rates import DeviceRates
+from shoal.tasks.costs.steps import shard_costs
+from shoal.tasks.costs.work import ModelWork
+from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.scheduler import StepCosts
 
@@ -30,7 +33,7 @@ RATE: Final = 1.5  # requests per second
 TOKENS: Final = 20
 DELAY_S: Final = 0.01  # of a packet on each host's link
 SLOW: Final = Profile(
-    "slow", PROFILES["desktop"].machine, ProgramRates(5e9, 1e9), offered=2 << 30, step_s=1e-3
+    "slow", PROFILES["desktop"].machine, DeviceRates(1e9, 5e9, 5e9), offered=2 << 30, step_s=1e-3
 )
 LINK: Final = LinkSpec(PipeSpec(DELAY_S, rate=12.5e6), PipeSpec(DELAY_S, rate=12.5e6))
 
@@ -39,17 +42,8 @@ def costs() -> StepCosts:
     """Return the costs of a step on a server, as the simulated engine predicts them."""
     config = json.loads((Path(__file__).parents[2] / "shoal/models/tiny/config.json").read_text())
     arch = architecture(config)
-    shapes = tensor_shapes(arch, Parts(False, 0, arch.layers, False))
-    layers = sum(rows * columns for rows, columns in (_two(shape) for shape in shapes.values()))
-    weights = 4 * (layers + arch.vocab * arch.hidden)
-    rates = SLOW.speed
-    attended = 4 * arch.layers * arch.heads * arch.head_dim
-    fixed = SLOW.step_s + weights / rates.bandwidth
-    return StepCosts(fixed, 2.0 * layers / rates.flops, attended / rates.flops)
-
-
-def _two(shape: tuple[int, ...]) -> tuple[int, int]:
-    return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+    work = ModelWork(arch, "float32").of(Parts(True, 0, arch.layers, True))
+    return StepCosts(*shard_costs(SLOW.rates, work))
 
 
 def prompts(seed: int) -> list[tuple[float, str]]:

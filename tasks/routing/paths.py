@@ -15,7 +15,7 @@ from ..defaults import MAX_STAGES
 from ..engine.interface import Parts
 from .defaults import EXPECTED_TOKENS, LABELS, LABELS_ALL
 
-_STEP = math.log(1.05)  # chains whose seconds differ by less than this factor count as equal
+_STEP = math.log(1.01)  # chains whose seconds differ by less than this factor count as equal
 
 
 @dataclass(frozen=True, slots=True)
