@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from . import arrival
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS
@@ -61,6 +62,7 @@ class Core:
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._opened = 0  # number of sessions that were ever opened
+        kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -69,6 +71,8 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
+            "read": kv_parts.read,
+            "write": kv_parts.write,
             "fork": self._fork,
             "usage": self._usage,
         }
@@ -187,11 +191,11 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own = header
+        name, tokens, owner, background, user, number, soon, adapter, own, exact = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool):
+        if not isinstance(own, bool) or not isinstance(exact, bool):
             raise EngineError("bad-span", "a session is of the machine's own gateway or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
@@ -212,7 +216,7 @@ class Core:
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
-            table = BlockTable(shard.pool, tokens, names, soon=soon)
+            table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
@@ -254,6 +258,7 @@ class Core:
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
+        session.arrival = None
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -273,6 +278,7 @@ class Core:
         if source is not into:
             into.table.secure(source.table.length)
             into.table.share(source.table)
+            into.arrival = None
         into.forget()
         return into.table.length, b""
 
@@ -443,6 +449,7 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
+        arrival.begin(session)
         source = session.shard.compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 
@@ -483,6 +490,8 @@ class Core:
             done.append((session, job, output))
             session.table.fill(job.position + rows)
             job.done += rows
+            if session.doubt is not None:
+                self._settle_doubt(session, job)
         self._choose(model, done)
         seconds = self.clock() - started
         total = sum(session.share.charged for session, _ in work)
@@ -493,6 +502,15 @@ class Core:
                 self._advance(session, job, model, output)
             self._next(session)
         self._settle()
+
+    def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
+        """Compare what has arrived from elsewhere with what was computed, and fail if it
+        differs."""
+        assert session.doubt is not None  # the caller has checked
+        try:
+            session.doubt.check(session)
+        except EngineError as error:
+            self._fail_job(session, job, error)
 
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose
