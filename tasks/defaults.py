@@ -21,6 +21,23 @@ QUEUED_REQUESTS = 64  # requests that wait for the memory of one shard
 QUEUED_OF_ONE = 8  # … of one gateway
 QUEUED_TIME = 15.0  # seconds without a repetition after which such a request is forgotten
 ANSWER_SOON = 64  # positions of an answer that are reserved before it begins
+CHUNKS_STORED = 4096  # chunks of KV that a node offers to peers; a name each, in some 2 MB
+CHUNK_REFUSALS = (64, 1.0)  # `kv.part` calls of one peer for unknown chunks: burst, and per second
+PARTS_GIVEN = 32  # parts of chunks that a node reads and sends at once …
+PARTS_GIVEN_TO_ONE = 16  # … to one peer
+PART_TIMEOUT = 5.0  # seconds until a part must have arrived
+PARTS_ASKED = 12  # parts that one fetch waits for at once …
+PARTS_BYTES = 4 * 2**20  # … and their bytes
+CHUNK_LOOK = (0.02, 1.0)  # seconds that a look for providers of chunks takes, least and most …
+CHUNK_SPARE = (
+    0.04  # … and the share of the time to compute them that it, and a slow start, may take
+)
+CHUNK_WORTH = 0.03  # seconds of computing below which nobody is asked for chunks
+CHUNK_TIMEOUT = 20.0  # seconds in which a stage fetches chunks for a session
+CHUNK_TRIES = 2  # providers that are tried for one session
+CHUNK_RATE_AGE = 300.0  # seconds for which the rate of a provider is believed
+CHUNK_LIKELY = 4  # replicas that are asked for chunks before the index is
+CHUNK_SHY = 600.0  # seconds without fetching from strangers after one has sent wrong values
 SLOTS = 4  # shards that a node serves at once; at most AIMS of state/defaults.py
 SLOT_PAUSE = 5.0  # seconds between two looks at whether a further model needs this node
 SLOT_LOOK = 60.0  # seconds between two looks at whether a further shard is still needed

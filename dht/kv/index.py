@@ -122,9 +122,14 @@ class KvIndex:
 
     # KV on this node.
 
-    def announce(self, chain: Chain, layers: Layers) -> None:
-        """Announce that this node has these layers of a chain's chunks, and has just used them."""
-        self._say(self._held.add(chain, layers))
+    def announce(self, chain: Chain, layers: Layers, *, publish: bool = True) -> None:
+        """Announce that this node has these layers of a chain's chunks, and has just used them.
+
+        Unless `publish`, only peers that ask this node learn it.
+        """
+        changed = self._held.add(chain, layers)
+        if publish:
+            self._say(changed)
 
     def withdraw(self, chain: Chain) -> None:
         """Withdraw a chain. Chunks that it shares with other chains stay announced."""

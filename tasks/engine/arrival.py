@@ -51,10 +51,10 @@ class Arrival:
         self.doubted_from: int | None = None
 
     def take(self, part: KvRange) -> None:
-        """Record a part. Raises EngineError `bad-state` if it does not follow what has arrived."""
+        """Record a part. Raises EngineError `gap` if it does not follow what has arrived."""
         layers = range(part.first - self._first, part.last - self._first)
         if any(self._ends[layer] != part.start for layer in layers):
-            raise EngineError("bad-state", f"a part of KV from {part.start} on does not follow")
+            raise EngineError("gap", f"a part of KV from {part.start} on does not follow")
         for layer in layers:
             self._ends[layer] = part.stop
 

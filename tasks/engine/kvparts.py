@@ -118,7 +118,8 @@ class KvPartCodec:
         """Decode a part for a session with this adapter.
 
         Raises EngineError `bad-state` if it is malformed, or of another model, adapter, shape or
-        dtype, or of layers that the shard lacks. An exact part must be of the same class.
+        dtype, or of layers that the shard lacks. Raises `other-class` if an exact part is of another
+        class of exactness.
         """
         header, data = _split(state)
         mine = self._root, adapter, *self.shape
@@ -126,7 +127,7 @@ class KvPartCodec:
         if mine != theirs:
             raise EngineError("bad-state", "the part of KV is of another model or adapter")
         if header.form == "exact" and header.exactness != self._exactness:
-            raise EngineError("bad-state", "the part of KV is of another class of exactness")
+            raise EngineError("other-class", "the part of KV is of another class of exactness")
         self.check(header.range, header.form)
         if len(data) != self.shape.part_bytes(header.range, header.form):
             raise EngineError("bad-state", "the part of KV has not the size its header says")

@@ -26,7 +26,9 @@ PREEMPTED: Final = "preempted"
 FULL: Final = "no-memory"
 """Code of a stage whose memory is full of other sessions."""
 
-LOST_STATE = frozenset({PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
+LOST_STATE = frozenset(
+    {PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard", "bad-chunk"}
+)
 """Codes of a stage that lost its state. Unless its node moves, it serves the same layers again."""
 
 

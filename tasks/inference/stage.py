@@ -18,6 +18,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
+from ..costs.steps import ShardCosts
 from ..defaults import (
     PASSED_BYTES,
     PROBES,
@@ -63,7 +64,8 @@ from .session import (
     unpack_tokens,
 )
 from .stageadapters import AdapterSource, StageAdapters
-from .stagesessions import ServedShard, StageSession, StageSessions
+from .stagechunks import StageChunks
+from .stagesessions import NO_COSTS, ServedShard, StageSession, StageSessions
 
 
 @dataclass(slots=True)
@@ -107,6 +109,8 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._adapters = StageAdapters(host, courier.peer)
+        self.chunks = StageChunks()
+        """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
@@ -169,13 +173,13 @@ class Stage:
         found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0) -> None:
+    def serve(self, held: HeldShard, number: int = 0, *, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
-        Sessions of an earlier shard with this number fail.
+        `costs` are those of its steps. Sessions of an earlier shard with this number fail.
         """
         self.withdraw(number)
-        self._all.shards[number] = ServedShard(number, held, self._host.now())
+        self._all.shards[number] = ServedShard(number, held, self._host.now(), costs)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
@@ -320,8 +324,10 @@ class Stage:
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                exact=session.exact,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
+            cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -342,7 +348,9 @@ class Stage:
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            freed.append(self._drop(session, names_behind(names, session.before)))
+            names = names_behind(names, session.before)
+            freed.append(self._drop(session, names))
+            self.chunks.saved(session, names)
         for event in freed:
             await event.wait()
         return Reply()
@@ -464,6 +472,8 @@ class Stage:
                         session.queued.popleft()
                     self._pass_token(session, event)
                 case FailedEvent():
+                    if event.code == "bad-chunk":
+                        self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._fail(session, "stage-lost", error.message, lost=session.next)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ...transport.identity import PeerId
+from ..costs.steps import ShardCosts
 from ..defaults import (
     CLOSED_REMEMBERED,
     KV_SHARE,
@@ -25,6 +26,8 @@ from .sentlog import SentLog
 from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
 from .speed import DecodeSpeed
 
+NO_COSTS = ShardCosts()
+
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""
 
@@ -36,6 +39,7 @@ class ServedShard:
     number: int
     held: HeldShard
     used: float  # when a session was last open
+    costs: ShardCosts = NO_COSTS  # of its steps, as the engine measured them
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
 
@@ -54,6 +58,7 @@ class StageSession:
     opened: float = 0.0  # when it was admitted
     awaits: tuple[trio.Event, ...] = ()  # set when the engine has the memory for it
     failed: str = ""  # code of the failure that has ended it
+    source: PeerId | None = None  # the node from which KV was fetched for it
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
@@ -72,6 +77,14 @@ class StageSession:
         order = self.open
         growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
         return blocks_for(min(order.tokens, growing))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the session's KV must not stem from copies in int8.
+
+        Sessions in float32 are exact in any case: of these, the same text is promised.
+        """
+        return self.open.exact or self.served.held.dtype == "float32"
 
     @property
     def waiting(self) -> int:
