@@ -15,6 +15,7 @@ from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.inference.speed import ServedSpeed
 from ...tasks.inference.stage import Stage
 from ...tasks.models.adding import Added
 from ...tasks.placement.precision import smaller
@@ -37,6 +38,7 @@ from .messages.node import (
     DiskView,
     MachineView,
     PeerView,
+    PredictionView,
     PublishedDevice,
     ServingView,
     ShardView,
@@ -210,10 +212,11 @@ def serving_view(
     `shards` are those that the node has published.
     """
     shard = next((shard for shard in shards if shard.root == status.root), None)
-    room = 0
+    room, predicted = 0, None
     if shard is not None:
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
         room = stage.room(shard.root, parts)
+        predicted = prediction_view(stage.speed(shard.root, parts))
     return ServingView(
         phase=status.phase,
         state=status.text,
@@ -222,7 +225,16 @@ def serving_view(
         total_bytes=status.total_bytes,
         room_tokens=room,
         shard=shard_view(shard, names) if shard else None,
+        predicted=predicted,
     )
+
+
+def prediction_view(speed: ServedSpeed) -> PredictionView | None:
+    """Describe the predictions about a shard. Return None if its speed is unknown."""
+    if not speed.tokens_per_s:
+        return None
+    error = speed.error
+    return PredictionView(speed.tokens_per_s, error.mean, error.samples)
 
 
 def disk_view(allowance: LibraryLimit, used: int) -> DiskView:

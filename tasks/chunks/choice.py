@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..costs.rates import LinkRates
 from ..costs.seconds import transfer_seconds
-from ..costs.steps import ShardCosts
+from ..costs.shardcosts import ShardCosts
 from ..defaults import PREFILL_TOKENS
 from .naming import CHUNK
 

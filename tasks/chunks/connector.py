@@ -19,7 +19,7 @@ from ...transport.errors import TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
-from ..costs.steps import ShardCosts
+from ..costs.shardcosts import ShardCosts
 from ..defaults import (
     CHUNK_LOOK,
     CHUNK_RATE_AGE,

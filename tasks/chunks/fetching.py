@@ -19,7 +19,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Reply
 from ...transport.link.link import Link
 from ..costs.rates import LinkRates
-from ..costs.steps import ShardCosts
+from ..costs.shardcosts import ShardCosts
 from ..defaults import CHUNK_SPARE, PART_TIMEOUT, PARTS_ASKED, PARTS_BYTES
 from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError

@@ -12,8 +12,8 @@ TAG_BYTES = 32
 
 
 class AskPart(Message, frozen=True):
-    """Header of `kv.part`: a part of the chunk with this tag. `proof` shows that the asker knows the
-    chunk's name."""
+    """Header of `kv.part`: a part of the chunk with this tag. `proof` shows that the asker knows
+    the chunk's name."""
 
     tag: Annotated[bytes, Meta(min_length=TAG_BYTES, max_length=TAG_BYTES)]
     proof: Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]

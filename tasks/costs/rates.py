@@ -86,9 +86,9 @@ def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     """Return the rates of a device from a probe or from a member's claim. Unknown ones (0) are
     those of a slow laptop.
 
-    The useful batch `b` says where a product of float32 or bfloat16 becomes limited by operations:
-    with `b` rows it takes BATCH_FACTOR times as long as with one. That gives the efficiency of
-    products of few rows.
+    The useful batch is the largest power of two of rows with which a product takes at most
+    BATCH_FACTOR times as long as with one. So twice as many rows take longer, which gives the least
+    that products of few rows lose.
     """
     float32 = speed.float32 or UNKNOWN.float32
     # A CPU without instructions for bfloat16 computes such weights in float32.
@@ -98,7 +98,7 @@ def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     if speed.batch:
         size = 2 if speed.bfloat16 > speed.float32 else 4  # bytes of a weight, as the probe chooses
         balanced = max(bfloat16, float32) / bandwidth * size / 2  # rows with the time of one
-        half_rows = min(BATCH_FACTOR * balanced - speed.batch, balanced - 1.0, HALF_ROWS_MOST)
+        half_rows = min(BATCH_FACTOR * balanced - 2 * speed.batch, balanced - 1.0, HALF_ROWS_MOST)
     accelerated = not speed.name.startswith("cpu")
     base = ACCELERATOR if accelerated else PROCESSOR
     return DeviceRates(

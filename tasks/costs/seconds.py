@@ -17,15 +17,17 @@ def step_seconds(
     A roofline: matrix products take the longer of their operations and of reading the weights, and
     attention the longer of its pairs and of reading keys and values.
     """
-    if not rows:
-        return 0.0
     total = sum(each.total for each in rows)
+    if total <= 0:
+        return 0.0
     seconds = product_seconds(device, work, total, heads) + attention_seconds(device, work, rows)
     return device.factor * (seconds + fixed_seconds(device, work))
 
 
 def product_seconds(device: DeviceRates, work: ShardWork, rows: int, heads: int) -> float:
     """Return the seconds of the matrix products of a step, before the device's factor."""
+    if rows <= 0:
+        return 0.0
     eff = device.efficiency
     reached = device.flops(work.precision) * eff.compute * rows / (rows + eff.half_rows)
     read = device.bandwidth * eff.memory

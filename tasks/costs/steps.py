@@ -2,24 +2,15 @@
 after loading."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from .rates import DeviceRates
 from .seconds import fixed_seconds, product_seconds
+from .shardcosts import ShardCosts
 from .work import ShardWork
 
 MANY = 64
 """Rows of the larger step by which a shard is measured."""
 _LEAST, _MOST = 1e-4, 1e4  # bounds of efficiencies
-
-
-class ShardCosts(NamedTuple):
-    """Seconds of a step: `step_s`, plus `row_s` for each row, plus `pair_s` for each pair of a row
-    and a position that it attends to. All 0 if they are unknown."""
-
-    step_s: float = 0.0
-    row_s: float = 0.0
-    pair_s: float = 0.0
 
 
 def shard_costs(device: DeviceRates, work: ShardWork) -> ShardCosts:

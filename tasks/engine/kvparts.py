@@ -118,8 +118,8 @@ class KvPartCodec:
         """Decode a part for a session with this adapter.
 
         Raises EngineError `bad-state` if it is malformed, or of another model, adapter, shape or
-        dtype, or of layers that the shard lacks. Raises `other-class` if an exact part is of another
-        class of exactness.
+        dtype, or of layers that the shard lacks. Raises `other-class` if an exact part is of
+        another class of exactness.
         """
         header, data = _split(state)
         mine = self._root, adapter, *self.shape

@@ -45,7 +45,7 @@ class StageChunks:
             cached,
             session.exact,
             KvShape(held.kv_heads, held.head_dim, held.dtype),
-            session.served.costs,
+            session.served.speed.costs,
         )
         length, session.source = await self._connector.brought(wanted)
         return length

@@ -17,6 +17,7 @@ from ...transport.host.seam import Host
 from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, kv_room, weight_bytes
+from ..engine.interface import Loaded
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
@@ -405,13 +406,13 @@ class Serving:
         self.loaded_bytes = weights + shard.kv_bytes
         loaded = await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
-        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number)
+        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number, loaded.costs)
         tokens = kv_room(plan.arch, plan.parts, plan.dtype, shard.kv_bytes).positions
-        self._publish(plan, tokens, loaded.exactness)
+        self._publish(plan, tokens, loaded)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
 
-    def _publish(self, plan: ShardPlan, tokens: int, exactness: str) -> None:
+    def _publish(self, plan: ShardPlan, tokens: int, loaded: Loaded) -> None:
         parts = plan.parts
         self._published = plan.root
         record = ShardRecord(
@@ -422,7 +423,8 @@ class Serving:
             head=parts.head,
             dtype=plan.dtype,
             kv_tokens_free=tokens,
-            exactness=exactness,
+            exactness=loaded.exactness,
+            costs=loaded.costs,
         )
         self._directory.publish(shards=(*self._other_shards(), record))
 

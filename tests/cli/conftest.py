@@ -118,6 +118,7 @@ STATUS: dict[str, Any] = {
         "shard": {"model": "tiny", "root": "ab" * 32, "layers": "0:2", "embedding": True,
                   "head": False, "dtype": "float32", "kv_tokens_free": 100,
                   "exactness": "AVX2 onednn"},
+        "predicted": {"tokens_per_s": 7.5, "error": 0.0612, "samples": 40},
     },
     "beside": [],
     "models": [{"name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 8 << 20,

@@ -15,7 +15,8 @@ from shoal.tasks.costs.rates import (
     device_rates,
 )
 from shoal.tasks.costs.seconds import step_seconds
-from shoal.tasks.costs.steps import MANY, ShardCosts, calibrated, shard_costs
+from shoal.tasks.costs.shardcosts import ShardCosts
+from shoal.tasks.costs.steps import MANY, calibrated, shard_costs
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
 
 WORK = ShardWork(
@@ -73,7 +74,7 @@ def test_a_device_without_measured_rates_is_a_slow_laptop() -> None:
 
 
 def test_the_useful_batch_says_how_efficient_few_rows_are() -> None:
-    card = device_rates(DeviceSpeed("cuda:0", "sm_80", 0, 1.5e12, 1.5e13, 2.4e14, 128))
+    card = device_rates(DeviceSpeed("cuda:0", "sm_80", 0, 1.5e12, 1.5e13, 2.4e14, 64))
     assert card.efficiency.half_rows == pytest.approx(1.5 * 2.4e14 / 1.5e12 - 128)
     assert card.efficiency.layer_s == ACCELERATOR.layer_s
     assert card.flops("int4") == card.flops("bfloat16") == 2.4e14
