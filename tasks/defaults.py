@@ -28,10 +28,12 @@ PARTS_GIVEN_TO_ONE = 16  # … to one peer
 PART_TIMEOUT = 5.0  # seconds until a part must have arrived
 PARTS_ASKED = 12  # parts that one fetch waits for at once …
 PARTS_BYTES = 4 * 2**20  # … and their bytes
-CHUNK_LOOK = (0.02, 1.0)  # seconds that a look for providers of chunks takes, least and most …
-CHUNK_SPARE = (
-    0.04  # … and the share of the time to compute them that it, and a slow start, may take
-)
+CHUNK_SPARE = 0.05  # share of the time to compute chunks that a slow start of a fetch may take …
+CHUNK_TRIPS = 12  # … or so many round trips, in which a connection becomes fast …
+CHUNK_SPARE_MOST = 0.15  # … within this share
+CHUNK_LOOK_SHARE = 0.04  # share that a look for providers may take …
+CHUNK_LOOK = 1.0  # … of at most this many seconds
+CHUNK_LOOK_UP = 0.25  # seconds that a look must be allowed before the index is asked
 CHUNK_WORTH = 0.03  # seconds of computing below which nobody is asked for chunks
 CHUNK_TIMEOUT = 20.0  # seconds in which a stage fetches chunks for a session
 CHUNK_TRIES = 2  # providers that are tried for one session

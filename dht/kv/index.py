@@ -186,13 +186,14 @@ class KvIndex:
         layers: Layers,
         *,
         likely: Sequence[PeerId] = (),
+        look_up: bool = True,
         timeout: float = defaults.KV_FIND,
     ) -> KvFound:
         """Find the providers of these layers of the longest prefix of a chain, this node included.
 
         The look-up and the requests may take `timeout` seconds each. Peers that have no chunk of
         the chain are left out. The peers in `likely` are asked before the look-up has ended, and it
-        is cut short if one of them has the whole chain.
+        is cut short if one of them has the whole chain. Without `look_up`, only they are asked.
         """
         asking = [peer for peer in likely if peer != self._own and not self._lied(peer)]
         searches = {
@@ -208,15 +209,9 @@ class KvIndex:
 
                 for peer in searches:
                     ask(peer)
-                found = await self._records.find(
-                    chain.key,
-                    most=defaults.FIND_MOST,
-                    enough=defaults.KV_PROVIDERS,
-                    timeout=timeout,
-                    kinds=(KvBody.kind,),
-                )
+                found = await self._look_up(chain, timeout) if look_up else None
                 scope.deadline = trio.current_time() + timeout
-                for peer, most in self._claims(found.records, chain, layers):
+                for peer, most in self._claims(found.records if found else (), chain, layers):
                     if peer not in searches and len(searches) < defaults.KV_PROVIDERS:
                         searches[peer] = PrefixSearch(chain.tags, most)
                         ask(peer)
@@ -225,6 +220,16 @@ class KvIndex:
         best = sorted((one for one in providers if one.chunks), key=lambda one: -one.chunks)
         rounds = max((search.rounds for search in searches.values()), default=0)
         return KvFound(tuple(best), found, rounds)
+
+    async def _look_up(self, chain: Chain, timeout: float) -> FindingResult:
+        """Return the records under a chain's key."""
+        return await self._records.find(
+            chain.key,
+            most=defaults.FIND_MOST,
+            enough=defaults.KV_PROVIDERS,
+            timeout=timeout,
+            kinds=(KvBody.kind,),
+        )
 
     def refute(self, peer: PeerId) -> None:
         """Distrust a peer for a while, because it did not have what it claimed."""

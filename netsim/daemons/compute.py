@@ -373,7 +373,7 @@ class Timed:
 
     def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
         data = self._inner.read_kv(slots, layers, form)
-        self._watch.spent += len(data) / self._speed.bandwidth
+        self._watch.spent += len(data) / self._rates.bandwidth
         return data
 
     def costs(self) -> StepCosts:

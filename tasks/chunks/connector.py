@@ -8,7 +8,7 @@ Spec: docs/spec/kv.md.
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import trio
@@ -19,12 +19,15 @@ from ...transport.errors import TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.link.link import Link
+from ..costs.links import link_rates
+from ..costs.rates import LinkRates
 from ..costs.shardcosts import ShardCosts
 from ..defaults import (
     CHUNK_LOOK,
+    CHUNK_LOOK_SHARE,
+    CHUNK_LOOK_UP,
     CHUNK_RATE_AGE,
     CHUNK_SHY,
-    CHUNK_SPARE,
     CHUNK_TIMEOUT,
     CHUNK_TRIES,
     CHUNK_WORTH,
@@ -32,7 +35,7 @@ from ..defaults import (
 from ..engine.interface import Engine, KvForm, SessionId
 from ..engine.kvparts import KvShape
 from .choice import compute_seconds, worthwhile
-from .fetching import ChunkFetch, FetchPlan, link_rates
+from .fetching import ChunkFetch, FetchPlan
 from .naming import CHUNK, chunk_names
 from .store import KvOrigin, Layers, SharedChunks
 
@@ -48,6 +51,7 @@ class Index(Protocol):
         layers: Layers,
         *,
         likely: Sequence[PeerId] = ...,
+        look_up: bool = ...,
         timeout: float = ...,
     ) -> KvFound: ...
     def refute(self, peer: PeerId) -> None: ...
@@ -57,12 +61,13 @@ class Index(Protocol):
 class Surroundings:
     """What the connector asks of its node.
 
-    `connect` opens a link or raises TransportError. `replicas(root, layers)` returns members that
-    serve these layers of a model. `trusts(peer)` says whether a peer's KV is believed unseen.
+    `connect` opens a link or raises TransportError. `replicas(root, layers, seconds)` returns
+    linked members that serve these layers of a model and reply within so many seconds.
+    `trusts(peer)` says whether a peer's KV is believed unseen.
     """
 
     connect: Callable[[PeerId], Awaitable[Link]]
-    replicas: Callable[[str, Layers], Sequence[PeerId]]
+    replicas: Callable[[str, Layers, float], Sequence[PeerId]]
     trusts: Callable[[PeerId], bool]
 
 
@@ -148,11 +153,16 @@ class ChunkConnector:
         seconds = compute_seconds(wanted.costs, wanted.cached, len(chain) * CHUNK)
         if seconds < CHUNK_WORTH:
             return []
-        least, most = CHUNK_LOOK
-        likely = self._around.replicas(wanted.origin.root, wanted.origin.layers)
+        limit = min(CHUNK_LOOK, CHUNK_LOOK_SHARE * seconds)
+        likely = self._around.replicas(wanted.origin.root, wanted.origin.layers, limit)
+        look_up = limit >= CHUNK_LOOK_UP
         found: list[Outside] = []
-        with trio.move_on_after(min(most, max(least, CHUNK_SPARE * seconds))):
-            known = await self._index.longest(chain, wanted.origin.layers, likely=likely)
+        if not (likely or look_up):
+            return found
+        with trio.move_on_after(limit):
+            known = await self._index.longest(
+                chain, wanted.origin.layers, likely=likely, look_up=look_up, timeout=limit
+            )
             for each in known.providers:
                 if each.chunks > first and self._may_ask(each.peer):
                     try:
@@ -185,9 +195,8 @@ class ChunkConnector:
             costs=wanted.costs,
             doubted=not self._around.trusts(peer),
         )
-        link = link_rates(outside.link, self._rate(peer))
         most = outside.chunks - first
-        choice = worthwhile(wanted.costs, link, plan.chunk_bytes, first, most)
+        choice = worthwhile(wanted.costs, self._link(outside.link), plan.chunk_bytes, first, most)
         return plan.until(first + choice.chunks) if choice.chunks else None
 
     # The worker's side.
@@ -216,11 +225,14 @@ class ChunkConnector:
         if fetch.ending == "liar":
             self._index.refute(peer)
 
-    def _rate(self, peer: PeerId) -> float:
-        """Return the rate of the last fetch from a provider in bytes/s, 0 if there was none
-        lately."""
-        rate, at = self._rates.get(peer, (0.0, 0.0))
-        return rate if self._host.now() < at + CHUNK_RATE_AGE else 0.0
+    def _link(self, link: Link) -> LinkRates:
+        """Return the rates of a link: its round trip, and the rate of the last fetch over it.
+
+        Without one lately, the rate is unlimited: the fetch itself finds out.
+        """
+        rate, at = self._rates.get(link.peer, (0.0, 0.0))
+        known = rate if self._host.now() < at + CHUNK_RATE_AGE else 0.0
+        return replace(link_rates(link.status), rate=known, loss=0.0)
 
     def refute(self, peer: PeerId) -> None:
         """Distrust a provider whose values were not those that were computed here, and strangers

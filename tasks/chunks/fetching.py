@@ -18,9 +18,15 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Reply
 from ...transport.link.link import Link
-from ..costs.rates import LinkRates
 from ..costs.shardcosts import ShardCosts
-from ..defaults import CHUNK_SPARE, PART_TIMEOUT, PARTS_ASKED, PARTS_BYTES
+from ..defaults import (
+    CHUNK_SPARE,
+    CHUNK_SPARE_MOST,
+    CHUNK_TRIPS,
+    PART_TIMEOUT,
+    PARTS_ASKED,
+    PARTS_BYTES,
+)
 from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import Engine, KvForm, KvRange, SessionId
@@ -125,7 +131,7 @@ class ChunkFetch:
     async def run(self) -> None:
         """Fetch until all is there, or the fetch ends early (`ending`)."""
         at_once = min(PARTS_ASKED, max(1, PARTS_BYTES // self._part_bytes))
-        send, receive = trio.open_memory_channel[_Pending](0)
+        send, receive = trio.open_memory_channel[_Pending](at_once)
         room = trio.Semaphore(at_once)
         try:
             async with trio.open_nursery() as nursery:
@@ -168,7 +174,7 @@ class ChunkFetch:
         message = AskPart(plan.tags[chunk], proof, part, plan.form)
         try:
             reply = await self._link.call(
-                "kv.part", message.fields(), priority=Priority.BULK, timeout=PART_TIMEOUT
+                "kv.part", message.header(), priority=Priority.BULK, timeout=PART_TIMEOUT
             )
             pending.data = self._checked(reply, part)
         except (CallRefused, LinkClosed, WrongPart) as error:
@@ -220,22 +226,26 @@ class ChunkFetch:
             room.release()
 
     async def _watch(self, scope: trio.CancelScope) -> None:
-        """End the fetch when the rest is computed faster than it will arrive."""
-        plan = self._plan
+        """End the fetch when the rest is computed faster than it will arrive.
+
+        The rate is that of the last half of the time, because a connection starts slowly.
+        """
+        plan, link = self._plan, self._link
         whole = compute_seconds(plan.costs, plan.start, plan.stop)
-        spare = CHUNK_SPARE * whole
+        trips = CHUNK_TRIPS * (link.status.rtt or 0.0)
+        spare = max(CHUNK_SPARE * whole, min(trips, CHUNK_SPARE_MOST * whole))
+        carried = [(self._began, link.carried)]
         while True:
-            await trio.sleep(max(spare / 4, 0.005))
-            elapsed = self._host.now() - self._began
-            if elapsed < spare:
+            await trio.sleep(max(spare / 8, 0.005))
+            now = self._host.now()
+            carried.append((now, link.carried))
+            while len(carried) > 2 and carried[1][0] <= (self._began + now) / 2:
+                carried.pop(0)
+            if now - self._began < spare:
                 continue
-            left = (self._size - self.bytes) / self.rate if self.bytes else float("inf")
+            (since, before), (_, after) = carried[0], carried[-1]
+            rate = max(after - before, 1) / (now - since)
+            left = (self._size - self.bytes) / rate
             if left > compute_seconds(plan.costs, self.length, plan.stop):
                 self.ending = "slow"
                 scope.cancel()
-
-
-def link_rates(link: Link, rate: float) -> LinkRates:
-    """Return the rates of a link: its measured round trip, and the rate of earlier fetches (0:
-    unknown)."""
-    return LinkRates(round_trip_s=link.status.rtt or 0.0, rate=rate)

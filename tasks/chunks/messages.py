@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from ...transport.message import Message
 from ..engine.interface import KvForm, KvRange
@@ -19,6 +20,10 @@ class AskPart(Message, frozen=True):
     proof: Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
     part: KvRange
     form: KvForm
+
+    def header(self) -> dict[str, object]:
+        """Return the fields as the header of a call."""
+        return self.fields() | {"part": astuple(self.part)}
 
     def check(self) -> None:
         """Raise ValueError if the part is empty or not within one chunk."""
