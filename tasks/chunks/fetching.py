@@ -22,8 +22,8 @@ from ..costs.shardcosts import ShardCosts
 from ..defaults import (
     CHUNK_SPARE,
     CHUNK_SPARE_MOST,
+    CHUNK_TIMEOUT,
     CHUNK_TRIPS,
-    PART_TIMEOUT,
     PARTS_ASKED,
     PARTS_BYTES,
 )
@@ -174,7 +174,7 @@ class ChunkFetch:
         message = AskPart(plan.tags[chunk], proof, part, plan.form)
         try:
             reply = await self._link.call(
-                "kv.part", message.header(), priority=Priority.BULK, timeout=PART_TIMEOUT
+                "kv.part", message.header(), priority=Priority.BULK, timeout=CHUNK_TIMEOUT
             )
             pending.data = self._checked(reply, part)
         except (CallRefused, LinkClosed, WrongPart) as error:

@@ -14,6 +14,8 @@ from shoal.netsim.world import World
 from shoal.node.invite import decode
 from shoal.tasks.chunks.connector import ChunkConnector
 from shoal.tasks.chunks.provider import ChunkProvider
+from shoal.tasks.chunks.store import StoredChunk
+from shoal.tasks.engine.interface import KvForm, KvRange
 
 _WIRE = PipeSpec(rate=1e8 / 8, delay=0.0002)
 LAN = LinkSpec(up=_WIRE, down=_WIRE)
@@ -88,3 +90,85 @@ def test_the_second_run_is_served_by_the_other_replica_with_fetched_kv(private: 
         assert fetched > 0 and given >= fetched
 
     run(body)
+
+
+class LyingEngine:
+    """Gives other numbers than those that it has computed, and signs them."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    async def read_kv(self, source: Any, part: KvRange, form: KvForm) -> bytes:
+        data = bytearray(await self._engine.read_kv(source, part, form))
+        start = len(data) - 2 * 4 * 32 * 4 * (part.stop - part.start)  # of one layer's values
+        for at in range(start, start + 8 * (part.stop - part.start), 8):
+            data[at] ^= 1
+        return bytes(data)
+
+
+async def lied_to(world: World, *, private: bool) -> tuple[str, str, list[ChunkConnector]]:
+    """Return the texts of both replicas if each lies to the other."""
+    a, b, asker = await replicas(world, private=private)
+    for daemon in (a, b):
+        engine: Any = LyingEngine(daemon.engine)
+        provider(daemon)._engine = engine
+    text, again = await from_other(asker, LONG)
+    return text, again, [connector(a), connector(b)]
+
+
+def test_wrong_values_of_a_stranger_are_found_and_the_session_computes() -> None:
+    async def body(world: World) -> None:
+        text, again, connectors = await lied_to(world, private=False)
+        assert again == text
+        assert sum(each.fetched_bytes for each in connectors) > 0
+        assert any(each._shy_until > trio.current_time() for each in connectors)
+
+    run(body)
+
+
+def test_without_the_recomputed_block_they_would_change_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twin of the test above."""
+    monkeypatch.setattr("shoal.tasks.engine.arrival.KV_WRONG", 1e9)
+
+    async def body(world: World) -> None:
+        text, again, _ = await lied_to(world, private=False)
+        assert again != text
+
+    run(body)
+
+
+def test_a_member_of_a_private_swarm_is_believed() -> None:
+    async def body(world: World) -> None:
+        text, again, connectors = await lied_to(world, private=True)
+        assert again != text
+        assert not any(each._shy_until for each in connectors)
+
+    run(body)
+
+
+def test_a_gateway_of_its_own_finds_nothing() -> None:
+    """The names of one gateway say nothing to another: nobody sees that a prompt was used."""
+
+    async def body(world: World) -> None:
+        a, b, asker = await replicas(world)
+        other = await joined(world, "other", a, engine=False)
+        await other.until(lambda status: status["peers"] == 3)
+        first = await asker.generate(LONG, raw=True, max_tokens=8)
+        for _ in range(6):
+            again = await other.generate(LONG, raw=True, max_tokens=8)
+            assert again["text"] == first["text"]
+            if again["nodes"] != first["nodes"]:
+                break
+        else:
+            raise AssertionError("always the same replica")
+        # What is fetched is from the first run of the other gateway, never from the first one's.
+        owners = {each.origin.owner for d in (a, b) for each in stored(d)}
+        assert owners == {asker.peer, other.peer}
+
+    run(body)
+
+
+def stored(daemon: DaemonHandle) -> list[StoredChunk]:
+    return list(provider(daemon)._store._chunks.values())
