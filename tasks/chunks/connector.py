@@ -15,6 +15,7 @@ import trio
 
 from ...dht.kv.chain import Chain
 from ...dht.kv.index import KvFound
+from ...transport.bytestream import PathKind
 from ...transport.errors import TransportError
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
@@ -23,6 +24,7 @@ from ..costs.links import link_rates
 from ..costs.rates import LinkRates
 from ..costs.shardcosts import ShardCosts
 from ..defaults import (
+    CHUNK_HOPE,
     CHUNK_LOOK,
     CHUNK_LOOK_SHARE,
     CHUNK_LOOK_UP,
@@ -40,6 +42,7 @@ from .naming import CHUNK, chunk_names
 from .store import KvOrigin, Layers, SharedChunks
 
 _RATES: Final = 256  # providers whose rate is remembered
+_NEAR: Final = (PathKind.LOOPBACK.value, PathKind.LAN.value)  # paths whose usual rate is known
 
 
 class Index(Protocol):
@@ -196,8 +199,12 @@ class ChunkConnector:
             doubted=not self._around.trusts(peer),
         )
         most = outside.chunks - first
-        choice = worthwhile(wanted.costs, self._link(outside.link), plan.chunk_bytes, first, most)
-        return plan.until(first + choice.chunks) if choice.chunks else None
+        link = self._link(outside.link)
+        choice = worthwhile(wanted.costs, link, plan.chunk_bytes, first, most)
+        if not choice.chunks:
+            return None
+        patience = CHUNK_HOPE * (choice.compute_s - choice.fetch_s) if link.rate else 0.0
+        return replace(plan, last=first + choice.chunks, patience=patience)
 
     # The worker's side.
 
@@ -228,11 +235,14 @@ class ChunkConnector:
     def _link(self, link: Link) -> LinkRates:
         """Return the rates of a link: its round trip, and the rate of the last fetch over it.
 
-        Without one lately, the rate is unlimited: the fetch itself finds out.
+        Without one lately, it is the usual one if the peer is near, and else unlimited: the fetch
+        itself finds out.
         """
+        usual = link_rates(link.status)
         rate, at = self._rates.get(link.peer, (0.0, 0.0))
-        known = rate if self._host.now() < at + CHUNK_RATE_AGE else 0.0
-        return replace(link_rates(link.status), rate=known, loss=0.0)
+        if self._host.now() >= at + CHUNK_RATE_AGE:
+            rate = usual.rate if link.status.path in _NEAR else 0.0
+        return replace(usual, rate=rate, loss=0.0)
 
     def refute(self, peer: PeerId) -> None:
         """Distrust a provider whose values were not those that were computed here, and strangers

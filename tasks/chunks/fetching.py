@@ -6,7 +6,7 @@ The fetch ends early where computing the rest is faster than waiting for it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import trio
@@ -53,7 +53,8 @@ class FetchPlan:
     of a prompt, in some layers.
 
     `tags` and `names` are those of all chunks of the prompt. `costs` are those of computing here.
-    `doubted` says that the provider is no trusted member.
+    `doubted` says that the provider is no trusted member. `patience` is how many seconds the fetch
+    may be slower than computing before it is given up.
     """
 
     session: SessionId
@@ -66,6 +67,7 @@ class FetchPlan:
     shape: KvShape
     costs: ShardCosts
     doubted: bool
+    patience: float = 0.0
 
     @property
     def chunk_bytes(self) -> int:
@@ -76,10 +78,6 @@ class FetchPlan:
     def stop(self) -> int:
         """The first position that is not fetched."""
         return self.last * CHUNK
-
-    def until(self, last: int) -> "FetchPlan":
-        """Return the plan for fewer chunks."""
-        return replace(self, last=last)
 
     def parts(self) -> Iterator[KvRange]:
         """Yield the parts in the order in which they are asked for."""
@@ -233,7 +231,7 @@ class ChunkFetch:
         plan, link = self._plan, self._link
         whole = compute_seconds(plan.costs, plan.start, plan.stop)
         trips = CHUNK_TRIPS * (link.status.rtt or 0.0)
-        spare = max(CHUNK_SPARE * whole, min(trips, CHUNK_SPARE_MOST * whole))
+        spare = max(CHUNK_SPARE * whole, min(trips, CHUNK_SPARE_MOST * whole), plan.patience)
         carried = [(self._began, link.carried)]
         while True:
             await trio.sleep(max(spare / 8, 0.005))

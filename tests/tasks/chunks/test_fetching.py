@@ -98,12 +98,17 @@ def _of_another_chunk(answer: Answer, header: dict[str, Any]) -> Answer:
     return Reply({"signature": sign_part(GIVER, tag, answer.payload)}, answer.payload)
 
 
+def _with(answer: Answer, header: dict[str, Any]) -> Answer:
+    assert isinstance(answer, Reply)
+    return replace(answer, header=header)
+
+
 LIES: dict[str, Callable[[Answer, dict[str, Any]], Answer]] = {
     "other bytes of the right length": _unsigned,
     "signed by another node": _by_another,
     "signed for another chunk": _of_another_chunk,
-    "no signature": lambda answer, _: replace(answer, header={}),
-    "a short signature": lambda answer, _: replace(answer, header={"signature": b"x"}),
+    "no signature": lambda answer, _: _with(answer, {}),
+    "a short signature": lambda answer, _: _with(answer, {"signature": b"x"}),
     "another layer": _signed(_of(KvRange(0, CHUNK, 3, 4))),
     "other positions": _signed(_of(KvRange(CHUNK, 2 * CHUNK, 0, 1))),
     "a layer more": _signed(_of(KvRange(0, CHUNK, 0, 2))),
