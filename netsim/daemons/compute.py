@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...tasks.costs.seconds import product_seconds, step_seconds
 from ...tasks.costs.steps import shard_costs
 from ...tasks.costs.work import ModelWork, Rows
+from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
@@ -120,6 +121,13 @@ class NumberCompute:
         return [
             self._number(data[at : at + width], span.start) for at in range(0, len(data), width)
         ]
+
+    def unpacked(self, data: Buffer, count: int) -> list[int]:
+        width = packed_bytes(self.arch.hidden)
+        rows = [bytes(data[at : at + width]) for at in range(0, len(data), width)]
+        if len(rows) != count or any(len(row) != width for row in rows):
+            raise EngineError("bad-hidden", f"the input is not {count} packed rows")
+        return [int.from_bytes(row[:_PIECES], "little") % _PRIME for row in rows]
 
     def fed_back(self, token: int) -> list[int]:
         return [self._embedded(token)]
@@ -237,6 +245,13 @@ class NumberCompute:
 
     def joined(self, outputs: Sequence[Buffer | NDArray[np.float32]]) -> Buffer:
         return b"".join(map(bytes, outputs))
+
+    def packed_rows(self, outputs: Sequence[bytes]) -> Buffer:
+        """Encode the numbers of rows exactly, with as many bytes as packed rows would have."""
+        data, width = b"".join(outputs), packed_bytes(self.arch.hidden)
+        rows = (data[at : at + self._width] for at in range(0, len(data), self._width))
+        pieces = (row[: _PIECES * self._step : self._step] for row in rows)
+        return b"".join(piece.ljust(width, b"\0") for piece in pieces)
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice]:
         return [self._choose(pick.rows[-1], pick) for pick in picks]
@@ -362,6 +377,7 @@ class Timed:
 
         self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
         self.pooled = inner.pooled
+        self.unpacked, self.packed_rows = inner.unpacked, inner.packed_rows
         self.allocate, self.copy, self.adapt = inner.allocate, inner.copy, inner.adapt
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
         self.parsed_kv, self.write_kv = inner.parsed_kv, inner.write_kv

@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ...tasks.costs.rates import BATCH_FACTOR, DeviceRates
+from ...tasks.costs.rates import BATCH_FACTOR, PROCESSOR, DeviceRates
 from ...tasks.hardware.facts import Build, Device, Report, Speed
 from ...transport.host.seam import Machine
 from ..disk.disk import DiskSpec
@@ -50,11 +50,14 @@ class Profile:
 
     @property
     def report(self) -> Report:
-        """The report of a probe of this machine. A product takes the longer of the times for
-        reading its weights and for its operations, so the useful batch follows from their ratio:
-        2 flop and 4 bytes a weight."""
+        """The report of a probe of this machine.
+
+        A product takes the times for reading its weights (4 bytes each) and for its operations (2
+        a weight and row). So the useful batch follows from their ratio.
+        """
         flops, bandwidth = self.speed.float32, self.speed.bandwidth
-        batch = 1 << max(0, int(math.log2(BATCH_FACTOR * 2 * flops / bandwidth)))
+        ratio = 2 * flops / bandwidth
+        batch = 1 << max(0, int(math.log2(BATCH_FACTOR + (BATCH_FACTOR - 1) * ratio)))
         speed = Speed(bandwidth, flops, flops, batch)
         device = Device("cpu", self.name, memory_bytes=self.machine.memory_total, speed=speed)
         return Report(Build("simulated"), (device,), self.disk.read_rate)
@@ -76,7 +79,8 @@ def _machine(
 def _speed(flops: float, bandwidth: float) -> DeviceRates:
     """Return the rates that programs reach in any precision, given the peak rates of the table
     above."""
-    return DeviceRates(bandwidth * _COPY, flops * _PRODUCT, flops * _PRODUCT)
+    reached = flops * _PRODUCT
+    return DeviceRates(bandwidth * _COPY, reached, reached, efficiency=PROCESSOR)
 
 
 PROFILES: Final = {

@@ -36,6 +36,7 @@ from .messages.node import (
     ConditionView,
     DeviceView,
     DiskView,
+    KernelsView,
     MachineView,
     PeerView,
     PredictionView,
@@ -273,6 +274,10 @@ def machine_view(hardware: Hardware) -> MachineView:
         failure=hardware.failure or None,
         load_rate=hardware.load_rate or None,
         devices=tuple(_device_view(each, hardware.chosen) for each in hardware.devices()),
+        kernels=tuple(
+            KernelsView(each.name, each.unused or None, each.beside or None)
+            for each in hardware.kernels
+        ),
     )
 
 

@@ -44,19 +44,20 @@ class Core:
         self,
         emit: Emit,
         emit_soon: Emit | None = None,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[bool], None] = lambda urgent: None,
         *,
         memory_bytes: int = 0,
     ) -> None:
         """Create a core without shards.
 
         `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
-        `settle`, which is called after each step. `memory_bytes` limits weights and KV of all
-        shards together (0: the available memory).
+        `settle(urgent)`, which is called after each step and sends it if `urgent`. `memory_bytes`
+        limits weights and KV of all shards together (0: the available memory).
         """
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._settle = settle
+        self._urgent = False  # whether a frame of the step must be sent at its end
         self._memory_bytes = memory_bytes
         self._shards: dict[int, LoadedShard] = {}
         self._scheduler = Scheduler()
@@ -194,12 +195,12 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own, exact = header
+        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool) or not isinstance(exact, bool):
-            raise EngineError("bad-span", "a session is of the machine's own gateway or not")
+        if not all(isinstance(each, bool) for each in (own, packed, exact)):
+            raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if soon is not None and (type(soon) is not int or soon < 0):
@@ -234,6 +235,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
+        session.packed = packed
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -374,7 +376,7 @@ class Core:
                 raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
             if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
                 raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
-        elif len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
+        elif len(span.hidden or b"") != span.count * session.row_bytes:
             raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
         if span.want != "hidden" and not parts.head:
             raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
@@ -453,7 +455,11 @@ class Core:
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
         arrival.begin(session)
-        source = session.shard.compute.source(span)
+        compute = session.shard.compute
+        if span.hidden is not None and session.packed:
+            source = compute.unpacked(span.hidden, span.count)
+        else:
+            source = compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 
     def _schedule(self, session: Session) -> None:
@@ -463,6 +469,8 @@ class Core:
             self._scheduler.rest(session.share)
         else:
             rows = job.count - job.done
+            if job.decode:
+                self._scheduler.groups.came(session.share, self.clock())
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
@@ -496,7 +504,9 @@ class Core:
             if session.doubt is not None:
                 self._settle_doubt(session, job)
         self._choose(model, done)
-        seconds = self.clock() - started
+        ended = self.clock()
+        seconds = ended - started
+        self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
@@ -505,7 +515,9 @@ class Core:
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)
-        self._settle()
+        # All at once: the next stage then computes the rows of this step in one step too.
+        self._settle(self._urgent)
+        self._urgent = False
 
     def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
         """Compare what has arrived from elsewhere with what was computed, and fail if it
@@ -606,7 +618,7 @@ class Core:
         )
         job.answer.add(header)
         if final:
-            self._emit(header, b"")
+            self._emit_with_step(header, b"")
             self._finish(session, job)
         else:
             # A client waits for the first token.
@@ -620,15 +632,21 @@ class Core:
         span = job.span
         seconds = job.seconds, job.predicted
         header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
-        payload = model.joined(job.outputs)
+        packed = session.packed and span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
         job.answer.add(header, payload)
-        self._emit(header, payload)
+        self._emit_with_step(header, payload)
         self._finish(session, job)
 
-    @staticmethod
-    def _finish(session: Session, job: SpanInProgress) -> None:
+    def _emit_with_step(self, header: Header, payload: Buffer) -> None:
+        """Emit a frame at the end of the step, with the other frames of the step."""
+        self._emit_soon(header, payload)
+        self._urgent = True
+
+    def _finish(self, session: Session, job: SpanInProgress) -> None:
         """End the session's job and store its answer for repetitions."""
         session.job = None
+        self._scheduler.groups.left(session.share, self.clock())
         session.keep(job.answer)
 
     def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:

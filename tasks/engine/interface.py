@@ -183,8 +183,9 @@ class SessionTerms:
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
-    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "".
-    Unless `exact`, cached blocks may stem from copies in int8.
+    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
+    `packed`, its hidden states come and go packed (activations/layout.py). Unless
+    `exact`, cached blocks may stem from copies in int8.
     """
 
     owner: str = ""
@@ -195,6 +196,7 @@ class SessionTerms:
     soon: int | None = None
     adapter: str = ""
     own: bool = False
+    packed: bool = False
     exact: bool = True
 
 

@@ -335,7 +335,7 @@ class EngineProcess:
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
-            more = terms.shard, terms.soon, terms.adapter, terms.own, terms.exact
+            more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
             value, _ = await self._request("open", *fields, *more, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)

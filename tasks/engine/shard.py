@@ -101,6 +101,14 @@ class Compute(Protocol):
         are not finite."""
         ...
 
+    def unpacked(self, data: Buffer, count: int) -> Any:
+        """Return `count` packed rows as `source` returns rows (activations/layout.py).
+
+        Raises EngineError `bad-hidden` if there is another number of bytes, and `not-finite` if a
+        scale is not finite.
+        """
+        ...
+
     def fed_back(self, token: int) -> Any:
         """Return one sampled token as the next input."""
         ...
@@ -130,6 +138,10 @@ class Compute(Protocol):
 
     def joined(self, outputs: list[Any]) -> Buffer:
         """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
+        ...
+
+    def packed_rows(self, outputs: list[Any]) -> Buffer:
+        """Concatenate several outputs of `values` as packed rows (activations/layout.py)."""
         ...
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from itertools import pairwise
 
 import trio
 
@@ -20,12 +21,14 @@ from ..defaults import (
     OPEN_TIMEOUT,
     ROUTE_AROUND,
 )
+from ..engine.activations.layout import PACKED_FAMILIES, Activations
 from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, parse_cached, parse_dtype, stage_code
+from .session import Close, Open, parse_closed, parse_dtype, parse_opened, stage_code
+from .slowlinks import LinkRates
 
 
 class StageRefused(Exception):
@@ -44,6 +47,7 @@ class Chains:
         self._host = host
         self._names = PrefixNames(host.entropy(32))
         self._courier = courier
+        self._slow = LinkRates[tuple[PeerId, PeerId]]()  # between stages
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
         # The cancel scopes of the calls in progress, each with the peer that is called.
         self._asking: dict[trio.CancelScope, PeerId] = {}
@@ -58,6 +62,16 @@ class Chains:
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
+
+    def activations(self, model: Model, run: GenerationRun) -> Activations:
+        """Return how hidden states travel in a new session: packed if a link between two stages is
+        too slow for exact ones, and the model's family has passed the check of what this
+        changes."""
+        if run.terms.pooled or model.family not in PACKED_FAMILIES:
+            return "exact"
+        now = self._host.now()
+        slow = any(self._slow.rate(link, now) for link in pairwise(run.peers))
+        return "int8" if slow else "exact"
 
     async def open(
         self, run: GenerationRun, model: Model, sampling: Sampling, peers: Collection[PeerId]
@@ -112,6 +126,7 @@ class Chains:
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
             exact=run.terms.exact,
+            activations=run.activations,
         )
         await self._courier.meet(hop.peer)
         try:
@@ -119,7 +134,8 @@ class Chains:
             # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
             timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
-            return parse_cached(await self._ask(hop.peer, *call, timeout), message.tokens)
+            reply = await self._ask(hop.peer, *call, timeout)
+            return parse_opened(reply, message.tokens, message.activations).cached
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -152,6 +168,12 @@ class Chains:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
 
+    def _note_slow(self, run: GenerationRun, peer: PeerId, to: PeerId, rate: float) -> None:
+        """Remember that a stage has called the link to the next one slow. Other links are
+        ignored."""
+        if (peer, to) in pairwise(run.peers):
+            self._slow.note((peer, to), rate, self._host.now())
+
     def _link_quiet(self, link: Link) -> None:
         """Cancel all calls that wait for the peer of this link."""
         for scope, peer in self._asking.items():
@@ -169,8 +191,11 @@ class Chains:
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
-                await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+            # A dead stage has no session to close.
+            with suppress(CallRefused, LinkClosed, SessionError):
+                reply = await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+                for link in parse_closed(reply).slow:
+                    self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:

@@ -64,6 +64,12 @@ class Courier:
         True."""
         self._endpoint.watch_links(watcher)
 
+    def waiting(self, peer: PeerId) -> tuple[int, float]:
+        """Return the bytes that have not arrived at a peer yet, and the round trip to it in
+        seconds."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return (0, 0.0) if link is None else (link.backlog, link.rtt)
+
     def reaches(self, peer: PeerId) -> bool:
         """Return whether new messages can be sent to the peer: it is linked and not quiet, or this
         node."""

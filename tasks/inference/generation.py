@@ -11,6 +11,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
+from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
@@ -45,7 +46,7 @@ class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
     `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
-    request uses, or "".
+    request uses, or "". `family` is that of its architecture.
     """
 
     root: str
@@ -56,6 +57,7 @@ class Model:
     vocabulary: int
     text: TextCodec
     adapter: str = ""
+    family: str = ""
 
     @property
     def identity(self) -> str:
@@ -197,6 +199,7 @@ class GenerationRun:
         # The first position to compute. A sum needs the states of all.
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
+        self.activations: Activations = "exact"  # of all stages
         self.heard_at = now  # when the chain last sent a message
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
         self._looking = False

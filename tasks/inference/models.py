@@ -53,6 +53,7 @@ class _Loaded:
             context=checked.context,
             vocabulary=checked.vocab,
             text=text,
+            family=checked.family,
         )
         self.ready.set()
 

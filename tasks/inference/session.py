@@ -18,6 +18,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
+from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
@@ -51,6 +52,7 @@ _Whole = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Peer = Annotated[PeerId, Meta(min_length=1, max_length=64)]
 _Position = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
 _Before = Annotated[int, Meta(ge=0, le=MAX_POSITIONS - 1)]
+_Rate = Annotated[float, Meta(gt=0.0, le=1e12)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
@@ -101,6 +103,7 @@ class Open(EpochMessage, frozen=True):
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
     exact: bool = False  # whether no KV may stem from copies in int8
+    activations: Activations = "exact"  # how the stages send hidden states to each other
 
     @property
     def idle(self) -> bool:
@@ -240,9 +243,18 @@ class Probe(Message, frozen=True):
 
 
 class SessionOpened(Message, frozen=True):
-    """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
+    """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
+    `activations` repeats how it sends and expects hidden states."""
 
     cached: Natural
+    activations: Activations = "exact"
+
+
+class SessionClosed(Message, frozen=True):
+    """Reply to `session.close`. `slow` are the links to next stages that have lately been too slow
+    for exact hidden states: the peer and the rate in byte/s of each."""
+
+    slow: Annotated[tuple[tuple[_Peer, _Rate], ...], Meta(max_length=MAX_STAGES)] = ()
 
 
 class StageLoad(Message, frozen=True):
@@ -259,18 +271,31 @@ class StageLoad(Message, frozen=True):
     waiting: Natural
 
 
-def parse_cached(header: Mapping[str, object], tokens: int) -> int:
-    """Return the length of the cached prefix from a reply to `session.open`.
+def parse_opened(
+    header: Mapping[str, object], tokens: int, activations: Activations = "exact"
+) -> SessionOpened:
+    """Return a reply to `session.open`.
 
-    Raises BadMessage if the reply is invalid or the prefix is longer than `tokens`.
+    Raises BadMessage if the reply is invalid, if the prefix is longer than `tokens`, or if the
+    stage has not agreed to `activations`.
     """
     try:
-        cached = typed(SessionOpened, header).cached
+        opened = typed(SessionOpened, header)
     except Undecodable as error:
         raise BadMessage(str(error)) from None
-    if cached > tokens:
+    if opened.cached > tokens:
         raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
-    return cached
+    if opened.activations != activations:
+        raise BadMessage(f"the stage sends `{opened.activations}` hidden states")
+    return opened
+
+
+def parse_closed(header: Mapping[str, object]) -> SessionClosed:
+    """Return a reply to `session.close`. Raises BadMessage if it is invalid."""
+    try:
+        return typed(SessionClosed, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ steps."""
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..costs.steps import MANY
 from ..costs.tracker import ModelError, Tracker
+from ..defaults import COSTS_CHANGE
 
 
 class ServedSpeed:
@@ -40,9 +41,24 @@ class ServedSpeed:
         row = min(max(0.0, many - one) / (MANY - 1), one)
         return ShardCosts(one - row, row, prompt * pair_s)
 
+    def differs(self, published: tuple[float, float, float]) -> bool:
+        """Return whether published costs are wrong by more than COSTS_CHANGE, for a text or for a
+        prompt."""
+        now = self.costs
+        return any(
+            abs(_seconds(rows, now) - _seconds(rows, published))
+            > COSTS_CHANGE * _seconds(rows, published)
+            for rows in (1, MANY)
+        )
+
     @property
     def tokens_per_s(self) -> float:
         """Tokens per second of one session whose text is short, or 0 if it is unknown."""
         costs = self.costs
         one = costs.step_s + costs.row_s
         return 1.0 / one if one > 0.0 else 0.0
+
+
+def _seconds(rows: int, costs: tuple[float, float, float]) -> float:
+    """Return the seconds of a step, without attention."""
+    return costs[0] + rows * costs[1]

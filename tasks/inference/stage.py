@@ -58,11 +58,13 @@ from .session import (
     Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
     unpack_tokens,
 )
+from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagechunks import StageChunks
@@ -116,6 +118,7 @@ class Stage:
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
@@ -209,6 +212,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -328,6 +332,7 @@ class Stage:
                 order.adapter,
                 own=session.gateway == self._courier.peer,
                 exact=session.exact,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
             cached = await self.chunks.brought(session, names, cached)
@@ -339,14 +344,14 @@ class Stage:
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         self.meter.opened(session.use)
-        return Reply(SessionOpened(cached).fields())
+        return Reply(SessionOpened(cached, session.open.activations).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
@@ -354,9 +359,11 @@ class Stage:
             names = names_behind(names, session.before)
             freed.append(self._drop(session, names))
             self.chunks.saved(session, names)
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
@@ -393,13 +400,13 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -508,6 +515,9 @@ class Stage:
             token=token,
             seconds=before + event.seconds,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent) -> None:

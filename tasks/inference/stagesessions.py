@@ -15,6 +15,7 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
+from ..engine.activations.layout import packed_bytes
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
@@ -93,9 +94,22 @@ class StageSession:
         return len(self.open.stages) == 1
 
     @property
-    def before(self) -> tuple[PeerId, ...]:
-        """The stages before this one, which compute its inputs."""
-        return self.open.stages[: self.open.index]
+    def packed(self) -> bool:
+        """Whether hidden states come and go packed (engine/activations/layout.py)."""
+        return self.open.activations == "int8"
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of a hidden state from or for another stage."""
+        held = self.served.held
+        return packed_bytes(held.hidden) if self.packed else held.token_bytes
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """What the inputs of this stage depend on beside the tokens: the stages before this one,
+        and whether they have packed them."""
+        before = self.open.stages[: self.open.index]
+        return (*before, self.open.activations) if before and self.packed else before
 
     @property
     def previous(self) -> PeerId:

@@ -14,7 +14,7 @@ from ...state.membership.record import Rank, ShardRecord
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
+from ..defaults import COSTS_LOOK, DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, kv_room, weight_bytes
 from ..engine.interface import Loaded
@@ -281,6 +281,7 @@ class Serving:
                 nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
+            nursery.start_soon(self._correct_costs, plan)
             await self._restarted.wait()
             nursery.cancel_scope.cancel()
 
@@ -297,6 +298,21 @@ class Serving:
                 self._standing.give_up()
                 loaded.cancel()
                 return
+
+    async def _correct_costs(self, plan: ShardPlan) -> None:
+        """Publish the costs of the shard again whenever measured steps have changed them much."""
+        while True:
+            await trio.sleep(COSTS_LOOK)
+            speed = self._device.stage.speed(plan.root, plan.parts)
+            shards = self._directory.own().shards
+            right = tuple(
+                replace(shard, costs=speed.costs)
+                if shard.root == plan.root and speed.differs(shard.costs)
+                else shard
+                for shard in shards
+            )
+            if right != shards:
+                self._directory.publish(shards=right)
 
     async def _change(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Choose and fetch the layers to serve next, while the loaded layers are still served."""

@@ -189,14 +189,27 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelsView:
+    """Native kernels of the CPU for one set of instructions. `unused` says why they are not in use,
+    and `beside` which products torch computes beside them and why; each is None if there is
+    nothing to say."""
+
+    name: str
+    unused: str | None
+    beside: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class MachineView:
     """The hardware of this node. `progress` is `measured`, `measuring`, `failed` or `off`, and
-    `failure` says why it failed, or is None. `load_rate` is as in the capacity."""
+    `failure` says why it failed, or is None. `load_rate` is as in the capacity. `kernels` begin
+    with those in use, and are empty until the machine is measured."""
 
     progress: str
     failure: str | None
     load_rate: float | None
     devices: tuple[DeviceView, ...]
+    kernels: tuple[KernelsView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,8 @@ class Opening:
         run is closed. Raises Refused if a stage refuses.
         """
         before, began = talk.run, self._host.now()
+        talk.activations = talk.activations or self._chains.activations(talk.model, run)
+        run.activations = talk.activations
         self._runs.add(run, talk.model)
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)

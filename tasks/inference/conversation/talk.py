@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
+from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
 from ..embedding import PooledAnswer
 from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
@@ -22,6 +23,7 @@ class Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    activations: Activations | None = None  # of all runs: the text must not depend on their number
 
     @property
     def must_yield(self) -> bool:

@@ -25,14 +25,14 @@ def opened(
     worker: Any, name: bytes, tokens: int = 90, *, names: bytes = NAMES, exact: bool = True
 ) -> bytes:
     name = name.ljust(16, b".")
-    terms = "gateway", False, b"", 0, None, "", False, exact
+    terms = "gateway", False, b"", 0, None, "", False, False, exact
     assert worker.request("open", name, tokens, *terms, payload=names)[0] == "ok"
     return name
 
 
 def cached(worker: Any, *, exact: bool = True) -> int:
     """Return how many positions a session of the gateway finds."""
-    terms = "gateway", False, b"", 0, None, "", False, exact
+    terms = "gateway", False, b"", 0, None, "", False, False, exact
     reply = worker.request("open", b"look".ljust(16, b"."), 90, *terms, payload=NAMES)
     worker.request("close", b"look".ljust(16, b"."))
     assert reply[0] == "ok"

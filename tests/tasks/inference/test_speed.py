@@ -36,3 +36,15 @@ def test_steps_that_no_clock_can_show_change_nothing() -> None:
         speed.note(1, 0.01, bad)
         speed.note(1, bad, 0.01)
     assert speed.costs == pytest.approx(COSTS)
+
+
+def test_published_costs_are_wrong_once_steps_take_much_longer() -> None:
+    speed = ServedSpeed(COSTS)
+    assert not speed.differs(COSTS)
+    for _ in range(20):
+        speed.note(1, 0.010, 0.0115)
+    assert not speed.differs(COSTS)
+    for _ in range(20):
+        speed.note(1, 0.010, 0.020)
+    assert speed.differs(COSTS) and not speed.differs(speed.costs)
+    assert not ServedSpeed().differs(ServedSpeed().costs)
