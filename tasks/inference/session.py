@@ -17,7 +17,14 @@ from ...transport.decoding import typed
 from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
-from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
+from ..defaults import (
+    MAX_AHEAD,
+    MAX_POSITIONS,
+    MAX_SPAN_TOKENS,
+    MAX_STAGES,
+    MAX_STOP_IDS,
+    MAX_TOP,
+)
 from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
@@ -33,7 +40,7 @@ _STAGE_CODES = """
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
     gap not-finite preempted worker-crashed shard-replaced too-many session-exists
-    engine-unavailable bad-adapter no-adapter
+    engine-unavailable bad-adapter no-adapter bad-chunk
 
     timeout unknown-method busy bad-request failed
 """
@@ -102,6 +109,7 @@ class Open(EpochMessage, frozen=True):
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
+    exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
 
     @property
@@ -222,11 +230,22 @@ class Close(SessionMessage, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """`stage.probe`: a question for the load of one shard."""
+    """`stage.probe`: a question for the load of one shard, and for one prompt.
+
+    The payload has names of the beginnings of the prompt, `every` positions apart.
+    """
 
     root: Root
     parts: Parts
     dtype: DType
+    prompt: _Position = 0  # positions of the prompt
+    soon: _Position = 0  # that the session would reserve at once, or 0
+    every: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)] = 1  # positions from name to name
+    ahead: Annotated[int, Meta(ge=0, le=MAX_AHEAD)] = 0  # the gateway's requests that wait for room
+
+    def header(self) -> dict[str, object]:
+        """Return the fields as the header of a call."""
+        return self.fields() | {"parts": astuple(self.parts)}
 
     @classmethod
     def parse(cls, header: Mapping[str, object]) -> Self:
@@ -261,13 +280,26 @@ class StageLoad(Message, frozen=True):
 
     `room` is the number of positions that one more session of the asking gateway may have.
     `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their
-    spans.
+    spans. For the prompt that was asked about: `wait` is the seconds by which others delay it,
+    `cached` the number of its positions that are probably cached, and `back` the seconds until
+    there is room for its session (0: now).
     """
 
     room: Natural
     sessions: Natural
     running: Natural
     waiting: Natural
+    wait: _Seconds = 0.0
+    cached: _Position = 0
+    back: _Seconds = 0.0
+
+    @classmethod
+    def parse(cls, header: Mapping[str, object]) -> Self:
+        """Decode and check an untrusted reply. Raises BadMessage if it is invalid."""
+        try:
+            return typed(cls, header)
+        except Undecodable as error:
+            raise BadMessage(str(error)) from None
 
 
 def parse_opened(

@@ -17,11 +17,9 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
-from ...transport.rates import Rate, Rates
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
-    PROBES,
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_STAGE,
@@ -55,7 +53,6 @@ from .session import (
     Failed,
     FeedToken,
     Open,
-    Probe,
     Quiet,
     SampledToken,
     SessionClosed,
@@ -67,6 +64,8 @@ from .session import (
 from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
+from .stagechunks import StageChunks
+from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions
 
 
@@ -111,6 +110,8 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._adapters = StageAdapters(host, courier.peer)
+        self.chunks = StageChunks()
+        """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
@@ -122,8 +123,7 @@ class Stage:
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
-        self._probes = Rates(Rate(*PROBES))
-        courier.handle("stage.probe", self._on_probe)
+        courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -255,16 +255,6 @@ class Stage:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
 
-    def _on_probe(self, call: Call) -> Reply | Refusal:
-        """Handle `stage.probe`: reply with the present load of a shard."""
-        if not self._probes.take(call.peer, self._host.now()):
-            return Refusal("busy", "this stage is asked too often")
-        try:
-            served = self._all.find_shard(Probe.parse(call.header))
-        except SessionError as error:
-            return Refusal(error.code, error.message)
-        return Reply(self._all.load(served, call.peer).fields())
-
     # Opening and closing.
 
     async def _on_open(self, call: Call) -> Reply | Refusal:
@@ -322,15 +312,18 @@ class Stage:
         try:
             for event in session.awaits:
                 await event.wait()
+            session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                exact=session.exact,
                 packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
+            cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -338,6 +331,7 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
+        session.computed = cached
         self.meter.opened(session.use)
         return Reply(SessionOpened(cached, session.open.activations).fields())
 
@@ -351,7 +345,10 @@ class Stage:
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            freed.append(self._drop(session, names_behind(names, session.before)))
+            session.served.names.note(session.gateway, names)
+            names = names_behind(names, session.before)
+            freed.append(self._drop(session, names))
+            self.chunks.saved(session, names)
             if rate := self._slow.rate(session.next, now):
                 slow[session.next] = rate
         for event in freed:
@@ -475,6 +472,8 @@ class Stage:
                         session.queued.popleft()
                     self._pass_token(session, event)
                 case FailedEvent():
+                    if event.code == "bad-chunk":
+                        self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._fail(session, "stage-lost", error.message, lost=session.next)
@@ -487,6 +486,7 @@ class Stage:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
+        session.note_computed(end, event.count, event.seconds, self._all.texts(session.served))
         session.served.speed.note(event.count, event.predicted, event.seconds)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
@@ -515,7 +515,9 @@ class Stage:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        rows = 1 if session.made else 2  # the first token's time includes the prompt's
+        rows = 1 if session.made else max(1, event.position - session.computed)
+        texts = self._all.texts(session.served)
+        session.note_computed(event.position, rows, event.seconds, texts)
         session.served.speed.note(rows, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)

@@ -103,6 +103,8 @@ class Wire:
 
 
 class FakeLink:
+    round_trip: float | None = None  # in seconds, as if it was not measured yet
+
     def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
         self._wire = wire
         self._own = own
