@@ -235,7 +235,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
-        session.packed = packed
+        session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
