@@ -1,13 +1,15 @@
 """Beliefs of a gateway about stages, from claims, replies to probes, and measurements.
 
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
-counts only if what was measured agrees within the factor AGREES: measured times include waits, so
-they are upper bounds, and the least of them is kept. The load in a stage's reply counts for
-LOAD_FRESH seconds. A stage that is much later than it said, compared with the others, loses that
-advantage: its lateness is added to what it says from then on. All of them are a little late,
-because further prompts come after what they said.
+counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
+counts for LOAD_FRESH seconds. If a stage is much later than it said, the lesser lateness of its
+last two answers is added to its replies.
+
+In busy times all stages seem slower than their claims and later than their replies, because further
+prompts come after these. So both are compared with what is usual among the stages.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,6 @@ from .defaults import (
     GROWTH,
     LATE_FACTOR,
     LATE_HALF_LIFE,
-    LATE_MEMORY,
     LATE_S,
     LOAD_FRESH,
     MISSED_FIRST,
@@ -31,7 +32,7 @@ from .defaults import (
 )
 
 _TOKENS_LEAST = 4  # tokens after which the time between them is measured
-_COMPUTING_LEAST = 0.2  # part of the time between tokens that is no link's, whatever the links are
+_COMPUTING_LEAST = 0.25  # part of a time that is computing, whatever is said of waits and links
 _SHORTEST_S = 1e-5  # seconds; what takes less was not measured, but rounded
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
 
@@ -66,7 +67,8 @@ class _Belief:
 
     row_s: float = 0.0
     token_s: float = 0.0
-    late_s: float = 0.0
+    late_s: float = 0.0  # the lesser one of the last two
+    late_before: float = math.inf  # the last one
     late_at: float = 0.0
     load: Load | None = None
     load_at: float = 0.0
@@ -198,13 +200,14 @@ class Beliefs:
         The parts of a prompt pass the stages one after another, so the slowest one decides.
         """
         took = seen.first_s - seen.links_s
+        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
         if seen.rows >= _ROWS_LEAST:
             unproven = [each for each in stages if not self._of(each.shard).row_s]
             slowest = max(stages, key=self._row_s)
             for each in unproven or [slowest]:
                 belief = self._of(each.shard)
-                belief.row_s = _least(belief.row_s, took / seen.rows)
-        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
+                computing = max(took - said, _COMPUTING_LEAST * took)
+                belief.row_s = _least(belief.row_s, computing / seen.rows)
         promised = said + seen.rows * max(map(self._row_s, stages))
         late = took - promised
         for each in stages:
@@ -215,11 +218,11 @@ class Beliefs:
         return self.times(taken.shard, taken.times).row_s
 
     def _learn_late(self, shard: Shard, late: float, now: float) -> None:
-        belief, before = self._of(shard), self._own_late(shard, now)
-        belief.late_s = max(0.0, LATE_MEMORY * before + (1 - LATE_MEMORY) * late)
-        belief.late_at = now
+        belief, late = self._of(shard), max(late, 0.0)
+        belief.late_s, belief.late_at = min(late, belief.late_before), now
+        belief.late_before = late
         most = LATE_FACTOR * self._usual + LATE_S  # one liar does not change what is usual
-        self._usual += USUAL_RATE * (min(max(late, 0.0), most) - self._usual)
+        self._usual += USUAL_RATE * (min(late, most) - self._usual)
 
     def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
         """Divide the time between two tokens among the stages.
