@@ -27,7 +27,8 @@ from .defaults import (
     MISSED_FIRST,
     MISSED_LONGEST,
     STAGES_KNOWN,
-    USUAL_RATE,
+    USUAL_DOWN,
+    USUAL_UP,
     WAIT_LONGEST,
 )
 
@@ -78,8 +79,8 @@ class _Belief:
 
 
 class Taken(NamedTuple):
-    """A stage of an answer, as it was predicted: its wait as the stage said it, without lateness,
-    or None if it was not asked."""
+    """A stage of an answer: the times that its member claims, and the wait that the stage said, or
+    None if it was not asked."""
 
     shard: Shard
     times: Times
@@ -108,7 +109,8 @@ class Beliefs:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Shard, _Belief] = OrderedDict()
-        self._usual = 0.0  # seconds by which stages are usually later than they say
+        self._late_usual = _Usual()  # 1 s, and the seconds by which stages are later than they say
+        self._row_usual, self._token_usual = _Usual(), _Usual()  # measured by claimed times
 
     def __len__(self) -> int:
         return len(self._known)
@@ -129,7 +131,10 @@ class Beliefs:
         belief = self._known.get(shard)
         if belief is None:
             return claimed
-        return Times(_agreed(belief.row_s, claimed.row_s), _agreed(belief.token_s, claimed.token_s))
+        return Times(
+            _agreed(belief.row_s, claimed.row_s, self._row_usual.value),
+            _agreed(belief.token_s, claimed.token_s, self._token_usual.value),
+        )
 
     def load(self, shard: Shard, now: float) -> Load | None:
         """Return what a stage said last, if that is fresh, with the prompts sent since then.
@@ -144,7 +149,8 @@ class Beliefs:
     def late(self, shard: Shard, now: float) -> float:
         """Return by how many seconds a stage is later than it says, if others are not."""
         late = self._own_late(shard, now)
-        return late - self._usual if late > LATE_FACTOR * self._usual + LATE_S else 0.0
+        usual = self._late_usual.value - 1.0
+        return late - usual if late > LATE_FACTOR * usual + LATE_S else 0.0
 
     def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
@@ -208,6 +214,7 @@ class Beliefs:
                 belief = self._of(each.shard)
                 computing = max(took - said, _COMPUTING_LEAST * took)
                 belief.row_s = _least(belief.row_s, computing / seen.rows)
+                self._row_usual.note(computing / seen.rows / max(each.times.row_s, 1e-9))
         promised = said + seen.rows * max(map(self._row_s, stages))
         late = took - promised
         for each in stages:
@@ -221,8 +228,7 @@ class Beliefs:
         belief, late = self._of(shard), max(late, 0.0)
         belief.late_s, belief.late_at = min(late, belief.late_before), now
         belief.late_before = late
-        most = LATE_FACTOR * self._usual + LATE_S  # one liar does not change what is usual
-        self._usual += USUAL_RATE * (min(late, most) - self._usual)
+        self._late_usual.note(1.0 + late)
 
     def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
         """Divide the time between two tokens among the stages.
@@ -241,13 +247,28 @@ class Beliefs:
             part = self.times(each.shard, each.times).token_s / max(known, 1e-9)
             belief = self._of(each.shard)
             belief.token_s = _least(belief.token_s, measured * part)
+            self._token_usual.note(measured * part / max(each.times.token_s, 1e-9))
 
 
-def _agreed(measured: float, claimed: float) -> float:
-    """Return the time to believe. `measured` is an upper bound, or 0 if there is none."""
+class _Usual:
+    """A figure below which about a third of all answers are, at least 1. It moves by small steps,
+    so that the size of a liar's figures does not matter."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def note(self, figure: float) -> None:
+        """Record the figure of one answer."""
+        step = USUAL_UP if figure > self.value else USUAL_DOWN
+        self.value = max(1.0, self.value * step)
+
+
+def _agreed(measured: float, claimed: float, usual: float) -> float:
+    """Return the time to believe. `measured` is the least measured time, or 0 if there is none, and
+    `usual` the ratio of measured to claimed times of all stages."""
     if not measured:
         return claimed
-    return measured if claimed * AGREES < measured else min(claimed, measured)
+    return measured / usual if claimed * AGREES * usual < measured else min(claimed, measured)
 
 
 def _least(before: float, measured: float) -> float:
