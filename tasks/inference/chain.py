@@ -11,16 +11,18 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
+from ..chunks.naming import CHUNK_BLOCKS
 from ..defaults import (
     ADAPTER_TIMEOUT,
     ANSWER_SOON,
+    CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
 )
 from ..engine.activations.layout import PACKED_FAMILIES, Activations
-from ..engine.interface import Sampling
+from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
@@ -127,13 +129,15 @@ class Chains:
             top=run.terms.top,
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
+            exact=run.terms.exact,
             activations=run.activations,
         )
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
-            # A stage may have to fetch the adapter first.
+            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
+            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
             reply = await self._ask(hop.peer, *call, timeout)
             return parse_opened(reply, message.tokens, message.activations).cached
         except (CallRefused, LinkClosed, SessionError) as error:

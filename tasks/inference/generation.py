@@ -163,12 +163,14 @@ class Pooled:
 class RunTerms:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
     whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
-    likely tokens that come with each token."""
+    likely tokens that come with each token. An `exact` session uses no KV that stems from copies in
+    int8."""
 
     job: str = ""
     user: str = ""
     pooled: bool = False
     top: int = 0
+    exact: bool = False
 
 
 Item = Arrived | Pooled | SpanProgress | SessionError

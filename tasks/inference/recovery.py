@@ -26,7 +26,9 @@ PREEMPTED: Final = "preempted"
 FULL: Final = frozenset({"no-memory", "too-many-sessions"})
 """Codes of a stage that has no room beside its other sessions."""
 
-LOST_STATE = frozenset({PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
+LOST_STATE = frozenset(
+    {PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard", "bad-chunk"}
+)
 """Codes of a stage that lost its state. Unless its node moves, it serves the same layers again."""
 
 

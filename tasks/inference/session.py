@@ -40,7 +40,7 @@ _STAGE_CODES = """
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
     gap not-finite preempted worker-crashed shard-replaced too-many session-exists
-    engine-unavailable bad-adapter no-adapter
+    engine-unavailable bad-adapter no-adapter bad-chunk
 
     timeout unknown-method busy bad-request failed
 """
@@ -109,6 +109,7 @@ class Open(EpochMessage, frozen=True):
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
+    exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
 
     @property

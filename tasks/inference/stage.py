@@ -64,6 +64,7 @@ from .session import (
 from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
+from .stagechunks import StageChunks
 from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions
 
@@ -109,6 +110,8 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._adapters = StageAdapters(host, courier.peer)
+        self.chunks = StageChunks()
+        """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
@@ -316,9 +319,11 @@ class Stage:
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                exact=session.exact,
                 packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
+            cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -341,7 +346,9 @@ class Stage:
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
             session.served.names.note(session.gateway, names)
-            freed.append(self._drop(session, names_behind(names, session.before)))
+            names = names_behind(names, session.before)
+            freed.append(self._drop(session, names))
+            self.chunks.saved(session, names)
             if rate := self._slow.rate(session.next, now):
                 slow[session.next] = rate
         for event in freed:
@@ -465,6 +472,8 @@ class Stage:
                         session.queued.popleft()
                     self._pass_token(session, event)
                 case FailedEvent():
+                    if event.code == "bad-chunk":
+                        self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._fail(session, "stage-lost", error.message, lost=session.next)

@@ -69,6 +69,7 @@ class StageSession:
     opened: float = 0.0  # when it was admitted
     awaits: tuple[trio.Event, ...] = ()  # set when the engine has the memory for it
     failed: str = ""  # code of the failure that has ended it
+    source: PeerId | None = None  # the node from which KV was fetched for it
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
@@ -113,6 +114,14 @@ class StageSession:
             self.served.times.note_prompt(rows, seconds)
         else:
             self.served.times.note_token(texts, seconds)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the session's KV must not stem from copies in int8.
+
+        Sessions in float32 are exact in any case: of these, the same text is promised.
+        """
+        return self.open.exact or self.served.held.dtype == "float32"
 
     @property
     def waiting(self) -> int:

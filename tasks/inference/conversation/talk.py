@@ -40,10 +40,14 @@ class Talk:
 
     @property
     def terms(self) -> RunTerms:
-        """The purpose of the request's sessions."""
+        """The purpose of the request's sessions.
+
+        One that continues an answer is exact, so that the text goes on as it would have.
+        """
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
-        return RunTerms(request.job, request.user, pooled, request.top)
+        exact = self.answer.made > 0
+        return RunTerms(request.job, request.user, pooled, request.top, exact)
 
 
 def lost_stage(
