@@ -2,14 +2,13 @@
 
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
 counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
-counts for LOAD_FRESH seconds. If a stage is much later than it said, the lesser lateness of its
-last two answers is added to its replies.
+counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
+said, the least lateness of them is added to its replies.
 
 In busy times all stages seem slower than their claims and later than their replies, because further
 prompts come after these. So both are compared with what is usual among the stages.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ..engine.interface import Parts
 from .defaults import (
     AGREES,
     GROWTH,
+    LATE_ANSWERS,
     LATE_FACTOR,
     LATE_HALF_LIFE,
     LATE_S,
@@ -68,8 +68,7 @@ class _Belief:
 
     row_s: float = 0.0
     token_s: float = 0.0
-    late_s: float = 0.0  # the lesser one of the last two
-    late_before: float = math.inf  # the last one
+    lates: tuple[float, ...] = ()  # seconds by which its last answers were too late
     late_at: float = 0.0
     load: Load | None = None
     load_at: float = 0.0
@@ -149,14 +148,15 @@ class Beliefs:
     def late(self, shard: Shard, now: float) -> float:
         """Return by how many seconds a stage is later than it says, if others are not."""
         late = self._own_late(shard, now)
-        usual = self._late_usual.value - 1.0
-        return late - usual if late > LATE_FACTOR * usual + LATE_S else 0.0
+        return max(0.0, late - (self._late_usual.value - 1.0))
 
     def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
         if belief is None:
             return 0.0
-        return float(belief.late_s * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
+        return float(
+            min(belief.lates, default=0.0) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
+        )
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
@@ -216,7 +216,7 @@ class Beliefs:
                 belief.row_s = _least(belief.row_s, computing / seen.rows)
                 self._row_usual.note(computing / seen.rows / max(each.times.row_s, 1e-9))
         promised = said + seen.rows * max(map(self._row_s, stages))
-        late = took - promised
+        late = took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
         for each in stages:
             if each.wait_s is not None:
                 self._learn_late(each.shard, late, now)
@@ -225,9 +225,8 @@ class Beliefs:
         return self.times(taken.shard, taken.times).row_s
 
     def _learn_late(self, shard: Shard, late: float, now: float) -> None:
-        belief, late = self._of(shard), max(late, 0.0)
-        belief.late_s, belief.late_at = min(late, belief.late_before), now
-        belief.late_before = late
+        belief = self._of(shard)
+        belief.lates, belief.late_at = (*belief.lates[1 - LATE_ANSWERS :], late), now
         self._late_usual.note(1.0 + late)
 
     def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
