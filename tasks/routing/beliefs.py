@@ -152,11 +152,9 @@ class Beliefs:
 
     def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
-        if belief is None:
+        if belief is None or len(belief.lates) < LATE_ANSWERS:
             return 0.0
-        return float(
-            min(belief.lates, default=0.0) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
-        )
+        return float(min(belief.lates) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
