@@ -29,7 +29,7 @@ from worlds.randommodel import SHAPES
 
 from shoal.netsim.daemons.daemon import Daemon, DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedWorker
-from shoal.netsim.daemons.profile import PROFILES, ProgramRates
+from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.network.link import LinkSpec, PipeSpec
 from shoal.netsim.world import World
 from shoal.tasks.engine.core import Core
@@ -70,8 +70,11 @@ class Ring:
     async def start(self) -> DaemonHandle:
         """Start all daemons, and return that of the client."""
         laptop = PROFILES["old-laptop"]
-        speed = ProgramRates(laptop.speed.flops * SCALE, laptop.speed.bandwidth * SCALE)
-        profile = replace(laptop, speed=speed)
+        rates = {
+            name: getattr(laptop.speed, name) * SCALE
+            for name in ("bandwidth", "float32", "bfloat16")
+        }
+        profile = replace(laptop, speed=replace(laptop.speed, **rates))
         first: DaemonHandle | None = None
         for host, layers in zip(self.hosts[1:], LAYERS, strict=True):
             known = () if first is None else (first,)
