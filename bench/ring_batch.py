@@ -48,7 +48,7 @@ SCALE: Final = 0.7e6 * 22 / 1.03e9 * 0.364  # a layer of the embedded model, of 
 
 @dataclass
 class Watch:
-    """What a stage's worker did: seconds of computing, and seconds in which it computed nothing
+    """Use of the time of a stage's worker: seconds of computing, and seconds in which it was idle
     although a span waited for it."""
 
     busy: float = 0.0
