@@ -9,15 +9,18 @@ docs/adr/0032-standing-placement.md.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from ...state.membership.record import MemberRecord, Rank
 from ...transport.identity import PeerId
+from ..costs.rates import UNKNOWN
 from ..defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
+    FASTER_LOOK,
+    FASTER_SETTLE,
     MOVE_JITTER,
     MOVE_SETTLE,
     MOVES_KEPT,
@@ -25,7 +28,9 @@ from ..defaults import (
     SPREAD_SETTLE,
 )
 from .coverage import LayerSizes, Span
+from .improve import PlanTerms
 from .plan import Place, has_chain, plan
+from .speed import SpeedChoices, claimed_rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ class Placing:
         self._claimed_at = 0.0
         self._claiming_since = 0.0
         self._reason_since: float | None = None
+        self._moves_for_speed = False
+        self._speed = SpeedChoices()
         self._moves = moves or Moves()
 
     @property
@@ -90,20 +97,28 @@ class Placing:
             return Rank.CLAIMS
         return Rank.SEEKS if self._held is None else Rank.HOLDS
 
-    def look(self, now: float, sizes: LayerSizes, others: Sequence[Place]) -> PlacingStep:
+    def look(
+        self,
+        now: float,
+        sizes: LayerSizes,
+        others: Sequence[Place],
+        terms: PlanTerms | None = None,
+    ) -> PlacingStep:
         """Return the next step, given the other nodes and their layers (`others`).
 
-        A step with `load` makes this node a holder of the span at once, for later decisions.
+        With `terms` the predicted speed counts, and not only the memory. A step with `load` makes
+        this node a holder of the span at once, for later decisions.
         """
-        own = Place(self._own, self._memory, self._claim or self._held, self.rank)
+        rates = terms.rates if terms is not None else UNKNOWN
+        own = Place(self._own, self._memory, self._claim or self._held, self.rank, rates)
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
+        if terms is not None and self._held is None and target is not None:
+            target = self._speed.chosen(terms, others, own) or target
         if target is None:
             return PlacingStep(None, Rank.SEEKS)
         if target == self._held or self._is_filled(sizes, others):
-            target = self._held
-            self._claim = self._reason_since = None
-            return PlacingStep(target, Rank.HOLDS)
+            return self._stay(now, others, own, terms)
         if target == self._claim:
             return self._confirm(now, target)
         if self._claim is None and self._held is not None:
@@ -112,6 +127,10 @@ class Placing:
                 return PlacingStep(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
             return self._load(now, target)
+        return self._claimed(now, target)
+
+    def _claimed(self, now: float, target: Span) -> PlacingStep:
+        """Return the step that claims layers, or loads them if the claims have changed for long."""
         if self._claim is None:
             self._claiming_since = now
         elif now >= self._claiming_since + CLAIM_LONGEST:
@@ -119,16 +138,41 @@ class Placing:
         self._claim, self._claimed_at = target, now
         return PlacingStep(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
+    def _stay(
+        self, now: float, others: Sequence[Place], own: Place, terms: PlanTerms | None
+    ) -> PlacingStep:
+        """Return the step that keeps the held layers, or claims others with which the model is
+        faster."""
+        self._claim = self._reason_since = None
+        self._moves_for_speed = False
+        step = PlacingStep(self._held, Rank.HOLDS)
+        if terms is None:
+            return step
+        own = replace(own, span=self._held, rank=Rank.HOLDS)
+        late = self._jitter * FASTER_LOOK + FASTER_SETTLE * self._moves.factor(now)
+        span, due = self._speed.faster(now, terms, (*others, own), own, late)
+        if span is None or now < due:
+            return replace(step, wake=due)
+        self._moves_for_speed = True
+        return self._claimed(now, span)
+
     def _is_filled(self, sizes: LayerSizes, others: Sequence[Place]) -> bool:
-        """Return whether the held layers and those of other nodes form a complete chain. A claim on
-        other layers is then pointless."""
+        """Return whether a claim of a node that holds layers is pointless.
+
+        If it claims them to fill a hole, that is so once the held layers of all nodes form a chain.
+        If it claims them because they make the model faster, that is so once the others have no
+        chain without it.
+        """
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
+        if self._moves_for_speed:
+            return not has_chain(sizes.layers, held)
         return has_chain(sizes.layers, (self._held, *held))
 
     def hold(self, span: Span) -> None:
         """Set the held layers to `span` and drop any claim, for example after a failed move."""
+        self._moves_for_speed = False
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
@@ -183,11 +227,11 @@ class Facts:
                 continue
             aim = record.aim_at(self.root)
             spans = [(s.start, s.stop) for s in record.shards if s.root == self.root]
-            memory = record.capacity.memory_bytes
+            memory, rates = record.capacity.memory_bytes, claimed_rates(record.capacity)
             if aim is None:
                 # A member with another aim is about to leave these layers.
                 staying = spans[:1] if not record.aims else ()
-                found += [Place(record.peer, memory, span, Rank.FIXED) for span in staying]
+                found += [Place(record.peer, memory, span, Rank.FIXED, rates) for span in staying]
                 continue
             memory = min(memory, aim.memory or memory)
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
@@ -201,7 +245,7 @@ class Facts:
                 unserved.add(key)
                 if now - since >= CLAIM_TIME:
                     continue
-            found.append(Place(record.peer, memory, span, aim.rank))
+            found.append(Place(record.peer, memory, span, aim.rank, rates))
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
         return found[:PLACES]
