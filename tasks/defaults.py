@@ -116,8 +116,8 @@ PLACE_LOOK = (
     0.1,
     1.0,
 )  # seconds between two looks at the layers of all nodes: without layers, with layers
-PLAN_MACHINES = 48  # nodes of one model among which a plan by speed chooses
-PLAN_LOOKS = 300  # placements whose speed is predicted for one decision of a node
+PLAN_MACHINES = 16  # nodes of one model among which a plan by speed chooses
+PLAN_LOOKS = 80  # placements whose speed is predicted for one decision of a node
 CLAIM_BELIEF = 16  # times the median of all claimed rates that a claim may count for
 MOVE_GAIN = 20  # percent by which a move must make a model faster that is served already
 MOVE_HORIZON = 600  # seconds in which such a move must gain more tokens than it costs

@@ -48,6 +48,7 @@ def backing_of(node: Witnesses) -> Backing:
         trusted=_neighbours(node.dialer, links) | _group(node.state) | _inviter(node.inviter),
         networks={peer: met for peer, link in links.items() if (met := _met_at(link))},
         asked=_asked(node.state, links),
+        links={peer: trip for peer, link in links.items() if (trip := link.status.rtt) is not None},
     )
 
 

@@ -3,6 +3,7 @@
 These are the plans from which `optimise.py` starts its search.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
@@ -13,6 +14,8 @@ from .predict import NOTHING, rate_of
 
 ANCHORS: Final = 12
 """Machines around which chains are built."""
+_REPLICA_LOOKS: Final = 3
+"""Places that are compared for one more replica."""
 _SLACK: Final = (4, 5, 8, 0)
 """Quarters of the evenest split's slowest step that a stage may take. 0: any time."""
 
@@ -24,6 +27,13 @@ def capacity(
 
     `ends`: whether it also holds the embedding, and the head.
     """
+    key = number, sessions, *ends
+    if key not in costs.capacities:
+        costs.capacities[key] = _capacity(costs, number, sessions, ends)
+    return costs.capacities[key]
+
+
+def _capacity(costs: Costs, number: int, sessions: int, ends: tuple[bool, bool]) -> int:
     low, high = 0, costs.layers
     while low < high:  # the sessions that have room fall with the layers
         middle = (low + high + 1) // 2
@@ -156,46 +166,74 @@ def anchors_of(costs: Costs, pool: Collection[int]) -> list[int]:
     return list(dict.fromkeys(mixed))[:ANCHORS]
 
 
-def many_chains(costs: Costs, sessions: int, most: int) -> dict[int, Span]:
-    """Return at most `most` chains of the whole model that share no machine, the fastest first.
+def many_chains(
+    costs: Costs, sessions: int, looks: int, used: Collection[int] = ()
+) -> list[dict[int, Span]]:
+    """Return chains of the whole model that share no machine, the fastest first.
 
-    Each chain has memory for `sessions` sessions.
+    Each has memory for `sessions` sessions. At most `looks` chains are compared for each. Machines
+    in `used` are left out.
     """
-    pool, found = set(range(len(costs.peers))), dict[int, Span]()
-    for _ in range(most):
-        chain = _fastest_chain(costs, pool, sessions)
-        if not chain:
-            break
-        found |= chain
+    pool, found = set(range(len(costs.peers))) - set(used), list[dict[int, Span]]()
+    while chain := _fastest_chain(costs, pool, sessions, looks):
+        found.append(chain)
         pool -= chain.keys()
     return found
 
 
-def _fastest_chain(costs: Costs, pool: Collection[int], sessions: int) -> dict[int, Span]:
+def _fastest_chain(
+    costs: Costs, pool: Collection[int], sessions: int, looks: int
+) -> dict[int, Span]:
     best, chosen = NOTHING, dict[int, Span]()
-    for anchor in anchors_of(costs, pool):
+    anchors = anchors_of(costs, pool)
+    for anchor in anchors:
+        seen = set[tuple[tuple[int, Span], ...]]()
         for chain in chains_around(costs, pool, anchor, sessions):
+            key = tuple(chain.items())
+            if key in seen:
+                continue
+            seen.add(key)
             rate = rate_of(costs, chain)
             if rate > best:
                 best, chosen = rate, chain
+            if len(seen) > looks // len(anchors):
+                break
     return chosen
+
+
+def with_idle(costs: Costs, spans: Mapping[int, Span], looks: int) -> dict[int, Span]:
+    """Return the spans with some for the machines that have none: further chains as far as these
+    machines suffice, then replicas.
+
+    So what depends on one machine, which may have lied, is served by others too if they can.
+    """
+    found = dict(spans)
+    for chain in many_chains(costs, 1, looks, found):
+        found |= chain
+    return with_replicas(costs, found)
 
 
 def with_replicas(costs: Costs, spans: Mapping[int, Span]) -> dict[int, Span]:
     """Return the spans with one more for each machine that has none: a replica of other machines'
-    layers, where it adds most, or else where there are fewest."""
+    layers, where it adds most, or else where there are fewest.
+
+    Of each machine's choices those with the fewest replicas, and then the slowest, are compared.
+    """
     found = dict(spans)
-    for each in sorted(
-        set(range(len(costs.peers))) - found.keys(), key=lambda n: (-costs.memory[n], n)
-    ):
-        rate = rate_of(costs, found)
-        choices = []
-        for span in sorted(set(found.values())):
-            if costs.fits(each, span):
-                better = rate_of(costs, {**found, each: span})
-                count = sum(other == span for other in found.values())
-                choices.append((tuple(-x for x in better) if better > rate else (), count, span))
-        gains = [choice for choice in choices if choice[0]]
-        if chosen := min(gains or choices, default=None):
-            found[each] = chosen[2]
+    idle = set(range(len(costs.peers))) - found.keys()
+    rate = rate_of(costs, found)
+    for each in sorted(idle, key=lambda number: (-costs.memory[number], number)):
+        counts = Counter(found.values())
+        slow = {
+            span: max(costs.stage(n, s)[0] for n, s in found.items() if s == span)
+            for span in counts
+        }
+        order = sorted(counts, key=lambda span: (counts[span], -slow[span], span))
+        choices = [span for span in order if costs.fits(each, span)][:_REPLICA_LOOKS]
+        if not choices:
+            continue
+        rates = [rate_of(costs, {**found, each: span}) for span in choices]
+        best = max(range(len(choices)), key=lambda at: (rates[at], -at))
+        found[each] = choices[best] if rates[best] > rate else choices[0]
+        rate = max(rate, rates[best])
     return found

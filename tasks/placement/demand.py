@@ -31,6 +31,8 @@ class Backing:
     """By linked peer: the network (address prefix) from which it is linked to this node."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
     """By root: the peers that have jobs for this model."""
+    links: Mapping[PeerId, float] = field(default_factory=dict)
+    """By linked peer: the measured round trip in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class Costs:
             [_nanoseconds(size / each.rate) if each.rate else 0 for each in row] for row in links
         ]
         self._known: dict[tuple[int, Span], tuple[int, ...]] = {}
+        self.capacities: dict[tuple[int, int, bool, bool], int] = {}
+        """Results of `chains.capacity`."""
 
     def fits(self, number: int, span: Span) -> bool:
         """Return whether a machine has memory for these layers."""

@@ -20,7 +20,7 @@ from ..defaults import (
     PLAN_LOOKS,
     PLAN_MACHINES,
 )
-from .chains import with_replicas
+from .chains import with_idle
 from .coverage import Span
 from .fleet import BATCHES, DEMAND, Costs, Demand, Fleet, Machine, Pair, PlanModel, named, ordered
 from .optimise import optimise, single_moves
@@ -98,7 +98,7 @@ def divided(terms: PlanTerms, places: Sequence[Place]) -> Mapping[PeerId, Span]:
     are left out."""
     costs = costs_of(terms, considered(places))
     spans, _ = optimise(costs, looks=PLAN_LOOKS)
-    return named(costs, with_replicas(costs, spans)) if spans else {}
+    return named(costs, with_idle(costs, spans, PLAN_LOOKS)) if spans else {}
 
 
 def addition(terms: PlanTerms, places: Sequence[Place], own: Place) -> Span | None:

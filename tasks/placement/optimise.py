@@ -46,16 +46,16 @@ class _Search:
 def optimise(costs: Costs, more: Sequence[Spans] = (), looks: int = LOOKS) -> tuple[Spans, Rate]:
     """Return a fast placement and its predicted rate. `more` are further plans to start from.
 
-    The placement is empty if the machines cannot hold the model.
+    The placement is empty if the machines cannot hold the model and one session.
     """
-    found = [(rate_of(costs, spans), spans) for spans in (*starts(costs), *more) if spans]
+    found = [(rate_of(costs, spans), spans) for spans in (*starts(costs, looks), *more) if spans]
     found.sort(key=lambda each: (*(-x for x in each[0]), len(each[1]), sorted(each[1].items())))
     best: Spans = {}
     best_rate = NOTHING
     seen = set[tuple[tuple[int, Span], ...]]()
     for rate, spans in found:
         key = tuple(sorted(spans.items()))
-        if key in seen:
+        if key in seen or rate == NOTHING:
             continue
         seen.add(key)
         better, reached = improved(costs, spans, rate, looks)
@@ -66,13 +66,17 @@ def optimise(costs: Costs, more: Sequence[Spans] = (), looks: int = LOOKS) -> tu
     return dict(sorted(best.items())), best_rate
 
 
-def starts(costs: Costs) -> Iterator[Spans]:
+def starts(costs: Costs, looks: int) -> Iterator[Spans]:
     """Yield plans to start from: chains of near machines, and what simple rules do."""
     wanted = costs.demand.sessions
+    seen = list[Spans]()
     for sessions in sorted({1, -(-wanted // 4), wanted}):
-        for most in (1, 2, len(costs.peers)):
-            if chains := many_chains(costs, sessions, most):
-                yield with_replicas(costs, chains)
+        chains = many_chains(costs, sessions, looks)
+        for most in sorted({1, 2, len(chains)} & set(range(len(chains) + 1))):
+            joined = {each: span for chain in chains[:most] for each, span in chain.items()}
+            if joined and joined not in seen:
+                seen.append(joined)
+                yield with_replicas(costs, joined)
     for rule in (by_memory, evenly, petals):
         yield rule(costs)
 

@@ -26,6 +26,7 @@ from ..defaults import (
     MOVES_KEPT,
     PLACES,
     SPREAD_SETTLE,
+    STEADY_TIME,
 )
 from .coverage import LayerSizes, Span
 from .improve import PlanTerms
@@ -212,6 +213,7 @@ class Facts:
         # By peer, and whether it claims layers: (time since when, time since when it has not done
         # so, or None if it does).
         self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
+        self._served: dict[PeerId, tuple[Span, float]] = {}  # the aimed layers, and since when
 
     def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
         """Return the other nodes' places in the model, at most PLACES, those with the highest rank
@@ -222,6 +224,7 @@ class Facts:
         but publishes no aim does not move, so its rank is FIXED.
         """
         found, unserved = [], set[tuple[PeerId, bool]]()
+        served: dict[PeerId, tuple[Span, float]] = {}
         for record in members:
             if record.peer == own or not record.capacity.engine:
                 continue
@@ -238,6 +241,9 @@ class Facts:
             if span in spans:
                 for claims in (False, True):
                     self._unserved.pop((record.peer, claims), None)
+                assert span is not None
+                before = self._served.get(record.peer)
+                served[record.peer] = before if before and before[0] == span else (span, now)
             else:
                 key = record.peer, span is not None
                 since, _ = self._unserved.get(key, (now, None))
@@ -246,9 +252,20 @@ class Facts:
                 if now - since >= CLAIM_TIME:
                     continue
             found.append(Place(record.peer, memory, span, aim.rank, rates))
+        self._served = served
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
         return found[:PLACES]
+
+    def steady(self, trusted: Collection[PeerId], now: float) -> frozenset[PeerId]:
+        """Return the members on which this node relies if it leaves its layers: of those that serve
+        the layers that they aim at, the trusted ones, and those that have served them for
+        STEADY_TIME."""
+        return frozenset(
+            peer
+            for peer, (_, since) in self._served.items()
+            if peer in trusted or now - since >= STEADY_TIME
+        )
 
     def _forget(self, unserved: Collection[tuple[PeerId, bool]], now: float) -> None:
         """Forget what a member has neither sought nor claimed for CLAIM_TIME."""
