@@ -114,7 +114,7 @@ class Placing:
         own = Place(self._own, self._memory, self._claim or self._held, self.rank, rates)
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
-        if terms is not None and self._held is None and target is not None:
+        if terms is not None and self._held is None and target not in (None, (0, sizes.layers)):
             target = self._speed.chosen(terms, others, own) or target
         if target is None:
             return PlacingStep(None, Rank.SEEKS)

@@ -63,12 +63,9 @@ class SpeedChoices:
         facts can change the result.
         """
         facts = terms.links, list(places)
-        if self._better is None:
-            if self._looked_for == facts:
-                return None, inf
+        if self._looked_for != facts:
             if now < self._looked_at + FASTER_LOOK:
                 return None, self._looked_at + FASTER_LOOK
-        if self._looked_for != facts:
             self._look(now, terms, places, own)
             self._looked_for = facts
         if self._better is None:
