@@ -7,7 +7,7 @@ death. Simulating a swarm takes milliseconds. The tests in
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -18,10 +18,17 @@ from ...tasks.costs.rates import UNKNOWN, DeviceRates, LinkRates
 from ...tasks.costs.work import ShardWork
 from ...tasks.placement.coverage import LayerSizes, Span
 from ...tasks.placement.fleet import PlanModel, ordered, pair
-from ...tasks.placement.improve import PlanTerms, costs_of
+from ...tasks.placement.improve import (
+    BetterMove,
+    PlanTerms,
+    better_move,
+    costs_of,
+    divided,
+)
 from ...tasks.placement.placing import Placing
 from ...tasks.placement.plan import Place, has_chain
 from ...tasks.placement.predict import Rate, rate_of
+from ...tasks.placement.speed import SpeedChoices
 from ...transport.identity import PeerId
 
 # Ranges of random delays, in seconds.
@@ -133,6 +140,10 @@ class PlacementSwarm:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._enough: dict[tuple[int, ...], bool] = {}  # cached results of `suffices`
+        # Cached predictions, the same at all nodes that know the same: of `divided` by peers and
+        # memories, of `better_move` by peers, layers and ranks.
+        self._divisions: dict[tuple[tuple[PeerId, int], ...], Mapping[PeerId, Span]] = {}
+        self._moves: dict[tuple[tuple[PeerId, Span, Rank], ...], BetterMove | None] = {}
 
     def run(self) -> PlacementOutcome:
         """Start all nodes, then restart or kill some, then wait until the swarm has settled."""
@@ -172,6 +183,18 @@ class PlacementSwarm:
         )
         steady = [node.peer for node in self.nodes]
         return PlanTerms(PlanModel(self.sizes, work, 0, 2048), links, steady=steady)
+
+    def _divide(self, terms: PlanTerms, places: Sequence[Place]) -> Mapping[PeerId, Span]:
+        key = tuple(sorted((place.peer, place.memory) for place in places))
+        if key not in self._divisions:
+            self._divisions[key] = divided(terms, places)
+        return self._divisions[key]
+
+    def _better(self, terms: PlanTerms, places: Sequence[Place]) -> BetterMove | None:
+        key = tuple(sorted((place.peer, place.span, place.rank) for place in places if place.span))
+        if key not in self._moves:
+            self._moves[key] = better_move(terms, places)
+        return self._moves[key]
 
     def rate(self) -> Rate:
         """Return the predicted rate of the layers that are served now."""
@@ -228,7 +251,9 @@ class PlacementSwarm:
         self.events += 1
         node.life += 1
         node.up, node.loading, node.serves = True, False, None
-        node.placing, node.known = Placing(node.peer, node.memory, node.jitter), {}
+        speed = SpeedChoices(self._divide, self._better)
+        node.placing = Placing(node.peer, node.memory, node.jitter, speed=speed)
+        node.known = {}
         for other in self.nodes:
             if other.up and other is not node:
                 self._later(node, MEETING, lambda other=other: self._hear(node, other))  # type: ignore[misc]

@@ -25,7 +25,7 @@ from .coverage import Span
 from .fleet import BATCHES, DEMAND, Costs, Demand, Fleet, Machine, Pair, PlanModel, named, ordered
 from .optimise import optimise, single_moves
 from .plan import Place, has_chain
-from .predict import Rate, loads_of, rate_of, routes_of
+from .predict import NOTHING, Rate, loads_of, rate_of, routes_of
 
 _NANO: Final = 10**9
 
@@ -113,31 +113,83 @@ def addition(terms: PlanTerms, places: Sequence[Place], own: Place) -> Span | No
 
 
 def better_move(terms: PlanTerms, places: Sequence[Place]) -> BetterMove | None:
-    """Return the move of one node that makes a served model fastest, or None if none pays.
+    """Return the next move of one node that makes a served model faster, or None if none pays.
 
-    No node moves without which no chain is left. While a node claims layers, none moves.
+    Either this move alone pays, or it begins a way of several moves that pays in the end. No move
+    makes the model slower, and no node moves without which no chain is left. While a node claims
+    layers, none moves.
     """
     if any(place.rank is Rank.CLAIMS for place in places):
         return None
     holders = [place for place in considered(places) if place.rank >= Rank.HOLDS]
-    movers = [place for place in holders if place.movable and _is_spare(terms, holders, place)]
-    if not movers:
+    if not any(place.movable and _is_spare(terms, holders, place) for place in holders):
         return None
     costs = costs_of(terms, holders)
     spans = ordered(costs, _held(costs, holders))
-    before, looks = rate_of(costs, spans), PLAN_LOOKS
-    best: tuple[Rate, int, Span] | None = None
-    for place in movers:
-        number = costs.peers.index(place.peer)
+    movers = [costs.peers.index(place.peer) for place in holders if place.movable and place.span]
+    before = rate_of(costs, spans)
+    best = _best_single(costs, spans, movers, before)
+    if best is not None and _pays(costs, spans, before, [best]):
+        return BetterMove(costs.peers[best[1]], best[2], before, best[0])
+    way = _way(costs, spans, movers, before)
+    if way and _pays(costs, spans, before, way):
+        return BetterMove(costs.peers[way[0][1]], way[0][2], before, way[-1][0])
+    return None
+
+
+_Move = tuple[Rate, int, Span]
+"""A move of a machine (its number) to other layers, and the rate after it."""
+
+
+def _best_single(
+    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: Rate
+) -> _Move | None:
+    """Return the move after which the rate is highest, or None if none raises it."""
+    best: _Move | None = None
+    looks = PLAN_LOOKS
+    for number in movers:
+        if not _has_chain_without(costs, spans, number):
+            continue
         for rate, span in single_moves(costs, spans, number):
             looks -= 1
             if rate > (best[0] if best else before):
                 best = rate, number, span
         if looks <= 0:
             break
-    if best is None or not _pays(costs, spans, before, best):
-        return None
-    return BetterMove(costs.peers[best[1]], best[2], before, best[0])
+    return best
+
+
+def _way(
+    costs: Costs, spans: Mapping[int, Span], movers: Sequence[int], before: Rate
+) -> list[_Move]:
+    """Return moves, one after another, that lead towards the best placement and do not make the
+    model slower on the way. Those after which the rate is highest are the last.
+
+    The best placement does not depend on who holds what now. So the way does not turn round while
+    the nodes walk on it.
+    """
+    target, _ = optimise(costs, looks=PLAN_LOOKS)
+    held, rate, way = dict(spans), before, list[_Move]()
+    left = [each for each in movers if each in target and target[each] != spans[each]]
+    while left:
+        steps = [
+            (rate_of(costs, {**held, each: target[each]}), -each)
+            for each in left
+            if _has_chain_without(costs, held, each)
+        ]
+        after, number = max(steps, default=(NOTHING, 0))
+        if after < rate or not steps:
+            break
+        rate, held[-number] = after, target[-number]
+        way.append((rate, -number, target[-number]))
+        left.remove(-number)
+    while way and way[-1][0] == (way[-2][0] if len(way) > 1 else before):
+        way.pop()  # moves after which nothing is faster
+    return way
+
+
+def _has_chain_without(costs: Costs, spans: Mapping[int, Span], number: int) -> bool:
+    return has_chain(costs.layers, [span for each, span in spans.items() if each != number])
 
 
 def is_safe(terms: PlanTerms, places: Sequence[Place], own: PeerId) -> bool:
@@ -172,29 +224,36 @@ def _best_first(found: tuple[Rate, Span]) -> tuple[Rate, int, int]:
     return rate, start - stop, -start
 
 
-def _pays(
-    costs: Costs, spans: Mapping[int, Span], before: Rate, move: tuple[Rate, int, Span]
-) -> bool:
-    """Return whether a move gains more tokens within MOVE_HORIZON than it costs, and MOVE_GAIN at
-    least.
+def _pays(costs: Costs, spans: Mapping[int, Span], before: Rate, moves: Sequence[_Move]) -> bool:
+    """Return whether moves, one after another, gain more tokens within MOVE_HORIZON than they cost,
+    and MOVE_GAIN at least."""
+    after = moves[-1][0].demand
+    if after * 100 < before.demand * (100 + MOVE_GAIN):
+        return False
+    held, rate, seconds, lost = dict(spans), before, 0, 0
+    for reached, number, span in moves:
+        took, tokens = _cost(costs, held, rate, number, span)
+        seconds, lost = seconds + took, lost + tokens
+        held[number], rate = span, reached
+    return (after - before.demand) * (MOVE_HORIZON - seconds) > lost
+
+
+def _cost(
+    costs: Costs, spans: Mapping[int, Span], before: Rate, number: int, span: Span
+) -> tuple[int, int]:
+    """Return the seconds that a move takes, and the tokens (in thousandths) that are lost.
 
     Until the weights are fetched the node serves its old layers. While it loads the new ones it
     serves none, and the sessions on it compute their keys and values again elsewhere.
     """
-    after, number, span = move
-    gained = after.demand - before.demand
-    if after.demand * 100 < before.demand * (100 + MOVE_GAIN):
-        return False
-    old = spans[number]
-    count = span[1] - span[0]
+    old, count = spans[number], span[1] - span[0]
     new = count - max(0, min(old[1], span[1]) - max(old[0], span[0]))
     layer = costs.sizes.layer
     fetching = layer * new // MOVE_FETCH_RATE
-    loading = layer * count // max(1, round(costs.machines[number].rates.load))
+    loading = 1 + layer * count // max(1, round(costs.machines[number].rates.load))
     without = rate_of(costs, {each: s for each, s in spans.items() if each != number})
-    lost = (before.demand - without.demand) * (loading + 1)
-    lost += _replayed(costs, spans, number, before)
-    return gained * (MOVE_HORIZON - fetching - loading) > lost
+    lost = max(0, before.demand - without.demand) * loading
+    return fetching + loading, lost + _replayed(costs, spans, number, before)
 
 
 def _replayed(costs: Costs, spans: Mapping[int, Span], number: int, before: Rate) -> int:

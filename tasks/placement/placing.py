@@ -77,7 +77,12 @@ class Placing:
     """
 
     def __init__(
-        self, own: PeerId, memory: int, jitter: float = 0.0, moves: Moves | None = None
+        self,
+        own: PeerId,
+        memory: int,
+        jitter: float = 0.0,
+        moves: Moves | None = None,
+        speed: SpeedChoices | None = None,
     ) -> None:
         self._own = own
         self._memory = memory
@@ -88,7 +93,7 @@ class Placing:
         self._claiming_since = 0.0
         self._reason_since: float | None = None
         self._moves_for_speed = False
-        self._speed = SpeedChoices()
+        self._speed = speed or SpeedChoices()
         self._moves = moves or Moves()
 
     @property

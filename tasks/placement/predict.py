@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from .coverage import Span
 from .fleet import BATCHES, Costs, batch_index
 
-ROUNDS: Final = 8
+ROUNDS: Final = 4
 """Groups of sessions that are routed one after another."""
 _NANO: Final = 10**9
 MILLI: Final = 1000

@@ -3,15 +3,19 @@
 No I/O. Predictions take up to a second, so results are reused while the facts stay the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from ...state.membership.record import Capacity, Rank
+from ...transport.identity import PeerId
 from ..costs.rates import UNKNOWN, DeviceRates, device_rates
 from ..defaults import FASTER_LOOK
 from .coverage import Span
-from .improve import PlanTerms, addition, better_move, divided, is_safe
+from .improve import BetterMove, PlanTerms, addition, better_move, divided, is_safe
 from .plan import Place, has_chain
+
+Divide = Callable[[PlanTerms, Sequence[Place]], Mapping[PeerId, Span]]
+Better = Callable[[PlanTerms, Sequence[Place]], BetterMove | None]
 
 
 def claimed_rates(capacity: Capacity) -> DeviceRates:
@@ -21,9 +25,15 @@ def claimed_rates(capacity: Capacity) -> DeviceRates:
 
 
 class SpeedChoices:
-    """Choices by speed of one node in one model, with what they were made from."""
+    """Choices by speed of one node in one model, with what they were made from.
 
-    def __init__(self) -> None:
+    `divide` and `better` predict; the simulator supplies ones that remember their results for all
+    nodes together.
+    """
+
+    def __init__(self, divide: Divide = divided, better: Better = better_move) -> None:
+        self._divide = divide
+        self._better_move = better
         self._first: tuple[object, Span | None] | None = None
         self._looked_at = -inf
         self._looked_for: object = None
@@ -49,7 +59,7 @@ class SpeedChoices:
             if served:
                 span = addition(terms, held, own)
             else:
-                span = divided(terms, (*others, own)).get(own.peer) if others else None
+                span = self._divide(terms, (*others, own)).get(own.peer) if others else None
             self._first = key, span
         return self._first[1]
 
@@ -77,7 +87,7 @@ class SpeedChoices:
     def _look(self, now: float, terms: PlanTerms, places: Sequence[Place], own: Place) -> None:
         """Look for a move that makes the model faster, and note since when there is one."""
         self._looked_at = now
-        move = better_move(terms, places)
+        move = self._better_move(terms, places)
         if move is None or move.peer != own.peer:
             self._better = None
         elif self._better is None or self._better[0] != move.span:
