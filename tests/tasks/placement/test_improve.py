@@ -21,8 +21,7 @@ from shoal.tasks.placement.improve import (
     is_safe,
 )
 from shoal.tasks.placement.plan import Place, has_chain
-
-from .fleets import LAYER, fleet, machine, model
+from tests.tasks.placement.fleets import LAYER, fleet, machine, model
 
 
 def terms(machines: list[Machine], regions: str = "", *, of: PlanModel | None = None) -> PlanTerms:

@@ -11,8 +11,7 @@ from shoal.tasks.placement.improve import PlanTerms
 from shoal.tasks.placement.placing import Placing
 from shoal.tasks.placement.plan import Place
 from shoal.transport.identity import PeerId
-
-from .fleets import fleet, machine, model
+from tests.tasks.placement.fleets import fleet, machine, model
 
 QUIET_S, SETTLED_S, HOLE_S = 7200.0, 1200.0, 30.0
 

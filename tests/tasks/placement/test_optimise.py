@@ -12,8 +12,7 @@ from shoal.tasks.placement.optimise import optimise
 from shoal.tasks.placement.plan import has_chain
 from shoal.tasks.placement.predict import Rate, rate_of, routes_of
 from shoal.tasks.placement.rules import by_memory, evenly, petals
-
-from .fleets import costs, fleet, machine, model
+from tests.tasks.placement.fleets import costs, fleet, machine, model
 
 
 def test_a_model_that_fits_one_machine_is_served_whole_there() -> None:

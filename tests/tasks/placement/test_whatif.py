@@ -8,8 +8,7 @@ from shoal.tasks.costs.rates import DeviceRates
 from shoal.tasks.placement.fleet import Demand, Fleet, Machine
 from shoal.tasks.placement.whatif import Newcomer, Outcome, best_outcome, what_if
 from shoal.transport.identity import PeerId
-
-from .fleets import DISTANT, NEAR, fleet, machine, model
+from tests.tasks.placement.fleets import DISTANT, NEAR, fleet, machine, model
 
 DEMAND = Demand(8, 256, 64)
 
@@ -50,9 +49,7 @@ def test_a_higher_clock_with_the_same_memory_does_little_for_tokens_and_much_for
         ),
     )
     demand = Demand(1, 4000, 64)
-    before, after = (
-        best_outcome(Fleet((each,), {}), model(), demand, 50) for each in (one, fast)
-    )
+    before, after = (best_outcome(Fleet((each,), {}), model(), demand, 50) for each in (one, fast))
     assert 1.0 <= after.single_per_s / before.single_per_s <= 1.2
     assert before.first_token_s / after.first_token_s >= 8
 
