@@ -22,7 +22,7 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 MOST_SECONDS: Final = 1e6
 """Longest time that a plan tells apart from a longer one."""
 FAR: Final = LinkRates(round_trip_s=0.1, rate=2e6)
-"""A link that nobody has measured: another continent, and the uplink of a home."""
+"""An unmeasured link: to another continent, at the rate of a home's uplink."""
 
 Pair = tuple[PeerId, PeerId]
 """Two peers, the lower id first."""
@@ -102,7 +102,7 @@ class Demand:
 
 
 DEMAND: Final = Demand()
-"""What is assumed where nobody has measured the demand."""
+"""Default demand, since no node measures it."""
 
 
 class Costs:

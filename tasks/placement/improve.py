@@ -32,7 +32,7 @@ _NANO: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """What a plan by speed needs to know beside the places of the nodes.
+    """Facts and settings of a plan by speed, beside the places of the nodes.
 
     `rates` are those of this node. `steady` are the peers on which it relies if it gives up its own
     layers: those that its owner trusts, and those that have served their layers for long.
@@ -165,8 +165,8 @@ def _way(
     """Return moves, one after another, that lead towards the best placement and do not make the
     model slower on the way. Those after which the rate is highest are the last.
 
-    The best placement does not depend on who holds what now. So the way does not turn round while
-    the nodes walk on it.
+    The best placement does not depend on the present layers. So the way stays the same while the
+    nodes follow it.
     """
     target, _ = optimise(costs, looks=PLAN_LOOKS)
     held, rate, way = dict(spans), before, list[_Move]()

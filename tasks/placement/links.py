@@ -50,9 +50,9 @@ def _step(milliseconds: float) -> int:
 def links_between(members: Iterable[MemberRecord]) -> dict[Pair, LinkRates]:
     """Return the links between members as far as they are believed.
 
-    Of two ends that differ the longer round trip and the lower rate count. What one end alone says
-    counts only if it makes the link worse than one that nobody has measured: a member that claims
-    to be near all others gains nothing.
+    Of two ends that differ the longer round trip and the lower rate count. A report of one end
+    alone counts only if it makes the link worse than an unmeasured one: a member that claims to be
+    near all others gains nothing.
     """
     known = {tag_of(record.peer): record for record in members}
     said = {

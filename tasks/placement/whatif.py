@@ -1,4 +1,4 @@
-"""What a fleet would deliver, and with one machine more or less. Pure functions.
+"""Outcomes of a fleet, and of the same with one machine more or less. Pure functions.
 
 `shoal plan` shows the results (docs/plan.md).
 """
@@ -30,8 +30,8 @@ class PlannedNode:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a placement delivers: tokens/s of all sessions of the demand, and of one session alone,
-    and the seconds until the first token of one. `stages` is the length of its chain; 0 means that
+    """Predicted rates of a placement: tokens/s of all sessions of the demand, and of one session
+    alone, and the seconds until the first token of one. `stages` is the length of its chain; 0 means that
     nothing can be served."""
 
     nodes: tuple[PlannedNode, ...]

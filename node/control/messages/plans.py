@@ -21,7 +21,7 @@ class PlannedNodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeView:
-    """What a placement delivers, as predicted.
+    """Predicted rates of a placement.
 
     `tokens_per_s` is for all sessions together, `single_per_s` for one session alone, and
     `first_token_s` the time until its first token. `stages` is the length of its chain; 0 means

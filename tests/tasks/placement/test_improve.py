@@ -59,7 +59,7 @@ def test_owners_choices_and_claims_of_others_stop_moves() -> None:
 
 
 def test_a_move_has_to_pay_for_the_weights() -> None:
-    """The same gain, with layers of 100 MB and of 30 GB each."""
+    """A move gains the same with layers of 100 MB and of 30 GB each, and costs more."""
     small, large = model(), model()
     sizes = replace(large.sizes, layer=300 * LAYER, everything=2400 * LAYER)
     large = replace(large, sizes=sizes)
@@ -95,7 +95,7 @@ def test_moves_end_and_never_make_it_slower() -> None:
             held[move.peer] = move.span
             rates.append((move.before.demand, move.after.demand))
         else:
-            raise AssertionError("it moves for ever")
+            raise AssertionError("it never stops moving")
         assert all(after >= 1.2 * before for before, after in rates)
 
 
