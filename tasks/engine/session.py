@@ -43,6 +43,7 @@ class SpanInProgress:
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
+    predicted: float = 0.0  # seconds
     chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
 
     @property

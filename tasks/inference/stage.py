@@ -18,6 +18,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
     PROBES,
@@ -62,6 +63,7 @@ from .session import (
     SpanProgress,
     unpack_tokens,
 )
+from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagesessions import ServedShard, StageSession, StageSessions
 
@@ -152,8 +154,8 @@ class Stage:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard, as predicted and measured."""
         return self._all.speed(root, parts)
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
@@ -169,13 +171,15 @@ class Stage:
         found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0) -> None:
+    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
-        Sessions of an earlier shard with this number fail.
+        `costs` are what the engine measured after loading it. Sessions of an earlier shard with
+        this number fail.
         """
         self.withdraw(number)
-        self._all.shards[number] = ServedShard(number, held, self._host.now())
+        speed = ServedSpeed(costs)
+        self._all.shards[number] = ServedShard(number, held, self._host.now(), speed)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
@@ -476,8 +480,7 @@ class Stage:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
-        if event.count == 1:
-            session.served.speed.note(event.seconds)
+        session.served.speed.note(event.count, event.predicted, event.seconds)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -502,8 +505,8 @@ class Stage:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first token's time includes the prompt's
-            session.served.speed.note(event.seconds)
+        rows = 1 if session.made else 2  # the first token's time includes the prompt's
+        session.served.speed.note(rows, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
