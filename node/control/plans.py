@@ -14,6 +14,7 @@ from ...dht.content.manifest import Manifest
 from ...dht.defaults import CONFIG_LIMIT
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
+from ...tasks.costs.members import member_rates
 from ...tasks.defaults import FLOAT32_PARAMETERS
 from ...tasks.engine.families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from ...tasks.engine.interface import DType, Parts
@@ -24,7 +25,6 @@ from ...tasks.placement.improve import believed
 from ...tasks.placement.links import links_between
 from ...tasks.placement.nodesfile import FILE_BYTES, NodesFile, read_newcomer, read_nodes
 from ...tasks.placement.shard import choose_dtype
-from ...tasks.placement.speed import claimed_rates
 from ...tasks.placement.whatif import Outcome, PlannedNode, what_if
 from ...transport import shortid
 from ...transport.errors import HostError
@@ -72,7 +72,7 @@ def _fleet(members: list[MemberRecord]) -> NodesFile:
     able = [record for record in members if record.capacity.engine]
     able.sort(key=lambda record: (-record.capacity.memory_bytes, record.peer))
     able = able[: defaults.PLAN_MEMBERS]
-    rates = believed([claimed_rates(record.capacity) for record in able])
+    rates = believed([member_rates(record.capacity) for record in able])
     machines = tuple(
         Machine(record.peer, record.capacity.memory_bytes, each)
         for record, each in zip(able, rates, strict=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from ...state.membership.record import MemberRecord, Rank, ShardRecord
 from ...transport import naming
 from ...transport.identity import PeerId
+from ..costs.rates import LinkRates
 from ..defaults import DEMAND_NETWORKS
 from .holes import Members, replicas
 from .plan import has_chain
@@ -31,8 +32,8 @@ class Backing:
     """By linked peer: the network (address prefix) from which it is linked to this node."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
     """By root: the peers that have jobs for this model."""
-    links: Mapping[PeerId, float] = field(default_factory=dict)
-    """By linked peer: the measured round trip in seconds."""
+    links: Mapping[PeerId, LinkRates] = field(default_factory=dict)
+    """By linked peer with a measured link: its rates."""
 
 
 @dataclass(frozen=True, slots=True)

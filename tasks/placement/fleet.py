@@ -86,6 +86,28 @@ class PlanModel:
         token = -(-kv_token_bytes(arch, 0, arch.layers, dtype) // arch.layers)
         return cls(LayerSizes.of(arch, dtype), work, token, arch.context)
 
+    def part(self, span: Span) -> ShardWork:
+        """Return the work of some layers, each with the mean work of all layers."""
+        work, layers = self.work, self.sizes.layers
+        count, head = span[1] - span[0], span[1] == layers
+        return replace(
+            work,
+            layers=count,
+            row_flops=work.row_flops * count // layers,
+            weight_bytes=work.weight_bytes * count // layers,
+            expert_bytes=work.expert_bytes * count // layers,
+            attention=tuple(
+                each._replace(
+                    pair_flops=each.pair_flops * count // layers,
+                    kv_bytes=each.kv_bytes * count // layers,
+                )
+                for each in work.attention
+            ),
+            state_bytes=work.state_bytes * count // layers,
+            head_flops=work.head_flops if head else 0,
+            head_bytes=work.head_bytes if head else 0,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

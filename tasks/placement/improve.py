@@ -72,7 +72,8 @@ def costs_of(terms: PlanTerms, places: Sequence[Place]) -> Costs:
 
 
 def believed(claims: Sequence[DeviceRates]) -> list[DeviceRates]:
-    """Return claimed rates, each limited to CLAIM_BELIEF times the median of all claims."""
+    """Return claimed rates, each limited to CLAIM_BELIEF times the median of all claims and rounded
+    to two digits: measured rates change a little all the time."""
 
     def most(rates: Sequence[float]) -> float:
         return CLAIM_BELIEF * sorted(rates)[(len(rates) - 1) // 2]
@@ -84,13 +85,17 @@ def believed(claims: Sequence[DeviceRates]) -> list[DeviceRates]:
     return [
         replace(
             claim,
-            bandwidth=min(claim.bandwidth, bandwidth),
-            float32=min(claim.float32, float32),
-            bfloat16=min(claim.bfloat16, bfloat16),
-            load=min(claim.load, load),
+            bandwidth=_rounded(min(claim.bandwidth, bandwidth)),
+            float32=_rounded(min(claim.float32, float32)),
+            bfloat16=_rounded(min(claim.bfloat16, bfloat16)),
+            load=_rounded(min(claim.load, load)),
         )
         for claim in claims
     ]
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.1e}")
 
 
 def divided(terms: PlanTerms, places: Sequence[Place]) -> Mapping[PeerId, Span]:

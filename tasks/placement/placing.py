@@ -14,7 +14,8 @@ from math import inf
 
 from ...state.membership.record import MemberRecord, Rank
 from ...transport.identity import PeerId
-from ..costs.rates import UNKNOWN
+from ..costs.members import member_rates
+from ..costs.rates import UNKNOWN, DeviceRates
 from ..defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
@@ -29,9 +30,10 @@ from ..defaults import (
     STEADY_TIME,
 )
 from .coverage import LayerSizes, Span
+from .fleet import PlanModel
 from .improve import PlanTerms
 from .plan import Place, has_chain, plan
-from .speed import SpeedChoices, claimed_rates
+from .speed import SpeedChoices
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,10 @@ class Facts:
     these are: a member that lies about its aim could change it often.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, model: PlanModel | None = None) -> None:
+        """`model` is needed to tell how fast the members are."""
         self.root = root
+        self._model = model
         # By peer, and whether it claims layers: (time since when, time since when it has not done
         # so, or None if it does).
         self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
@@ -235,7 +239,7 @@ class Facts:
                 continue
             aim = record.aim_at(self.root)
             spans = [(s.start, s.stop) for s in record.shards if s.root == self.root]
-            memory, rates = record.capacity.memory_bytes, claimed_rates(record.capacity)
+            memory, rates = record.capacity.memory_bytes, self.rates(record)
             if aim is None:
                 # A member with another aim is about to leave these layers.
                 staying = spans[:1] if not record.aims else ()
@@ -261,6 +265,16 @@ class Facts:
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
         return found[:PLACES]
+
+    def rates(self, record: MemberRecord) -> DeviceRates:
+        """Return the rates of a member, as it measured them with its shard, or else before."""
+        model = self._model
+        if model is None:
+            return UNKNOWN
+        shard = next((each for each in record.shards if each.root == self.root), None)
+        if shard is None or shard.stop > model.sizes.layers:
+            return member_rates(record.capacity)
+        return member_rates(record.capacity, shard, model.part((shard.start, shard.stop)))
 
     def steady(self, trusted: Collection[PeerId], now: float) -> frozenset[PeerId]:
         """Return the members on which this node relies if it leaves its layers: of those that serve

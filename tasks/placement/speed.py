@@ -6,9 +6,8 @@ No I/O. Predictions take up to a second, so results are reused while the facts s
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from ...state.membership.record import Capacity, Rank
+from ...state.membership.record import Rank
 from ...transport.identity import PeerId
-from ..costs.rates import UNKNOWN, DeviceRates, device_rates
 from ..defaults import FASTER_LOOK
 from .coverage import Span
 from .improve import BetterMove, PlanTerms, addition, better_move, divided, is_safe
@@ -16,12 +15,6 @@ from .plan import Place, has_chain
 
 Divide = Callable[[PlanTerms, Sequence[Place]], Mapping[PeerId, Span]]
 Better = Callable[[PlanTerms, Sequence[Place]], BetterMove | None]
-
-
-def claimed_rates(capacity: Capacity) -> DeviceRates:
-    """Return the rates of a member's fastest device, as it claims them."""
-    best = max(capacity.devices, key=lambda device: (device.bandwidth, device.name), default=None)
-    return device_rates(best, capacity.load_rate) if best is not None else UNKNOWN
 
 
 class SpeedChoices:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from ...transport.identity import PeerId
 from ..costs.chain import Stage, chain_times
 from ..costs.rates import LOCAL, LinkRates
-from ..costs.work import ShardWork
 from .coverage import Span
 from .fleet import Costs, Demand, Fleet, Machine, Pair, PlanModel, named, ordered, pair
 from .optimise import optimise
@@ -31,8 +30,10 @@ class PlannedNode:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Predicted rates of a placement: tokens/s of all sessions of the demand, and of one session
-    alone, and the seconds until the first token of one. `stages` is the length of its chain; 0 means that
-    nothing can be served."""
+    alone, and the seconds until the first token of one.
+
+    `stages` is the length of its chain; 0 means that nothing can be served.
+    """
 
     nodes: tuple[PlannedNode, ...]
     tokens_per_s: float
@@ -135,29 +136,6 @@ def _first_token(
     for each, span in chain:
         machine = costs.machines[each]
         link = fleet.link(before, machine.peer) if before else LOCAL
-        stages.append(Stage(_part(model, span), machine.rates, link))
+        stages.append(Stage(model.part(span), machine.rates, link))
         before = machine.peer
     return chain_times(stages, LOCAL, costs.demand.prompt).first_token_s if stages else 0.0
-
-
-def _part(model: PlanModel, span: Span) -> ShardWork:
-    """Return the work of some layers, each with the mean work of all layers."""
-    work, layers = model.work, model.sizes.layers
-    count, head = span[1] - span[0], span[1] == layers
-    return replace(
-        work,
-        layers=count,
-        row_flops=work.row_flops * count // layers,
-        weight_bytes=work.weight_bytes * count // layers,
-        expert_bytes=work.expert_bytes * count // layers,
-        attention=tuple(
-            each._replace(
-                pair_flops=each.pair_flops * count // layers,
-                kv_bytes=each.kv_bytes * count // layers,
-            )
-            for each in work.attention
-        ),
-        state_bytes=work.state_bytes * count // layers,
-        head_flops=work.head_flops if head else 0,
-        head_bytes=work.head_bytes if head else 0,
-    )

@@ -21,7 +21,6 @@ from ..placement.improve import PlanTerms, considered
 from ..placement.links import links_between
 from ..placement.placing import Facts, Moves, Placing, PlacingStep
 from ..placement.plan import Place, plan
-from ..placement.speed import claimed_rates
 
 _JITTERS: Final = 256
 
@@ -67,7 +66,7 @@ class ModelStanding:
         """Start to decide about a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
-        self._facts, self._model = Facts(root), model
+        self._facts, self._model = Facts(root, model), model
         self._offered = self._memory()
         self._placing = Placing(self._directory.own().peer, self._offered, self._jitter, self.moves)
         self._seen = None
@@ -114,7 +113,7 @@ class ModelStanding:
         return PlanTerms(
             self._model,
             links_between((*counted, own)),
-            rates=claimed_rates(own.capacity),
+            rates=self._facts.rates(own),
             steady=self._facts.steady(self._backing().trusted, now),
         )
 

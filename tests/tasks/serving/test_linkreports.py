@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from shoal.state.membership.record import Aim, Rank, ShardRecord
+from shoal.tasks.costs.rates import LinkRates
 from shoal.tasks.defaults import LINKS_PAUSE
 from shoal.tasks.placement.demand import Backing
 from shoal.tasks.serving.linkreports import LinkReports
@@ -15,7 +16,7 @@ from tests.tasks.fake_swarm import peer_of
 
 ROOT = "ab" * 32
 NEAR, STRANGER, UNLINKED = peer_of(2), peer_of(3), peer_of(4)
-TRIPS: dict[PeerId, float] = {NEAR: 0.009, STRANGER: 0.009}
+LINKS: dict[PeerId, LinkRates] = {NEAR: LinkRates(0.009), STRANGER: LinkRates(0.009)}
 
 
 def shard(start: int, stop: int) -> ShardRecord:
@@ -29,7 +30,7 @@ async def reported(own: ShardRecord) -> list[float]:
     for peer, more in ((NEAR, {"aims": aims}), (UNLINKED, {"aims": aims}), (STRANGER, {})):
         directory.put(replace(record_of(peer), **more))  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(LinkReports(directory, lambda: Backing(links=TRIPS)).run)
+        nursery.start_soon(LinkReports(directory, lambda: Backing(links=LINKS)).run)
         await trio.sleep(LINKS_PAUSE - 1)
         assert not directory.own().links, "it reports rarely"
         await trio.sleep(2)
