@@ -90,6 +90,9 @@ def report(answer: "PlanView") -> str:
     ):  # fmt: skip
         if outcome is not None:
             lines.append(f"{word:<10} {_speed(outcome)}{_change(outcome, answer.best, word)}")
+    for each in answer.smaller:
+        loss = f" (at most {100 * each.loss:g} % more loss)"
+        lines.append(f"{f'in {each.precision}':<10} {_speed(each)}{loss}")
     return "\n".join(lines)
 
 

@@ -3,7 +3,7 @@
 Specified in docs/spec/control.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from ...tasks.placement.fleet import DEMAND, Demand, Fleet, Machine, PlanModel
 from ...tasks.placement.improve import believed
 from ...tasks.placement.links import links_between
 from ...tasks.placement.nodesfile import FILE_BYTES, NodesFile, read_newcomer, read_nodes
+from ...tasks.placement.precision import smaller
 from ...tasks.placement.shard import choose_dtype
-from ...tasks.placement.whatif import Outcome, PlannedNode, what_if
+from ...tasks.placement.whatif import Outcome, PlannedNode, best_outcome, what_if
 from ...transport import shortid
 from ...transport.errors import HostError
 from ...transport.host.seam import Host
@@ -33,7 +34,8 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..daemon.content import ContentParts
 from . import offline
-from .messages.plans import MakePlan, OutcomeView, PlannedNodeView, PlanView
+from .messages.encoding import extended
+from .messages.plans import MakePlan, OutcomeView, PlannedNodeView, PlanView, PrecisionView
 from .server import Emit, Operation, operation
 
 CONFIG: Final = "config.json"
@@ -157,7 +159,17 @@ def plan_view(
         present=seen(found.present),
         added=seen(found.added),
         removed=seen(found.removed),
+        smaller=tuple(_smaller(fleet, described, demand)),
     )
+
+
+def _smaller(fleet: Fleet, described: _Described, demand: Demand) -> Iterator[PrecisionView]:
+    """Yield the best placements in the precisions to which the model could be quantised."""
+    arch, dtype = described
+    for cost in smaller(arch, dtype):
+        model = PlanModel.quantised(arch, dtype, cost.precision)
+        found = _outcome_view(best_outcome(fleet, model, demand, defaults.PLAN_LOOKS))
+        yield extended(PrecisionView, found, precision=cost.precision, loss=cost.loss)
 
 
 def _demand(ask: MakePlan, told: Demand) -> Demand:

@@ -13,9 +13,11 @@ from ..costs.rates import DeviceRates, LinkRates
 from ..costs.seconds import step_seconds, transfer_seconds
 from ..costs.work import ModelWork, Rows, ShardWork
 from ..defaults import KV_TOKENS_LEAST
-from ..engine.families import Architecture, kv_token_bytes
+from ..engine.families import Architecture, kv_token_bytes, tensor_shapes
 from ..engine.interface import DType, Parts
+from ..engine.layouts import Precision, fitting
 from .coverage import LayerSizes, Span
+from .precision import LAYOUTS
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of sessions for whose steps times are computed."""
@@ -85,6 +87,12 @@ class PlanModel:
         work = ModelWork(arch, dtype).of(Parts(True, 0, arch.layers, True))
         token = -(-kv_token_bytes(arch, 0, arch.layers, dtype) // arch.layers)
         return cls(LayerSizes.of(arch, dtype), work, token, arch.context)
+
+    @classmethod
+    def quantised(cls, arch: Architecture, dtype: DType, precision: Precision) -> "PlanModel":
+        """Describe a model as it would be in int8 or int4. Blocking, as `of`."""
+        shapes = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
+        return cls.of(replace(arch, layouts=fitting(shapes, LAYOUTS[precision])), dtype)
 
     def part(self, span: Span) -> ShardWork:
         """Return the work of some layers, each with the mean work of all layers."""

@@ -37,9 +37,21 @@ class OutcomeView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionView(OutcomeView):
+    """The best placement of the same model in another precision, and by how much its loss would
+    rise at most, as a share."""
+
+    precision: str
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
     """The best placement of a model that was found, the present one, and the best one with one
-    machine more (`added`) or less (`removed`). None: there is none, or it was not asked for."""
+    machine more (`added`) or less (`removed`). None: there is none, or it was not asked for.
+
+    `smaller` has the best placements in the precisions to which the model could be quantised.
+    """
 
     model: str
     layers: int
@@ -52,6 +64,7 @@ class PlanView:
     present: OutcomeView | None
     added: OutcomeView | None
     removed: OutcomeView | None
+    smaller: tuple[PrecisionView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ ANSWER: dict[str, Any] = {
     "model": "ti\x1bny", "layers": 6, "dtype": "float32", "machines": 2, "sessions": 8,
     "prompt": 1024, "answer": 256, "best": outcome(100.0), "present": outcome(80.0),
     "added": outcome(150.0), "removed": outcome(0.0, 0),
+    "smaller": [{**outcome(200.0), "precision": "int8", "loss": 0.001}],
 }  # fmt: skip
 
 
@@ -49,6 +50,7 @@ def test_a_plan_of_the_daemon(replaced: Any, capsys: Any) -> None:
     assert lines[4].startswith("predicted  100.0 tokens/s in all, 25.0 for one session alone")
     assert lines[5].startswith("now        80.0") and lines[5].endswith("1 stage")
     assert lines[6].startswith("with it") and lines[6].endswith("(+50 %)")
+    assert lines[8].startswith("in int8    200.0") and "0.1 % more loss" in lines[8]
     assert lines[7] == "without it these machines cannot hold the model for such sessions"
 
 
