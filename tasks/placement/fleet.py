@@ -138,10 +138,12 @@ DEMAND: Final = Demand()
 class Costs:
     """Times in nanoseconds of one model's layers on each machine of a fleet, and between machines.
 
-    Machines are numbered in the order of their peer ids.
+    Machines are numbered in the order of their peer ids. A machine whose layers fit counts as having
+    room for `least` sessions at least, perhaps shorter ones than those of the demand.
     """
 
-    def __init__(self, fleet: Fleet, model: PlanModel, demand: Demand) -> None:
+    def __init__(self, fleet: Fleet, model: PlanModel, demand: Demand, least: int = 0) -> None:
+        self._least = least
         self.machines = tuple(sorted(fleet.machines, key=lambda machine: machine.peer))
         self.peers = tuple(machine.peer for machine in self.machines)
         self.memory = tuple(machine.memory for machine in self.machines)
@@ -174,9 +176,8 @@ class Costs:
         token = self._kv_token * (span[1] - span[0])
         if not token:
             return BATCHES[-1]
-        return min(
-            BATCHES[-1], (min(self._positions, KV_TOKENS_LEAST) + left // token) // self._positions
-        )
+        most = min(self._positions, KV_TOKENS_LEAST) + left // token
+        return max(self._least, min(BATCHES[-1], most // self._positions))
 
     def stage(self, number: int, span: Span) -> tuple[int, ...]:
         """Return the nanoseconds of a step of a machine with these layers, for each of BATCHES."""

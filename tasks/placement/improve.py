@@ -63,12 +63,15 @@ def considered(places: Sequence[Place]) -> list[Place]:
 
 
 def costs_of(terms: PlanTerms, places: Sequence[Place]) -> Costs:
-    """Return the costs of a model on these nodes, as far as their claims are believed."""
+    """Return the costs of a model on these nodes, as far as their claims are believed.
+
+    Nodes with memory for short sessions only are better than none.
+    """
     rates = believed([place.rates for place in places])
     machines = (
         Machine(place.peer, place.memory, each) for place, each in zip(places, rates, strict=True)
     )
-    return Costs(Fleet(tuple(machines), terms.links), terms.model, terms.demand)
+    return Costs(Fleet(tuple(machines), terms.links), terms.model, terms.demand, least=1)
 
 
 def believed(claims: Sequence[DeviceRates]) -> list[DeviceRates]:

@@ -8,7 +8,7 @@ lasted for a while, and this time doubles with each recent move. Reasons:
 docs/adr/0032-standing-placement.md.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -26,6 +26,7 @@ from ..defaults import (
     MOVE_SETTLE,
     MOVES_KEPT,
     PLACES,
+    PLAN_MACHINES,
     SPREAD_SETTLE,
     STEADY_TIME,
 )
@@ -224,7 +225,7 @@ class Facts:
         self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
         self._served: dict[PeerId, tuple[Span, float]] = {}  # the aimed layers, and since when
 
-    def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
+    def places(self, members: Collection[MemberRecord], own: PeerId, now: float) -> list[Place]:
         """Return the other nodes' places in the model, at most PLACES, those with the highest rank
         first.
 
@@ -239,11 +240,11 @@ class Facts:
                 continue
             aim = record.aim_at(self.root)
             spans = [(s.start, s.stop) for s in record.shards if s.root == self.root]
-            memory, rates = record.capacity.memory_bytes, self.rates(record)
+            memory = record.capacity.memory_bytes
             if aim is None:
                 # A member with another aim is about to leave these layers.
                 staying = spans[:1] if not record.aims else ()
-                found += [Place(record.peer, memory, span, Rank.FIXED, rates) for span in staying]
+                found += [Place(record.peer, memory, span, Rank.FIXED) for span in staying]
                 continue
             memory = min(memory, aim.memory or memory)
             span = (aim.start, aim.stop) if aim.start < aim.stop else None
@@ -260,11 +261,13 @@ class Facts:
                 unserved.add(key)
                 if now - since >= CLAIM_TIME:
                     continue
-            found.append(Place(record.peer, memory, span, aim.rank, rates))
+            found.append(Place(record.peer, memory, span, aim.rank))
         self._served = served
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
-        return found[:PLACES]
+        known = {record.peer: record for record in members}
+        rated = [replace(p, rates=self.rates(known[p.peer])) for p in found[:PLAN_MACHINES]]
+        return [*rated, *found[PLAN_MACHINES:PLACES]]
 
     def rates(self, record: MemberRecord) -> DeviceRates:
         """Return the rates of a member, as it measured them with its shard, or else before."""
