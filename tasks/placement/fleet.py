@@ -138,8 +138,8 @@ DEMAND: Final = Demand()
 class Costs:
     """Times in nanoseconds of one model's layers on each machine of a fleet, and between machines.
 
-    Machines are numbered in the order of their peer ids. A machine whose layers fit counts as having
-    room for `least` sessions at least, perhaps shorter ones than those of the demand.
+    Machines are numbered in the order of their peer ids. A machine whose layers fit counts as
+    having room for `least` sessions at least, perhaps shorter ones than those of the demand.
     """
 
     def __init__(self, fleet: Fleet, model: PlanModel, demand: Demand, least: int = 0) -> None:

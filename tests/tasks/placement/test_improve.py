@@ -47,6 +47,8 @@ def test_the_faster_of_two_spares_replaces_the_slow_stage() -> None:
 def test_the_last_replica_never_moves() -> None:
     fast = machine("b", 8, 9)
     assert better_move(terms([A, fast]), [place(A, (0, 4)), place(fast, (4, 8))]) is None
+    spare = [place(A, (0, 4)), place(fast, (4, 8)), place(C, (0, 4))]
+    assert better_move(terms([A, fast, C]), spare) is None
 
 
 def test_owners_choices_and_claims_of_others_stop_moves() -> None:

@@ -88,9 +88,10 @@ def test_what_is_refused(text: str, says: str) -> None:
 
 
 def test_bytes_that_are_no_text_and_large_files_are_refused() -> None:
-    for data in (b"\xff\xfe", b"#" * (FILE_BYTES + 1)):
-        with pytest.raises(BadNodes):
+    for data, says in ((b"\xff\xfe", "not UTF-8"), (b"#" * (FILE_BYTES + 1), "the file has over")):
+        with pytest.raises(BadNodes) as failure:
             read_nodes(data)
+        assert says in failure.value.message
 
 
 def test_a_newcomer() -> None:

@@ -16,6 +16,7 @@ from shoal.state.membership.record import (
     ShardRecord,
 )
 from shoal.state.membership.roster import tag_of
+from shoal.tasks.costs.rates import UNKNOWN
 from shoal.tasks.defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
@@ -23,6 +24,7 @@ from shoal.tasks.defaults import (
     MOVE_JITTER,
     MOVE_SETTLE,
     PLACES,
+    PLAN_MACHINES,
     SPREAD_SETTLE,
 )
 from shoal.tasks.placement.coverage import LayerSizes, Span
@@ -248,3 +250,4 @@ def test_a_thousand_members_with_many_facts_do_not_stall_the_loop() -> None:
         facts.steady((), 0.0)
         spent.append(time.process_time() - began)
     assert min(spent) < 0.05
+    assert sum(place.rates != UNKNOWN for place in places) == PLAN_MACHINES
