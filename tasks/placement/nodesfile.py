@@ -70,7 +70,7 @@ def read_newcomer(text: str, name: str) -> Newcomer:
         if not equals or key not in _ADD or key in table:
             raise _bad(f"`{part.strip()[:64]}` in --add is not one of {'=, '.join(_ADD)}=")
         table[key] = value if key == "memory" else _parsed(value, key)
-    link = {key: table.pop(key) for key in _LINK[1:] if key in table}
+    link: Table = {key: table.pop(key) for key in _LINK[1:] if key in table}
     return Newcomer(_machine(table), _link(link, "--add", FAR, _LINK[1:]))
 
 

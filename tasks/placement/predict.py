@@ -111,7 +111,7 @@ class _Graph:
                 continue
             start, stop = spans[each]
             took = self._stages[each][batch_index(self.load[each] + sessions)]
-            hop, path = costs.hop, (each,)
+            hop, path = costs.hop, tuple[int, ...]((each,))
             if start:
                 before = ends.get(start)
                 if not before:

@@ -44,4 +44,4 @@ class LinkReports:
 
 
 def _roots(record: MemberRecord) -> set[str]:
-    return {each.root for each in (*record.shards, *record.aims)}
+    return {shard.root for shard in record.shards} | {aim.root for aim in record.aims}
