@@ -16,10 +16,13 @@ from ...state.membership.record import MemberRecord, Rank
 from ...transport.identity import PeerId
 from ..costs.members import member_rates
 from ..costs.rates import UNKNOWN, DeviceRates
+from ..costs.seconds import step_seconds
+from ..costs.work import Rows
 from ..defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
+    FACTOR_MOST,
     FASTER_LOOK,
     FASTER_SETTLE,
     MOVE_JITTER,
@@ -30,8 +33,10 @@ from ..defaults import (
     SPREAD_SETTLE,
     STEADY_TIME,
 )
+from ..engine.interface import Parts
 from .coverage import LayerSizes, Span
-from .fleet import PlanModel
+from .demand import Slower, as_claimed
+from .fleet import DEMAND, PlanModel
 from .improve import PlanTerms
 from .plan import Place, has_chain, plan
 from .speed import SpeedChoices
@@ -209,6 +214,11 @@ class Placing:
         return PlacingStep(span, Rank.HOLDS, load=True)
 
 
+def _power(factor: float) -> int:
+    """Return the largest power of two that is at most `factor`, from 1 to FACTOR_MOST."""
+    return 1 << (max(1, int(min(factor, FACTOR_MOST))).bit_length() - 1)
+
+
 class Facts:
     """Converter of member records into the places of nodes in one model.
 
@@ -225,7 +235,13 @@ class Facts:
         self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
         self._served: dict[PeerId, tuple[Span, float]] = {}  # the aimed layers, and since when
 
-    def places(self, members: Collection[MemberRecord], own: PeerId, now: float) -> list[Place]:
+    def places(
+        self,
+        members: Collection[MemberRecord],
+        own: PeerId,
+        now: float,
+        slower: Slower = as_claimed,
+    ) -> list[Place]:
         """Return the other nodes' places in the model, at most PLACES, those with the highest rank
         first.
 
@@ -266,18 +282,30 @@ class Facts:
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
         known = {record.peer: record for record in members}
-        rated = [replace(p, rates=self.rates(known[p.peer])) for p in found[:PLAN_MACHINES]]
+        rated = [
+            replace(place, rates=self.rates(known[place.peer], slower))
+            for place in found[:PLAN_MACHINES]
+        ]
         return [*rated, *found[PLAN_MACHINES:PLACES]]
 
-    def rates(self, record: MemberRecord) -> DeviceRates:
-        """Return the rates of a member, as it measured them with its shard, or else before."""
+    def rates(self, record: MemberRecord, slower: Slower = as_claimed) -> DeviceRates:
+        """Return the rates of a member, as it measured them with its shard, or else before.
+
+        A member that `slower` finds slower than that is so by the next lower power of two, since
+        measurements change a little all the time.
+        """
         model = self._model
         if model is None:
             return UNKNOWN
         shard = next((each for each in record.shards if each.root == self.root), None)
         if shard is None or shard.stop > model.sizes.layers:
             return member_rates(record.capacity)
-        return member_rates(record.capacity, shard, model.part((shard.start, shard.stop)))
+        work = model.part((shard.start, shard.stop))
+        rates = member_rates(record.capacity, shard, work)
+        parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
+        token_s = step_seconds(rates, work, (Rows(1, DEMAND.prompt),), int(shard.head))
+        factor = slower(record.peer, self.root, parts, token_s)
+        return replace(rates, factor=rates.factor * _power(factor))
 
     def steady(self, trusted: Collection[PeerId], now: float) -> frozenset[PeerId]:
         """Return the members on which this node relies if it leaves its layers: of those that serve

@@ -13,7 +13,7 @@ import trio
 from ...state.directory import Directory
 from ...state.membership.record import Aim, Rank
 from ...transport.host.seam import Host
-from ..defaults import CLAIM_WAIT, PLACE_LOOK
+from ..defaults import BACKING_TIME, CLAIM_WAIT, PLACE_LOOK
 from ..placement.coverage import LayerSizes, Span
 from ..placement.demand import Backing
 from ..placement.fleet import PlanModel
@@ -40,6 +40,7 @@ class ModelStanding:
         backing: Callable[[], Backing],
     ) -> None:
         self._backing = backing
+        self._evidence: tuple[float, Backing] | None = None
         self._host = host
         self._directory = directory
         self.moves = Moves()
@@ -91,8 +92,9 @@ class ModelStanding:
         """Decide from the current member records, publish the aim, and return the step."""
         assert self._facts is not None
         now, members = self._host.now(), self._directory.members()
-        others = self._facts.places(members.values(), self._directory.own().peer, now)
-        terms = self._terms(others, now)
+        backing, own = self._backed(now), self._directory.own().peer
+        others = self._facts.places(members.values(), own, now, backing.slower)
+        terms = self._terms(others, backing, now)
         if (others, terms) == self._seen and self._idle is not None:
             return self._idle
         with trio.CancelScope(shield=True):  # if cancelled, a decision to load would be lost
@@ -105,7 +107,14 @@ class ModelStanding:
         self._idle = None if step.load or step.wake < inf else step
         return step
 
-    def _terms(self, others: Sequence[Place], now: float) -> PlanTerms:
+    def _backed(self, now: float) -> Backing:
+        """Return the evidence, which is collected again every BACKING_TIME seconds at most: that
+        takes milliseconds of the event loop."""
+        if self._evidence is None or now >= self._evidence[0] + BACKING_TIME:
+            self._evidence = now, self._backing()
+        return self._evidence[1]
+
+    def _terms(self, others: Sequence[Place], backing: Backing, now: float) -> PlanTerms:
         """Return what a plan by speed needs to know, from the current member records."""
         assert self._facts is not None
         members, own = self._directory.members(), self._directory.own()
@@ -114,7 +123,7 @@ class ModelStanding:
             self._model,
             links_between((*counted, own)),
             rates=self._facts.rates(own),
-            steady=self._facts.steady(self._backing().trusted, now),
+            steady=self._facts.steady(backing.trusted, now),
         )
 
     async def claim_other(self, root: str, sizes: LayerSizes) -> Span | None:

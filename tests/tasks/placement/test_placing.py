@@ -21,12 +21,14 @@ from shoal.tasks.defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
+    FACTOR_MOST,
     MOVE_JITTER,
     MOVE_SETTLE,
     PLACES,
     PLAN_MACHINES,
     SPREAD_SETTLE,
 )
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.placement.coverage import LayerSizes, Span
 from shoal.tasks.placement.improve import considered
 from shoal.tasks.placement.links import links_between
@@ -251,3 +253,19 @@ def test_a_thousand_members_with_many_facts_do_not_stall_the_loop() -> None:
         spent.append(time.process_time() - began)
     assert min(spent) < 0.05
     assert sum(place.rates != UNKNOWN for place in places) == PLAN_MACHINES
+
+
+@pytest.mark.parametrize(("factor", "counts"), [(0.5, 1), (1.9, 1), (9.0, 8), (1e99, FACTOR_MOST)])
+def test_a_liar_counts_as_slow_as_the_gateway_measured(factor: float, counts: int) -> None:
+    """A thousandfold claim has no effect after its first measured steps."""
+    member = record("b", Aim(ROOT, 0, 3, Rank.HOLDS), (0, 3))
+    asked: list[tuple[PeerId, str, Parts]] = []
+
+    def slower(peer: PeerId, root: str, parts: Parts, token_s: float) -> float:
+        assert token_s > 0
+        asked.append((peer, root, parts))
+        return factor
+
+    (place,) = Facts(ROOT, model(6)).places([member], OWN, 0.0, slower)
+    assert place.rates.factor == counts
+    assert asked == [(B, ROOT, Parts(True, 0, 3, False))]
