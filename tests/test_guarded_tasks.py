@@ -60,6 +60,7 @@ PARTS = {
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
     "tasks/sharing/asking.py": {"probe"},  # of a request
@@ -100,7 +101,7 @@ OWN = {
         "self.links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
     },
-    "tasks/engine/process.py": {"self._write"},
+    "tasks/engine/process.py": {"self._write", "self._watch"},
     "tasks/jobs/desk.py": {"self._watch", "self._tidy"},
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",

@@ -19,7 +19,7 @@ from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
 from .messages import loaded_value, parse_adapter, parse_load, parse_span
-from .scheduler import Scheduler, Share
+from .scheduler import Scheduler, Share, longest_steps
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Compute, LoadedShard, Pick, Piece
 from .states import SessionStates
@@ -155,7 +155,9 @@ class Core:
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
         features = _FEATURES if loaded.reuses else _FEATURES - {"export"}
-        return loaded_value(Loaded(size, loaded.token_bytes, seconds, features, exactness)), b""
+        steps = longest_steps(loaded.costs)
+        report = Loaded(size, loaded.token_bytes, seconds, features, exactness, steps)
+        return loaded_value(report), b""
 
     def _unload(self, header: Header, payload: memoryview) -> Result:
         """Free a shard. Its sessions end. Does nothing if there is no such shard."""

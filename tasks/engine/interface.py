@@ -74,6 +74,7 @@ class Loaded:
     seconds: float
     features: frozenset[str]  # abilities of the engine, e.g. {"forward", "logits", "export"}
     exactness: str = ""  # class of shards that compute the same bits
+    step_seconds: tuple[float, float] = (0.0, 0.0)  # predicted longest step: of texts, of prompts
 
 
 class Sampling(NamedTuple):

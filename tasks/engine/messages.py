@@ -208,6 +208,7 @@ def loaded_value(loaded: Loaded) -> list[object]:
         loaded.seconds,
         sorted(loaded.features),
         loaded.exactness,
+        list(loaded.step_seconds),
     ]
 
 
@@ -220,7 +221,8 @@ def parse_loaded(value: object) -> Loaded:
             float(seconds),
             tuple() as features,
             str(exactness),
+            (float(texts), float(prompts)),
         ):
-            able = frozenset(map(str, features))
-            return Loaded(weight_bytes, kv_token_bytes, seconds, able, exactness)
+            able, steps = frozenset(map(str, features)), (texts, prompts)
+            return Loaded(weight_bytes, kv_token_bytes, seconds, able, exactness, steps)
     raise WireError("the worker answered `load` with something else")

@@ -61,6 +61,15 @@ class StepCosts:
     most_rows: int = STEP_ROWS
 
 
+def longest_steps(costs: StepCosts) -> tuple[float, float]:
+    """Return the predicted times in seconds of the longest step of running texts, and of the
+    longest one with prompts, which has at least a block of positions."""
+    unit = costs.fixed + costs.row
+    block = costs.fixed + BLOCK * costs.row
+    texts = max(STEP_S, DECODE_FACTOR * unit)
+    return texts, max(texts, PREFILL_STEP_S, PREFILL_STEP_FACTOR * unit, block)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterCosts:
     """Predicted time that an adapter adds to a step, in seconds: `fixed` if it is in the step, and

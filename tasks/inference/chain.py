@@ -73,7 +73,9 @@ class Chains:
 
         async def open_one(index: int) -> None:
             try:
+                began = self._host.now()
                 cached = await self._open_stage(run, index, model, sampling, names)
+                run.note_answer(run.peers[index], self._host.now() - began)
                 run.start = min(run.start, cached)
             except StageRefused as refusal:
                 failures.append(refusal)
@@ -171,7 +173,8 @@ class Chains:
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
                 for peer in dict.fromkeys(run.peers):
-                    if peer not in run.missed and not self._courier.is_quiet(peer):
+                    late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
+                    if not late:
                         nursery.start_soon(close_one, peer)
                     elif peer != self._courier.peer:
                         with suppress(CallRefused, LinkClosed):

@@ -10,12 +10,13 @@ from typing import Literal, Protocol
 import trio
 
 from ...transport.identity import PeerId
-from ..defaults import EMIT_PACE, STALLED
+from ..defaults import EMIT_PACE
 from ..engine.blocks import BLOCK
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, LikelyText, TextDelta, TokenText
+from .pace import Pace
 from .routing import Hop
 from .session import PooledSpan, SampledToken, SpanProgress
 
@@ -195,18 +196,19 @@ class GenerationRun:
         # The first position to compute. A sum needs the states of all.
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
-        self.heard_at = now  # when the chain last sent a message
+        self.pace = Pace(now)
+        self.suspects: frozenset[PeerId] = frozenset()  # stages that missed their deadline
+        self.answered: dict[PeerId, float] = {}  # seconds of each stage's quickest answer
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
-        self._looking = False
+        self.arrival = trio.Event()  # set when an item is queued; replaced by the one that waits
         self._expected = len(ids)
         self._progress = 0
         self._final = False
         self._broken = False
         self._ended = trio.Event()  # set by the final token or an error
         self._next_at = 0.0  # earliest time at which `heard` returns tokens again
-        # Unbounded, but it holds at most `new` tokens and one progress per position. None
-        # is queued at most once, only to make the reader check quiet stages.
-        self._send, self._inbox = trio.open_memory_channel[Item | None](math.inf)
+        # Unbounded, but it holds at most `new` tokens and one progress per position.
+        self._send, self._inbox = trio.open_memory_channel[Item](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -244,7 +246,7 @@ class GenerationRun:
         if token.final:
             self._final = True
             self._ended.set()
-        self.heard_at = now
+        self.pace.note(now)
         self._put(Arrived(token, now))
 
     def take_progress(self, progress: SpanProgress, now: float) -> None:
@@ -254,7 +256,7 @@ class GenerationRun:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
             return
         self._progress = progress.position
-        self.heard_at = now
+        self.pace.note(now)
         self._put(progress)
 
     def take_pooled(self, progress: PooledSpan, states: tuple[float, ...], now: float) -> None:
@@ -263,7 +265,7 @@ class GenerationRun:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid sum"))
             return
         self._progress = progress.position
-        self.heard_at = now
+        self.pace.note(now)
         self._put(Pooled(progress.position, states))
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
@@ -273,7 +275,6 @@ class GenerationRun:
             return
         if quiet:
             self._quiet.add((sender, peer))
-            self.look()
         else:
             self._quiet.discard((sender, peer))
 
@@ -295,21 +296,11 @@ class GenerationRun:
 
     def has_gone_on(self, since: float) -> bool:
         """Return whether the chain has sent a message after the time `since` and has not failed."""
-        return self.heard_at > since and not self._broken
+        return self.pace.heard_at > since and not self._broken
 
-    def is_stalled(self, now: float) -> bool:
-        """Return whether the chain has been silent for STALLED seconds.
-
-        A chain that recovers by itself does so sooner.
-        """
-        return now >= self.heard_at + STALLED
-
-    def look(self) -> None:
-        """Make `heard` return soon, even if there are no items, so that its caller checks quiet
-        stages."""
-        if not self._looking:
-            self._looking = True
-            self._put(None)
+    def note_answer(self, peer: PeerId, seconds: float) -> None:
+        """Record that a stage has answered a call within `seconds`."""
+        self.answered[peer] = min(seconds, self.answered.get(peer, seconds))
 
     def fail(self, error: SessionError) -> None:
         """Queue `error` as the last item of the session. Later errors are ignored."""
@@ -322,11 +313,11 @@ class GenerationRun:
         """Return the queued items in order, waiting for the first one. An error is always the last
         item.
 
-        Returns nothing after `timeout` seconds, or if `look` was called. Tokens of a fast model are
-        collected for EMIT_PACE seconds, except the first and the last token. A person sees no
-        difference, and detokenizing each token alone costs more than computing it.
+        Returns nothing after `timeout` seconds. Tokens of a fast model are collected for EMIT_PACE
+        seconds, except the first and the last token. A person sees no difference, and detokenizing
+        each token alone costs more than computing it.
         """
-        items: list[Item | None] = []
+        items: list[Item] = []
         with trio.move_on_after(timeout):
             items.append(await self._inbox.receive())
         if items and isinstance(items[0], Arrived):
@@ -337,12 +328,12 @@ class GenerationRun:
         with suppress(trio.WouldBlock):
             while True:
                 items.append(self._inbox.receive_nowait())
-        self._looking = False
-        return [item for item in items if item is not None]
+        return items
 
-    def _put(self, item: Item | None) -> None:
+    def _put(self, item: Item) -> None:
         if not self._broken:
             self._send.send_nowait(item)
+            self.arrival.set()
 
     def describe(self, index: int) -> str:
         """Return a description of the stage at `index` for a person: its position, peer and

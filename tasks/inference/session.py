@@ -214,6 +214,12 @@ class Quiet(EpochMessage, frozen=True):
     quiet: bool
 
 
+class AskState(EpochMessage, frozen=True):
+    """`session.state`: the gateway asks stage `index` why nothing arrives."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+
+
 class Close(SessionMessage, frozen=True):
     """`session.close`: a stage must free everything that belongs to a session."""
 
@@ -256,6 +262,22 @@ class StageLoad(Message, frozen=True):
     sessions: Natural
     running: Natural
     waiting: Natural
+
+
+class StageState(Message, frozen=True):
+    """Reply to `session.state`. `waiting` is the number of the session's spans that the engine has
+    not answered yet, `others` that of the other sessions for which it has work."""
+
+    waiting: Natural
+    others: Natural
+
+
+def parse_state(header: Mapping[str, object]) -> StageState:
+    """Decode a stage's state from the header of a reply. Raises BadMessage if it is invalid."""
+    try:
+        return typed(StageState, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
 
 
 def parse_cached(header: Mapping[str, object], tokens: int) -> int:

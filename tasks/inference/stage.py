@@ -26,6 +26,7 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
     SPANS_BYTES,
     SPANS_WAITING,
+    WATCHES,
 )
 from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
@@ -50,6 +51,7 @@ from .courier import Courier
 from .names import names_behind
 from .sentlog import SentBudget, SentLog
 from .session import (
+    AskState,
     Close,
     Failed,
     FeedToken,
@@ -119,6 +121,8 @@ class Stage:
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
         self._probes = Rates(Rate(*PROBES))
         courier.handle("stage.probe", self._on_probe)
+        self._watches = Rates(Rate(*WATCHES))
+        courier.handle("session.state", _coded(self._on_state))
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -256,6 +260,12 @@ class Stage:
         except SessionError as error:
             return Refusal(error.code, error.message)
         return Reply(self._all.load(served, call.peer).fields())
+
+    def _on_state(self, call: Call) -> Reply | Refusal:
+        """Handle `session.state`: tell a gateway what delays its session."""
+        if not self._watches.take(call.peer, self._host.now()):
+            return Refusal("busy", "this stage is asked too often")
+        return Reply(self._all.state(call.peer, AskState.parse(call.header)).fields())
 
     # Opening and closing.
 

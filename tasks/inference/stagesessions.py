@@ -22,7 +22,7 @@ from ..placement.shard import HeldShard
 from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
 from .sentlog import SentLog
-from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
+from .session import AskState, FeedToken, Open, Probe, SpanMessage, StageLoad, StageState
 from .speed import DecodeSpeed
 
 Name = tuple[PeerId, SessionId, int]
@@ -302,12 +302,24 @@ class StageSessions:
         running = sum(count > 0 for count in waiting)
         return StageLoad(self.room_for(served, asker), len(waiting), running, sum(waiting))
 
-    def find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> StageSession:
+    def state(self, gateway: PeerId, asked: AskState) -> StageState:
+        """Return what delays a session, for its gateway.
+
+        Raises SessionError if it is not open or is in another epoch.
+        """
+        session = self.find(gateway, asked, asked.index)
+        others = sum(each.waiting > 0 for each in self.open.values() if each is not session)
+        return StageState(session.waiting, others)
+
+    def find(
+        self, sender: PeerId, message: SpanMessage | FeedToken | AskState, index: int
+    ) -> StageSession:
         """Return the open session of a message for stage `index`.
 
         Raises SessionError if it is not open or is in another epoch.
         """
-        session = self.open.get((message.gateway or sender, message.session, index))
+        named = None if isinstance(message, AskState) else message.gateway
+        session = self.open.get((named or sender, message.session, index))
         if session is None:
             raise SessionError("unknown-session", "no such session is open here")
         if message.epoch != session.open.epoch:

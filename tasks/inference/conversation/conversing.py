@@ -7,7 +7,6 @@ from ....transport.host.seam import Host
 from ...defaults import (
     PREFILL_BYTES,
     PREFILL_TOKENS,
-    QUIET_LOOK,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
@@ -18,6 +17,7 @@ from ..session import SpanMessage, SpanProgress, pack_tokens
 from .opening import Opening
 from .replacing import Replacing
 from .talk import Talk, lost_stage
+from .watch import Watch
 
 
 class Conversation:
@@ -48,44 +48,47 @@ class Conversation:
         """
         run = talk.run
         assert run is not None
-        spans = _prompt_spans(run, talk.model.hidden)
         try:
-            for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
-                self._feed(run, spans)
-            while True:
-                items = await self._hear(run)
-                results = [item for item in items if isinstance(item, Arrived | Pooled)]
-                if results and await talk.answer.add(results):
-                    return True
-                for item in items:
-                    if isinstance(item, SessionError):
-                        raise item
-                    if isinstance(item, SpanProgress | Pooled):
-                        self._feed(run, spans)
-                if talk.must_yield:
-                    return False
-                if not items and await self._replacing.move(talk, run):
-                    return False
+            return await self._exchange(talk, run)
         except StageLost as error:
             await self._replacing.replace(talk, run, error)
             return False
 
-    async def _hear(self, run: GenerationRun) -> list[Item]:
+    async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
+        """Converse as `_converse` does. Raises StageLost if a stage is lost."""
+        watch = Watch(self._host, self._courier, run)
+        spans = _prompt_spans(run, talk.model.hidden)
+        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+            self._feed(run, spans)
+        while True:
+            items = await self._hear(run, watch)
+            results = [item for item in items if isinstance(item, Arrived | Pooled)]
+            if results and await talk.answer.add(results):
+                return True
+            for item in items:
+                if isinstance(item, SessionError):
+                    raise item
+                if isinstance(item, SpanProgress | Pooled):
+                    self._feed(run, spans)
+            if talk.must_yield:
+                return False
+            if not items and await self._replacing.move(talk, run):
+                return False
+
+    async def _hear(self, run: GenerationRun, watch: Watch) -> list[Item]:
         """Wait for items of the session and return them.
 
-        Returns nothing if the chain is stalled and one of its stages is quiet. Raises SessionError
+        Returns nothing if stages have missed their deadline: `run.suspects`. Raises SessionError
         `silent` after TOKEN_TIMEOUT.
         """
         while True:
-            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
-            items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
+            items = await run.heard(watch.pause())
             if items:
                 return items
-            now = self._host.now()
-            if now >= run.heard_at + TOKEN_TIMEOUT:
+            if self._host.now() >= run.pace.heard_at + TOKEN_TIMEOUT:
                 raise SessionError("silent", f"no stage said anything for {TOKEN_TIMEOUT:g} s")
-            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
-            if quiet and run.is_stalled(now):
+            await watch.look()
+            if run.suspects:
                 return []
 
     def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:

@@ -87,7 +87,7 @@ class Opening:
             await self.leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
-            run.heard_at = self._host.now()
+            run.pace.heard_at = self._host.now()
             talk.run = run
         except StageRefused as refusal:
             talk.refused[refusal.peer] = refusal.error

@@ -1,4 +1,4 @@
-"""Continues a request over another chain when its chain has lost a stage or hears none."""
+"""Continues a request over another chain when its chain has lost a stage, or one is too late."""
 
 from collections.abc import Collection, Iterator
 
@@ -47,7 +47,7 @@ class Replacing:
             raise error from None
 
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:
-        """Replace a chain that has a quiet or lost stage. Return whether another chain has taken
+        """Replace a chain that has a late or lost stage. Return whether another chain has taken
         over.
 
         Returns False if there is no other chain, or if the previous one has recovered.
@@ -79,6 +79,6 @@ class Replacing:
         """
         lost: set[str] = {error.peer} if error is not None else set()
         parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
-        lost |= run.missed
+        lost |= run.missed | run.suspects
         yield lost
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)

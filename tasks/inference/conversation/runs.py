@@ -25,7 +25,6 @@ class OpenRuns:
         courier.handle("session.failed", self._on_failed)
         courier.handle("session.quiet", self._on_quiet)
         courier.on_link_lost(self._link_lost)
-        courier.on_link_quiet(self._link_quiet)
         courier.watch_links(self._waits_for)
 
     def __len__(self) -> int:
@@ -116,11 +115,6 @@ class OpenRuns:
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is a stage of an open session."""
         return any(peer in run.peers for run, _ in self._runs.values())
-
-    def _link_quiet(self, link: Link) -> None:
-        for run, _ in self._runs.values():
-            if link.peer in run.peers:
-                run.look()
 
     def _link_lost(self, link: Link, code: str) -> None:
         for run, _ in self._runs.values():

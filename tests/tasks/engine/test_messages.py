@@ -127,9 +127,10 @@ def test_events_arrive_typed() -> None:
 
 
 def test_what_load_reports() -> None:
-    loaded = Loaded(5, 6, 0.5, frozenset({"forward", "logits"}), "AVX512 onednn")
+    loaded = Loaded(5, 6, 0.5, frozenset({"forward", "logits"}), "AVX512 onednn", (0.1, 0.5))
     value = loaded_value(loaded)
-    assert parse_loaded((*value[:3], tuple(value[3]), value[4])) == loaded  # type: ignore[arg-type]
+    sent = (*value[:3], tuple(value[3]), value[4], tuple(value[5]))  # type: ignore[arg-type]
+    assert parse_loaded(sent) == loaded
     with pytest.raises(WireError):
         parse_loaded(7)
 
