@@ -16,9 +16,10 @@ from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, LikelyText, TextDelta, TokenText
+from .continuing import Continuation
 from .pace import Pace
 from .routing import Hop
-from .session import PooledSpan, SampledToken, SpanProgress
+from .session import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
 
 Reason = Literal["stop", "length", "context"]
 """Why an answer ended.
@@ -167,7 +168,20 @@ class RunTerms:
     top: int = 0
 
 
-Item = Arrived | Pooled | SpanProgress | SessionError
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The first stage asks for the tokens from position `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All stages have the state of all positions before the one at which the chain continues."""
+
+
+Item = Arrived | Pooled | SpanProgress | Needed | Complete | SessionError
 """A message of the chain, or the error that ends the session."""
 
 
@@ -196,6 +210,9 @@ class GenerationRun:
         # The first position to compute. A sum needs the states of all.
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
+        self.continuation: Continuation | None = None  # if the chain was changed
+        # The stages' places in the chain, as they know them.
+        self.places = {hop.peer: place for place, hop in enumerate(self.route)}
         self.pace = Pace(now)
         self.suspects: frozenset[PeerId] = frozenset()  # stages that missed their deadline
         self.answered: dict[PeerId, float] = {}  # seconds of each stage's quickest answer
@@ -268,6 +285,21 @@ class GenerationRun:
         self.pace.note(now)
         self._put(Pooled(progress.position, states))
 
+    def take_need(self, need: Need) -> None:
+        """Queue the first stage's need of tokens. Raises SessionError if it has no such need."""
+        if self.continuation is None:
+            raise SessionError("bad-message", "the session's chain was not changed")
+        self.continuation.want(need.start, need.stop)
+        self._put(Needed(need.start, need.stop))
+
+    def take_rebuilt(self, rebuilt: Rebuilt, now: float) -> None:
+        """Note that a stage has rebuilt a part of its state."""
+        rest = self.continuation
+        if rest is not None and rest.built(rebuilt.index, rebuilt.position):
+            waited, self.pace.heard_at = bool(rest.lacking), now
+            if rebuilt.position == rest.resume and waited is False:
+                self._put(Complete())
+
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
         """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
         again."""
@@ -277,6 +309,13 @@ class GenerationRun:
             self._quiet.add((sender, peer))
         else:
             self._quiet.discard((sender, peer))
+
+    @property
+    def computed(self) -> int:
+        """Number of positions of which all stages have the state."""
+        if self._expected > self.prompt:
+            return self._expected - 1
+        return max(self.start, self._progress // BLOCK * BLOCK)
 
     @property
     def pending(self) -> int:

@@ -1,6 +1,6 @@
 """Sends the prompt over a chain and receives the tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ....transport.errors import LinkClosed
 from ....transport.host.seam import Host
@@ -12,8 +12,9 @@ from ...defaults import (
 )
 from ...errors import SessionError, StageLost
 from ..courier import Courier
-from ..generation import Arrived, GenerationRun, Item, Pooled
-from ..session import SpanMessage, SpanProgress, pack_tokens
+from ..generation import Arrived, Complete, GenerationRun, Item, Needed, Pooled
+from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens
+from ..stagechanges import span_size
 from .opening import Opening
 from .replacing import Replacing
 from .talk import Talk, lost_stage
@@ -58,8 +59,10 @@ class Conversation:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""
         watch = Watch(self._host, self._courier, run)
         spans = _prompt_spans(run, talk.model.hidden)
-        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
-            self._feed(run, spans)
+        if run.continuation is None or not run.continuation.lacking:
+            self._begin(run, spans)
+        else:
+            self._rebuild(run, run.continuation.lacking)
         while True:
             items = await self._hear(run, watch)
             results = [item for item in items if isinstance(item, Arrived | Pooled)]
@@ -70,6 +73,10 @@ class Conversation:
                     raise item
                 if isinstance(item, SpanProgress | Pooled):
                     self._feed(run, spans)
+                elif isinstance(item, Needed):
+                    self._replay(run, item)
+                elif isinstance(item, Complete):
+                    self._begin(run, spans)
             if talk.must_yield:
                 return False
             if not items and await self._replacing.move(talk, run):
@@ -91,16 +98,46 @@ class Conversation:
             if run.suspects:
                 return []
 
+    def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
+        """Send the first spans of the prompt, or the last token of a chain that continues."""
+        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+            self._feed(run, spans)
+
+    def _rebuild(self, run: GenerationRun, places: Collection[int]) -> None:
+        """Have stages ask for what they lack. All stages are open now."""
+        for place in places:
+            message = Rebuild(run.session, run.epoch, place)
+            self._post(run, place, "session.rebuild", message)
+
+    def _replay(self, run: GenerationRun, need: Needed) -> None:
+        """Send the first stage the tokens that it lacks."""
+        start = need.start
+        while start < need.stop:
+            count = span_size(need.stop - start, 4)
+            span = SpanMessage(run.session, run.epoch, 0, start, count, False, 0.0)
+            self._post(run, 0, "session.span", span, run.ids[start : start + count])
+            start += count
+
     def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
         """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
         link."""
         if (span := next(spans, None)) is None:
             return
-        payload = pack_tokens(run.ids[span.start : span.start + span.count])
+        self._post(run, 0, "session.span", span, run.ids[span.start : span.start + span.count])
+
+    def _post(
+        self,
+        run: GenerationRun,
+        place: int,
+        method: str,
+        message: SpanMessage | Rebuild,
+        tokens: Sequence[int] = (),
+    ) -> None:
+        """Send a message to a stage. Raises StageLost if it has no link."""
         try:
-            self._courier.post(run.peers[0], "session.span", span.header(), payload)
+            self._courier.post(run.peers[place], method, message.header(), pack_tokens(tokens))
         except LinkClosed as error:
-            raise lost_stage(run, run.peers[0], error.message) from None
+            raise lost_stage(run, run.peers[place], error.message) from None
 
 
 def _prompt_spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:

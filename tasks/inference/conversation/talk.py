@@ -1,5 +1,6 @@
 """State of one request at its gateway, and the errors that its client and its chain see. No I/O."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
@@ -22,6 +23,8 @@ class Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    epoch: int = 1  # the highest one of all its sessions
+    accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
 
     @property
     def must_yield(self) -> bool:

@@ -30,6 +30,50 @@ class Answers:
     gone: dict[int, str]  # the refusals of stages that have lost the session
 
 
+class Questions:
+    """Asks all stages of a chain for their state at once."""
+
+    def __init__(self, host: Host, courier: Courier) -> None:
+        self._host = host
+        self._courier = courier
+
+    async def ask(self, run: GenerationRun, by: float) -> Answers:
+        """Ask all stages of a chain. They may answer until the time `by`, or longer where their
+        answers take longer."""
+        found = Answers({}, {})
+
+        async def ask_one(index: int) -> None:
+            began = self._host.now()
+            usual = WATCH_ROUND_TRIPS * run.answered.get(run.peers[index], 0.0)
+            await self._ask_one(run, index, max(by - began, WATCH_ANSWER, usual), found)
+            if index in found.states:
+                run.note_answer(run.peers[index], self._host.now() - began)
+
+        async with trio.open_nursery() as nursery:
+            for index in range(len(run.peers)):
+                nursery.start_soon(ask_one, index)
+        return found
+
+    async def _ask_one(
+        self, run: GenerationRun, index: int, timeout: float, found: Answers
+    ) -> None:
+        peer = run.peers[index]
+        place = run.places[peer] if len(run.places) == len(run.peers) else index
+        call = peer, "session.state", AskState(run.session, run.epoch, place).header()
+        try:
+            reply = await self._courier.call(*call, timeout=timeout)
+            found.states[index] = parse_state(reply.header)
+        except BadMessage:
+            found.states[index] = _UNKNOWN
+        except CallRefused as error:
+            if error.code in _GONE:
+                found.gone[index] = error.message
+            elif error.code != "timeout":
+                found.states[index] = _UNKNOWN
+        except LinkClosed:
+            pass
+
+
 class Watch:
     """Asks the stages of one silent chain for their state, and notes those at fault in its run.
 
@@ -39,7 +83,7 @@ class Watch:
 
     def __init__(self, host: Host, courier: Courier, run: GenerationRun) -> None:
         self._host = host
-        self._courier = courier
+        self._questions = Questions(host, courier)
         self._run = run
         self._since = host.now()  # a computer that slept until then has heard nothing
         self._asked = 0.0  # when the answers of the last round had arrived
@@ -62,55 +106,27 @@ class Watch:
             return
         run.arrival = trio.Event()
         heard = max(run.pace.heard_at, self._since)
-        answers = await self._ask(heard + run.pace.deadline)
+        answers = await self._answers(heard + run.pace.deadline)
         self._asked = self._host.now()
-        if run.arrival.is_set():
+        if answers is None or run.arrival.is_set():
             return
         for index, why in answers.gone.items():
             run.fail(lost_stage(run, run.peers[index], why, cause="shard-gone"))
         run.suspects = frozenset(late_stages(run, answers.states, self._asked - heard))
 
-    async def _ask(self, by: float) -> Answers:
-        """Ask all stages of a chain. They may answer until the time `by`, or longer where their
-        answers take longer."""
-        found, run = Answers({}, {}), self._run
-
-        async def ask_one(index: int) -> None:
-            began = self._host.now()
-            usual = WATCH_ROUND_TRIPS * run.answered.get(run.peers[index], 0.0)
-            await self._ask_one(run, index, max(by - began, WATCH_ANSWER, usual), found)
-            if index in found.states:
-                run.note_answer(run.peers[index], self._host.now() - began)
+    async def _answers(self, by: float) -> Answers | None:
+        """Ask all stages, and return their answers, or None if a message arrives before."""
+        found: list[Answers] = []
 
         async def ask_all() -> None:
-            async with trio.open_nursery() as asking:
-                for index in range(len(run.peers)):
-                    asking.start_soon(ask_one, index)
+            found.append(await self._questions.ask(self._run, by))
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_all)
-            await run.arrival.wait()
+            await self._run.arrival.wait()
             nursery.cancel_scope.cancel()
-        return found
-
-    async def _ask_one(
-        self, run: GenerationRun, index: int, timeout: float, found: Answers
-    ) -> None:
-        header = AskState(run.session, run.epoch, index).header()
-        call = run.peers[index], "session.state", header
-        try:
-            reply = await self._courier.call(*call, timeout=timeout)
-            found.states[index] = parse_state(reply.header)
-        except BadMessage:
-            found.states[index] = _UNKNOWN
-        except CallRefused as error:
-            if error.code in _GONE:
-                found.gone[index] = error.message
-            elif error.code != "timeout":
-                found.states[index] = _UNKNOWN
-        except LinkClosed:
-            pass
+        return found[0] if found else None
 
 
 def late_stages(
