@@ -20,6 +20,8 @@ class Rebuilding:
         self._given = 0  # positions that were sent to the next stage …
         self._wanted = -1  # … and those that it asked for, or -1
         self._rewound = False
+        self.through = False
+        """Whether the log lacks what the next stage needs, so that outputs pass through."""
 
     @property
     def lacks(self) -> bool:
@@ -31,8 +33,13 @@ class Rebuilding:
         asked for has not arrived yet, or nothing is missing."""
         if not self.lacks or self._have < self._asked:
             return None
-        self._asked = min(self._have + most, self.resume)
-        return self._have, self._asked
+        stop = min(self._have + most, self.resume)
+        if self.through:
+            stop = min(stop, self._wanted)
+        if stop <= self._have:
+            return None
+        self._asked = stop
+        return self._have, stop
 
     def takes(self, start: int, count: int, *, token: bool) -> bool:
         """Return whether to compute a span that arrives. Others that are on their way are ignored
@@ -69,9 +76,10 @@ class Rebuilding:
         self._given = stop
 
     def rewind(self, start: int) -> bool:
-        """Begin at an earlier position, because the log lacks what the next stage needs. Return
-        whether that was necessary."""
+        """Begin at an earlier position, because the log lacks what the next stage needs. From then
+        on, this stage asks for no more than the next one. Return whether that was necessary."""
         if start >= self._have:
             return False
         self._have = self._asked = start
+        self.through = True
         return True

@@ -92,11 +92,6 @@ class SentLog:
                 parts.append(sent.data[(first - sent.start) * row : (last - sent.start) * row])
         return b"".join(parts)
 
-    def clear(self) -> None:
-        """Drop all spans, and log later ones again."""
-        self.drop()
-        self.complete = True
-
     def slices(self, start: int) -> list[Sent]:
         """Return the spans with positions from `start` on. The first one may begin before
         `start`."""

@@ -109,7 +109,7 @@ class StageChanges:
         session.heard = self._host.now()
         if not session.log.covers(message.start, message.start + 1):
             if rebuilding.rewind(message.start):
-                session.log.clear()
+                session.log.drop()
                 session.passed = message.start
             self.ask(session)
         self._give(session)
@@ -140,28 +140,35 @@ class StageChanges:
     def built(self, session: StageSession, event: HiddenEvent) -> None:
         """Process the output of positions that were computed again."""
         order, end = session.open, event.start + event.count
+        session.passed = end
         if not order.parts.head:
             session.log.append(order.epoch, event.start, event.count, event.data)
-        session.passed = end
-        self._give(session)
+            self._give(session, event)
         self.ask(session)
         done = Rebuilt(order.session, order.epoch, order.index, end)
         self._courier.post(session.gateway, "session.rebuilt", done.header())
 
-    def _give(self, session: StageSession) -> None:
-        """Send the next stage what it has asked for, as far as it is in the log."""
+    def _give(self, session: StageSession, event: HiddenEvent | None = None) -> None:
+        """Send the next stage what it has asked for, as far as it is in the log or in `event`."""
         rebuilding = session.rebuilding
         assert rebuilding is not None
         start, stop = rebuilding.wanted
+        if rebuilding.through:
+            if event is not None and start == event.start and event.start + event.count <= stop:
+                self._send(session, start, event.count, event.data)
+                rebuilding.gave(start + event.count)
+            return
         stop = min(stop, session.log.length)
         while start < stop and session.log.covers(start, stop):
             row = len(session.log.rows(start, start + 1))
             count = span_size(stop - start, row)
-            self._send(session, start, count)
+            self._send(session, start, count, session.log.rows(start, start + count))
             start += count
             rebuilding.gave(start)
 
-    def _send(self, session: StageSession, start: int, count: int) -> None:
+    def _send(
+        self, session: StageSession, start: int, count: int, rows: bytes | memoryview
+    ) -> None:
         order = session.open
         span = SpanMessage(
             session=order.session,
@@ -173,7 +180,6 @@ class StageChanges:
             token=False,
             seconds=0.0,
         )
-        rows = session.log.rows(start, start + count)
         with suppress(LinkClosed):  # the gateway hears of the lost link
             self._courier.post(session.next, "session.span", span.header(), rows)
 

@@ -10,7 +10,7 @@ from ...defaults import ACCUSATIONS, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
-from ..recovery import patience, returning
+from ..recovery import not_back, patience, returning
 from .mending import Mending
 from .opening import Opening
 from .routes import Routes
@@ -55,7 +55,10 @@ class Replacing:
 
     async def _returned(self, talk: Talk, run: GenerationRun, peer: PeerId) -> bool:
         """Wait for a stage that has lost its state, while the others keep theirs. Return whether
-        the session continues."""
+        the session continues.
+
+        Raises SessionError if the stage does not return in time.
+        """
         began = self._host.now()
         while not talk.must_yield:
             talk.refused.clear()
@@ -65,7 +68,7 @@ class Replacing:
             if peer not in returning(talk.refused):
                 return False
             if waited >= patience(talk.refused, talk.crashes.preempted):
-                return False
+                raise not_back(talk.refused[peer], waited)
             await trio.sleep(RETURN_LOOK)
         return False
 

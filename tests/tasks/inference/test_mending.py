@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from shoal.tasks.inference.gateway import GatewayEvent, GenerateRequest, Routed
+from shoal.tasks.inference.session import Quiet
 from tests.tasks.fake_swarm import FakeSwarm, Node
 
 PROMPT = "the quick brown fox jumps over the lazy dog"
@@ -96,3 +97,79 @@ async def test_only_lost_stages_compute_again(
             # Before the head has computed a part of the prompt, it begins anew.
             assert mended.computed(stage) <= whole + (len(PROMPT) if at < 0.2 else 4)
             assert not spare.engine.spans
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("victim", [1, 2, 3])
+async def test_where_a_log_is_incomplete_earlier_stages_compute_again(
+    autojump_clock: object, victim: int
+) -> None:
+    mended = Mended()
+    for stage in mended.stages:
+        stage.stage._budget.limit = 100
+
+    async def deed() -> None:
+        await mended.die(victim)
+
+    await mended.run(deed, at=2.5)
+    whole = len(PROMPT) + TOKENS
+    for number, stage in enumerate(mended.stages):
+        again = len(PROMPT) <= mended.computed(stage) - whole
+        assert again is (number < victim) or number == victim
+
+
+@pytest.mark.trio
+async def test_a_crash_of_a_worker_is_mended_by_itself(autojump_clock: object) -> None:
+    """Without spares: its daemon stays, and the others keep their state."""
+    mended = Mended()
+    mended.spares = []
+
+    async def deed() -> None:
+        await mended.stages[1].crash(start=0.5, load=1.0)
+
+    await mended.run(deed, at=1.0)
+    whole = len(PROMPT) + TOKENS
+    assert all(mended.computed(mended.stages[number]) <= whole + 4 for number in (0, 2, 3))
+    assert len(mended.routes) == 2
+
+
+@pytest.mark.trio
+async def test_stages_may_be_lost_one_after_the_other(autojump_clock: object) -> None:
+    """Also while the state of the one before is rebuilt."""
+    mended = Mended()
+    for number, stage in enumerate(mended.stages):
+        mended.spares.append(Node(mended.swarm, 80 + number, stage.parts))
+
+    async def deed() -> None:
+        await mended.die(2)
+        await trio.sleep(0.1)
+        mended.stages[2] = mended.spares[2]
+        await mended.die(1, 2)
+
+    await mended.run(deed, at=1.5)
+
+
+@pytest.mark.trio
+async def test_a_stage_that_reports_its_neighbours_again_and_again_is_left_out(
+    autojump_clock: object,
+) -> None:
+    mended = Mended()
+    liar = mended.stages[1]
+    for number in range(4):
+        mended.spares.append(Node(mended.swarm, 80 + number, mended.stages[2].parts))
+
+    async def deed() -> None:
+        link = liar.endpoint.link(mended.swarm.client.peer)
+        assert link is not None
+        for _ in range(6):
+            sessions = list(liar.stage._all.open.values())
+            if not sessions:
+                break
+            order = sessions[0].open
+            lie = Quiet(order.session, order.epoch, sessions[0].next, True, True)
+            link.deliver("session.quiet", lie.header())
+            await trio.sleep(0.5)
+        assert liar.stage.sessions == 0
+
+    await mended.run(deed, at=0.5)
+    assert len(mended.routes) <= 5
