@@ -78,9 +78,12 @@ class Replacing:
 
         Returns False if there is no other chain, or if the previous one has recovered.
         """
+        began = self._host.now()
         for without in self._suspects(talk, before, error):
             if await self._mending.mend(talk, before, without):
                 return True
+            if before.has_gone_on(began):
+                return False
         most = len(talk.refused) + OPEN_ATTEMPTS
         for without in self._suspects(talk, before, error):
             while len(talk.refused) < most:
