@@ -31,7 +31,7 @@ from worlds.survival import FAULTS, LAYERS, Chain, Fault, percentile
 
 from shoal.cli.swarm import LocalNode, LocalSwarm
 from shoal.netsim.world import World
-from shoal.node.control.messages.generation import ChainChosen, SharerChosen, TextPiece
+from shoal.node.control.messages.generation import TextEvent, TextPiece
 from shoal.node.control.messages.node import Status
 
 MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport", "cli")
@@ -98,7 +98,7 @@ class Trigger:
         self._left = characters
         self._deed: Callable[[], None] | None = deed
 
-    def __call__(self, event: ChainChosen | SharerChosen | TextPiece) -> None:
+    def __call__(self, event: TextEvent) -> None:
         """Count the text of an event. The first event names the chain and has none."""
         self._left -= len(event.text) if isinstance(event, TextPiece) else 0
         if self._left <= 0 and self._deed is not None:
@@ -194,9 +194,7 @@ def kill_real(faults: int) -> Tally:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="a short run with 4 real faults"
-    )
+    parser.add_argument("--quick", action="store_true", help="a short run with 4 real faults")
     parser.add_argument("--real", type=int, metavar="N", help="real faults (50; 0: none)")
     parser.add_argument("--step", type=int, help="tokens between two simulated faults (1)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments within a token")

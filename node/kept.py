@@ -33,7 +33,9 @@ class Kept(Generic[Event, Result]):
     events: deque[tuple[Event, int]] = field(default_factory=deque)
     first: int = 0  # number of the first event that is kept
     size: int = 0  # bytes of the events that are kept
+    result_size: int = 0
     clients: int = 0
+    reached: int = 0  # number of the next event for the client that is furthest
     result: Result | None = None
     error: ShoalError | None = None
     done: bool = False
@@ -53,8 +55,18 @@ class KeptAnswers(Generic[Event, Result]):
     KEPT_TIME seconds. Their number and their bytes are limited.
     """
 
-    def __init__(self, host: Host, guard: Guard) -> None:
+    def __init__(
+        self,
+        host: Host,
+        guard: Guard,
+        *,
+        alone: float = defaults.KEPT_ALONE,
+        weigh: Callable[[Result], int] = lambda result: 0,
+    ) -> None:
+        """Create a store. `alone` is in seconds, `weigh` returns the bytes of a result."""
         self._host = host
+        self._alone = alone
+        self._weigh = weigh
         self._guard = guard
         self._answers: dict[str, Kept[Event, Result]] = {}
         self._nursery: trio.Nursery | None = None
@@ -65,7 +77,7 @@ class KeptAnswers(Generic[Event, Result]):
     @property
     def bytes(self) -> int:
         """Bytes of the events of all answers."""
-        return sum(each.size for each in self._answers.values())
+        return sum(each.size + each.result_size for each in self._answers.values())
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Generate answers, and forget those that no client follows, until cancelled."""
@@ -126,6 +138,9 @@ class KeptAnswers(Generic[Event, Result]):
                     event, _ = kept.events[since - kept.first]
                     since += 1
                     await emit(event)
+                    if since > kept.reached:
+                        kept.reached = since
+                        kept.tell()
                     if since < kept.first:
                         break
                 if since == kept.first + len(kept.events) and kept.done:
@@ -134,6 +149,7 @@ class KeptAnswers(Generic[Event, Result]):
                     await kept.changed.wait()
         finally:
             kept.clients -= 1
+            kept.tell()
             kept.left_at = self._host.now()
 
     def forget(self, kept: Kept[Event, Result]) -> None:
@@ -155,6 +171,8 @@ class KeptAnswers(Generic[Event, Result]):
     ) -> None:
         async def note(event: Event, size: int) -> None:
             await trio.lowlevel.checkpoint()
+            while kept.clients and kept.size > defaults.KEPT_BYTES and kept.reached <= kept.first:
+                await kept.changed.wait()
             kept.events.append((event, size))
             kept.size += size
             self._bound(kept)
@@ -164,10 +182,11 @@ class KeptAnswers(Generic[Event, Result]):
             try:
                 with self._guard.around("an answer", instead=_mishap):
                     kept.result = await work(note)
+                    kept.result_size = self._weigh(kept.result)
             except ShoalError as error:
                 kept.error = error
         if kept.result is None and kept.error is None:
-            kept.error = ControlError("cancelled", "the answer was stopped, since no client was left")
+            kept.error = ControlError("cancelled", "the answer was stopped: no client was left")
         kept.done = True
         kept.tell()
 
@@ -175,6 +194,8 @@ class KeptAnswers(Generic[Event, Result]):
         """Drop the oldest events of an answer that has too many, and answers without a client if
         all together have too many."""
         while kept.size > defaults.KEPT_BYTES and len(kept.events) > 1:
+            if kept.clients and kept.first >= kept.reached:
+                break
             kept.size -= kept.events.popleft()[1]
             kept.first += 1
         while self.bytes > defaults.KEPT_BYTES_IN_ALL and self._drop_one():
@@ -202,7 +223,7 @@ class KeptAnswers(Generic[Event, Result]):
         now = self._host.now()
         for kept in [each for each in self._answers.values() if not each.clients]:
             alone = now - kept.left_at
-            if not kept.done and alone > defaults.KEPT_ALONE:
+            if not kept.done and alone > self._alone:
                 kept.scope.cancel()
             if alone > defaults.KEPT_TIME:
                 self.forget(kept)
