@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .rates import DeviceRates, LinkRates
-from .seconds import step_seconds, transfer_seconds
+from .seconds import sending_seconds, step_seconds, transfer_seconds
 from .work import Rows, ShardWork
 
 TOKEN_BYTES = 64
@@ -31,12 +31,16 @@ class Stage:
     def seconds(self, rows: Rows, heads: int) -> float:
         """Return the seconds of a step with these rows and those of the others. The last stage
         computes logits for `heads` of them."""
-        logits = heads + sum(each.sessions for each in self.others) if self.work.head_bytes else 0
+        logits = heads if self.work.head_bytes else 0
+        if not self.others:
+            return step_seconds(self.device, self.work, (rows,), logits)
+        if logits:
+            logits += sum(each.sessions for each in self.others)
         return step_seconds(self.device, self.work, (rows, *self.others), logits)
 
-    def arrival(self, count: int) -> float:
-        """Return the seconds until `count` rows have arrived from the stage before."""
-        return transfer_seconds(self.link, count * (self.row_bytes or self.work.hidden_bytes))
+    def bytes_of(self, count: int) -> int:
+        """Return the bytes of `count` rows on the link."""
+        return count * (self.row_bytes or self.work.hidden_bytes)
 
 
 class ChainTimes(NamedTuple):
@@ -78,9 +82,9 @@ def window_times(
     window = Rows(rows, position)
     logits = rows if heads is None else heads
     computing = [stage.seconds(window, logits) for stage in stages]
-    arriving = [stage.arrival(rows) for stage in stages]
+    arriving = [transfer_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]
     answer = transfer_seconds(back, TOKEN_BYTES)
-    sending = [a - transfer_seconds(s.link, 0) for a, s in zip(arriving, stages, strict=True)]
+    sending = [sending_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]
     busiest = max((*computing, *sending), default=0.0)
     return WindowTimes(sum(computing) + sum(arriving) + answer, busiest)
 

@@ -8,6 +8,7 @@ from ...state.membership.record import DeviceSpeed
 BATCH_FACTOR = 1.5
 """As `tasks/hardware` defines the useful batch."""
 HALF_ROWS_MOST = 1024.0
+RATE_LEAST, RATE_MOST = 1e4, 1e18  # byte/s and flop/s
 
 Precision = Literal["float32", "bfloat16", "int8", "int4"]
 
@@ -17,13 +18,16 @@ class Efficiency:
     """Shares of a device's rates that steps reach, and their fixed times.
 
     With `half_rows`, a product of that many rows reaches half of `compute`: `compute * rows / (rows
-    + half_rows)`.
+    + half_rows)`. With `overlap` 1, the shorter of computing and reading takes no time of its own,
+    and with 0 all of its time. Attention computes rows of prompts in groups of `tile`.
     """
 
     compute: float = 1.0  # of the matrix rate
     memory: float = 1.0  # of the bandwidth
     attention: float = 0.3  # of the matrix rate, in attention
     half_rows: float = 0.0
+    overlap: float = 1.0
+    tile: int = 1
     layer_s: float = 0.0  # seconds of a layer in a step, whatever its rows
     step_s: float = 0.0  # seconds of a step
 
@@ -70,41 +74,41 @@ class LinkRates:
     message_s: float = 0.0
 
 
-PROCESSOR = Efficiency()
+PROCESSOR = Efficiency(compute=1.2, memory=0.75, attention=0.95, overlap=0.0, tile=16)
 ACCELERATOR = Efficiency(half_rows=90.0, layer_s=30e-6)
-"""Efficiencies of the kinds of devices, of rates that a probe has measured (docs/adr/0056)."""
+"""Efficiencies of the kinds of devices, as shares of what a probe measures (docs/adr/0056)."""
 
 LOCAL = LinkRates()
 """The link of a node to itself."""
 
 
-UNKNOWN = DeviceRates(bandwidth=8e9, float32=40e9, bfloat16=20e9, load=200e6)
+UNKNOWN = DeviceRates(8e9, 40e9, 40e9, load=200e6, efficiency=PROCESSOR)
 """Rates of a device that no probe has measured: those of a slow laptop."""
+
+
+def _claimed(rate: float) -> float:
+    """Return a claimed rate within what machines have, so that no prediction is 0 or infinite; 0
+    stays 0."""
+    return min(max(rate, RATE_LEAST), RATE_MOST) if rate > 0.0 else 0.0
 
 
 def device_rates(speed: DeviceSpeed, load_rate: float = 0.0) -> DeviceRates:
     """Return the rates of a device from a probe or from a member's claim. Unknown ones (0) are
     those of a slow laptop.
 
-    The useful batch `b` says where a product of float32 or bfloat16 becomes limited by operations:
-    with `b` rows it takes BATCH_FACTOR times as long as with one. That gives the efficiency of
-    products of few rows.
+    The useful batch is the largest power of two of rows with which a product takes at most
+    BATCH_FACTOR times as long as with one. So twice as many rows take longer, which gives the least
+    that products of few rows lose.
     """
-    float32 = speed.float32 or UNKNOWN.float32
+    float32 = _claimed(speed.float32) or UNKNOWN.float32
     # A CPU without instructions for bfloat16 computes such weights in float32.
-    bfloat16 = max(speed.bfloat16, float32)
-    bandwidth = speed.bandwidth or UNKNOWN.bandwidth
-    half_rows = 0.0
-    if speed.batch:
+    bfloat16 = max(_claimed(speed.bfloat16), float32)
+    bandwidth = _claimed(speed.bandwidth) or UNKNOWN.bandwidth
+    base = PROCESSOR if speed.name.startswith("cpu") else ACCELERATOR
+    if speed.batch and base.overlap:
         size = 2 if speed.bfloat16 > speed.float32 else 4  # bytes of a weight, as the probe chooses
-        balanced = max(bfloat16, float32) / bandwidth * size / 2  # rows with the time of one
-        half_rows = min(BATCH_FACTOR * balanced - speed.batch, balanced - 1.0, HALF_ROWS_MOST)
-    accelerated = not speed.name.startswith("cpu")
-    base = ACCELERATOR if accelerated else PROCESSOR
-    return DeviceRates(
-        bandwidth,
-        float32,
-        bfloat16,
-        load=load_rate or UNKNOWN.load,
-        efficiency=replace(base, half_rows=max(0.0, half_rows)) if speed.batch else base,
-    )
+        balanced = bfloat16 / bandwidth * size / 2  # rows whose operations take as long as reading
+        half_rows = min(BATCH_FACTOR * balanced - 2 * speed.batch, balanced - 1.0, HALF_ROWS_MOST)
+        base = replace(base, half_rows=max(0.0, half_rows))
+    load = _claimed(load_rate) or UNKNOWN.load
+    return DeviceRates(bandwidth, float32, bfloat16, load=load, efficiency=base)

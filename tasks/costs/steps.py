@@ -2,24 +2,15 @@
 after loading."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from .rates import DeviceRates
 from .seconds import fixed_seconds, product_seconds
+from .shardcosts import ShardCosts
 from .work import ShardWork
 
 MANY = 64
 """Rows of the larger step by which a shard is measured."""
 _LEAST, _MOST = 1e-4, 1e4  # bounds of efficiencies
-
-
-class ShardCosts(NamedTuple):
-    """Seconds of a step: `step_s`, plus `row_s` for each row, plus `pair_s` for each pair of a row
-    and a position that it attends to. All 0 if they are unknown."""
-
-    step_s: float = 0.0
-    row_s: float = 0.0
-    pair_s: float = 0.0
 
 
 def shard_costs(device: DeviceRates, work: ShardWork) -> ShardCosts:
@@ -47,17 +38,21 @@ def calibrated(device: DeviceRates, work: ShardWork, costs: ShardCosts) -> Devic
     heads = 1 if work.head_flops else 0
     scale = min(1.0, one / 2 / fixed) if (fixed := fixed_seconds(device, work)) else 1.0
     fixed *= scale
-    flops, half = device.flops(work.precision), _half_rows(eff.half_rows, one - fixed, many - fixed)
-    memory = work.bytes(1, heads) / device.bandwidth / (one - fixed)
-    operations = work.flops(MANY, heads) / flops * (MANY + half) / MANY
-    compute = operations / (many - fixed)
+    one, many = one - fixed, many - fixed
+    flops, apart = device.flops(work.precision), 1.0 - eff.overlap
+    half = _half_rows(eff.half_rows, one, many)
+    share = (1 + half) / (MANY + half)  # of the operations of many rows that one row takes
+    computing = (many - apart * one) / (1.0 - apart * apart * share)
+    reading = one - apart * share * computing
+    compute = _ratio(work.flops(MANY, heads) / flops * (MANY + half) / MANY, computing)
+    memory = _ratio(work.bytes(1, heads) / device.bandwidth, reading)
     pairs = sum(each.pair_flops for each in work.attention)
-    attention = pairs / flops / costs.pair_s if costs.pair_s and pairs else eff.attention
+    attention = _ratio(pairs / flops, costs.pair_s) if costs.pair_s and pairs else eff.attention
     fitted = replace(
         eff,
-        compute=_bounded(compute),
-        memory=_bounded(memory),
-        attention=_bounded(attention),
+        compute=compute,
+        memory=memory,
+        attention=attention,
         half_rows=half,
         step_s=eff.step_s * scale,
         layer_s=eff.layer_s * scale,
@@ -65,8 +60,9 @@ def calibrated(device: DeviceRates, work: ShardWork, costs: ShardCosts) -> Devic
     return replace(device, efficiency=fitted, factor=1.0)
 
 
-def _bounded(efficiency: float) -> float:
-    return min(max(efficiency, _LEAST), _MOST)
+def _ratio(ideal: float, seconds: float) -> float:
+    """Return an efficiency within its bounds."""
+    return min(max(ideal / seconds, _LEAST), _MOST) if seconds > 0.0 else _MOST
 
 
 def _half_rows(known: float, one: float, many: float) -> float:

@@ -26,6 +26,13 @@ class Rows:
         """Number of rows of all the sessions."""
         return self.count * self.sessions
 
+    def tiled(self, tile: int) -> "Rows":
+        """Return these rows filled up to whole tiles. A row alone continues a text and needs
+        none."""
+        if self.count == 1 or not self.count % tile:
+            return self
+        return Rows(-(-self.count // tile) * tile, self.position, self.sessions)
+
     def pairs(self, window: int) -> float:
         """Return the number of pairs of a row and a position to which it attends. `window` is the
         most positions of a row; 0: all."""

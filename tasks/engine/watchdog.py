@@ -2,8 +2,18 @@
 
 from typing import Final
 
+from ..costs.shardcosts import ShardCosts
 from .blocks import BLOCK
-from .defaults import HUNG_KILL, WATCH_ACTIVE, WORKER_DEADLINE, WORKER_FACTOR
+from .defaults import (
+    DECODE_FACTOR,
+    HUNG_KILL,
+    PREFILL_STEP_FACTOR,
+    PREFILL_STEP_S,
+    STEP_S,
+    WATCH_ACTIVE,
+    WORKER_DEADLINE,
+    WORKER_FACTOR,
+)
 from .interface import Loaded, SessionId, Span
 
 PATIENT: Final = frozenset({"load", "unload", "adapt", "export", "import", "fork"})
@@ -28,7 +38,7 @@ class Watchdog:
 
     def loaded(self, shard: int, report: Loaded) -> None:
         """Record the predicted times of a shard's steps."""
-        self._steps[shard] = report.step_seconds
+        self._steps[shard] = longest_steps(report.costs)
 
     def unloaded(self, shard: int) -> None:
         """Forget a shard."""
@@ -91,3 +101,12 @@ class Watchdog:
     def is_hung(self, now: float) -> bool:
         """Return whether the worker has been silent for so long that only its end helps."""
         return self.is_silent(now) and now >= self._heard + max(HUNG_KILL, 2 * self.deadline)
+
+
+def longest_steps(costs: ShardCosts) -> tuple[float, float]:
+    """Return the predicted times in seconds of the longest step of running texts, and of the
+    longest one with prompts, which has at least a block of positions."""
+    unit = costs.step_s + costs.row_s
+    block = costs.step_s + BLOCK * costs.row_s
+    texts = max(STEP_S, DECODE_FACTOR * unit)
+    return texts, max(texts, PREFILL_STEP_S, PREFILL_STEP_FACTOR * unit, block)

@@ -91,7 +91,7 @@ class Gateway:
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
-        mending = Mending(host, courier, directory, self._chains, self._runs)
+        mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
         replacing = Replacing(host, routes, self._opening, mending)
         self._conversation = Conversation(host, courier, self._opening, replacing)
         self.embedder = Embedder(models.use, self._pool)

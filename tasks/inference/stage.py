@@ -17,9 +17,9 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
-    PROBES,
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_STAGE,
@@ -48,26 +48,30 @@ from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
-from .rebuilding import Rebuilding
-from .recovery import LOST_STATE
-from .sentlog import SentBudget, SentLog
 from .session import (
     AskState,
     Close,
     Failed,
     FeedToken,
     Open,
-    Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
     unpack_tokens,
 )
+from .slowlinks import SlowLinks
+from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
-from .stagechanges import StageChanges
+from .stagechunks import StageChunks
+from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions, coded
+from .surviving.rebuilding import Rebuilding
+from .surviving.recovery import LOST_STATE
+from .surviving.sentlog import SentBudget, SentLog
+from .surviving.stagechanges import StageChanges
 
 
 @dataclass(slots=True)
@@ -99,21 +103,23 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._adapters = StageAdapters(host, courier.peer)
+        self.chunks = StageChunks()
+        """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._changes = StageChanges(host, courier, self._all)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
-        self._probes = Rates(Rate(*PROBES))
-        courier.handle("stage.probe", self._on_probe)
         self._watches = Rates(Rate(*WATCHES))
         courier.handle("session.state", coded(self._on_state))
+        courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", coded(self._on_span))
@@ -147,8 +153,8 @@ class Stage:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard, as predicted and measured."""
         return self._all.speed(root, parts)
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
@@ -164,13 +170,15 @@ class Stage:
         found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0) -> None:
+    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
-        Sessions of an earlier shard with this number fail.
+        `costs` are what the engine measured after loading it. Sessions of an earlier shard with
+        this number fail.
         """
         self.withdraw(number)
-        self._all.shards[number] = ServedShard(number, held, self._host.now())
+        speed = ServedSpeed(costs)
+        self._all.shards[number] = ServedShard(number, held, self._host.now(), speed)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
@@ -197,6 +205,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -249,16 +258,6 @@ class Stage:
         async for item in self._to_free:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
-
-    def _on_probe(self, call: Call) -> Reply | Refusal:
-        """Handle `stage.probe`: reply with the present load of a shard."""
-        if not self._probes.take(call.peer, self._host.now()):
-            return Refusal("busy", "this stage is asked too often")
-        try:
-            served = self._all.find_shard(Probe.parse(call.header))
-        except SessionError as error:
-            return Refusal(error.code, error.message)
-        return Reply(self._all.load(served, call.peer).fields())
 
     def _on_state(self, call: Call) -> Reply | Refusal:
         """Handle `session.state`: tell a gateway what delays its session."""
@@ -325,14 +324,18 @@ class Stage:
         try:
             for event in session.awaits:
                 await event.wait()
+            session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                exact=session.exact,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
+            cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -340,26 +343,32 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
+        session.computed = cached
         self.meter.opened(session.use)
         session.passed = cached
         if order.resume:
             session.rebuilding = Rebuilding(order.resume, cached)
-        return Reply(SessionOpened(cached).fields())
+        return Reply(SessionOpened(cached, session.open.activations).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             message = Close.parse(call.header)
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(call.peer, message.session, message.epoch):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            freed.append(self._drop(session, names_behind(names, session.before)))
+            session.served.names.note(session.gateway, names)
+            names = names_behind(names, session.before)
+            freed.append(self._drop(session, names))
+            self.chunks.saved(session, names)
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
@@ -398,13 +407,13 @@ class Stage:
         held, rebuilding = session.served.held, session.rebuilding
         if rebuilding and not rebuilding.takes(message.start, message.count, token=message.token):
             return Reply()  # it was sent before this stage had asked for what is before it
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if session.open.index == 0:
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -484,6 +493,8 @@ class Stage:
                         session.queued.popleft()
                     self._pass_token(session, event)
                 case FailedEvent():
+                    if event.code == "bad-chunk":
+                        self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._tell_lost(session, session.next, error.message)
@@ -496,8 +507,8 @@ class Stage:
         order, end = session.open, event.start + event.count
         before, token = session.spans.pop(end, (0.0, False))
         self.meter.made(session.use, tokens=token, seconds=event.seconds)
-        if event.count == 1:
-            session.served.speed.note(event.seconds)
+        session.note_computed(end, event.count, event.seconds, self._all.texts(session.served))
+        session.served.speed.note(event.count, event.predicted, event.seconds)
         if session.rebuilding is not None and end <= session.rebuilding.resume:
             self._changes.built(session, event)
             return
@@ -520,14 +531,19 @@ class Stage:
             token=token,
             seconds=before + event.seconds,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), event.data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent) -> None:
         """Send a sampled token to the gateway and, unless it is final, to the first stage."""
         order = session.open
         before, _ = session.spans.pop(event.position, (0.0, False))
-        if session.made:  # the first token's time includes the prompt's
-            session.served.speed.note(event.seconds)
+        rows = 1 if session.made else max(1, event.position - session.computed)
+        texts = self._all.texts(session.served)
+        session.note_computed(event.position, rows, event.seconds, texts)
+        session.served.speed.note(rows, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         session.passed = event.position

@@ -10,16 +10,17 @@ from typing import Any
 
 import torch
 
+from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..clock import clock
 from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from ..errors import EngineError
 from ..families import Architecture
-from ..interface import EXACTNESS_BYTES, LoadShard, Span
+from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
-from ..shard import Choice, Pick, Piece
+from ..shard import Choice, Pick, Piece, Slots
 from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
@@ -28,6 +29,7 @@ from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
+from .native import choice
 from .native.library import Kernels
 from .native.steps import NativeSteps, computes
 from .products import native_kernels
@@ -72,6 +74,9 @@ class TorchCompute(ShardModel):
         kernel = "onednn" if self.packed else "plain"
         if self._kernels is not None:
             kernel = self._kernels.exactness
+        elif self.device.is_cpu and self.arch.layouts.precision:
+            quantised = choice.kernels()  # torch multiplies only the other matrices
+            kernel = kernel if quantised is None else f"{quantised.exactness}-{kernel}"
         version = torch.__version__.split("+")[0]
         precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
         return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]
@@ -116,6 +121,10 @@ class TorchCompute(ShardModel):
         hidden = hidden.view(span.count, self.arch.hidden)
         _check_finite(hidden, span.start)
         return self.device.upload(hidden)
+
+    def unpacked(self, data: Buffer, count: int) -> torch.Tensor:
+        rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
+        return self.device.upload(rows)
 
     def fed_back(self, token: int) -> torch.Tensor:
         return self.device.upload(torch.tensor((token,)))
@@ -187,6 +196,10 @@ class TorchCompute(ShardModel):
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(self.device.download(out.contiguous()))
 
+    def packed_rows(self, outputs: Sequence[torch.Tensor]) -> Buffer:
+        out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
+        return raw_bytes(self.device.download(pack(out)))
+
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
         on_device = self.device.samples and not self.device.is_cpu
@@ -213,6 +226,21 @@ class TorchCompute(ShardModel):
 
     def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
         self._memory.install(table, length, values)
+
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        return self._memory.read(slots, layers, form)
+
+    def parsed_kv(self, count: int, layers: range, form: KvForm, data: memoryview) -> torch.Tensor:
+        return self._memory.parsed(count, layers, form, data)
+
+    def write_kv(self, slots: Slots, layers: range, values: torch.Tensor) -> None:
+        self._memory.write(slots, layers, values)
+
+    def kept_kv(self, slots: Slots) -> torch.Tensor:
+        return self._memory.kept(slots)
+
+    def kv_distance(self, slots: Slots, values: torch.Tensor) -> float:
+        return self._memory.distance(slots, values)
 
 
 def native_steps(model: ShardModel, kernels: Kernels) -> NativeSteps | None:

@@ -14,7 +14,7 @@ from ...errors import SessionError, StageLost
 from ..courier import Courier
 from ..generation import Arrived, Complete, GenerationRun, Item, Needed, Pooled
 from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens
-from ..stagechanges import span_size
+from ..surviving.stagechanges import span_size
 from .opening import Opening
 from .replacing import Replacing
 from .talk import Talk, lost_stage

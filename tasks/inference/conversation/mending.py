@@ -10,10 +10,11 @@ from ....transport.identity import PeerId
 from ...defaults import MAX_POSITIONS, OPEN_ATTEMPTS
 from ...errors import NoRoute
 from ..chain import Chains, StageRefused
-from ..continuing import Continuation
+from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
 from ..routing import Hop, Preference, find_route
+from ..surviving.continuing import Continuation
 from .runs import OpenRuns
 from .talk import Talk
 from .watch import Questions
@@ -29,12 +30,14 @@ class Mending:
         directory: Directory,
         chains: Chains,
         runs: OpenRuns,
+        choice: Choice,
     ) -> None:
         self._host = host
         self._courier = courier
         self._directory = directory
         self._chains = chains
         self._runs = runs
+        self._choice = choice
 
     async def mend(
         self,
@@ -101,6 +104,7 @@ class Mending:
             return None
         talk.epoch += 1
         run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
+        run.activations = before.activations
         run.continuation = Continuation(run.start, frozenset(kept))
         return run
 
@@ -142,6 +146,7 @@ class Mending:
             await self._chains.change(run, before)
             run.pace.heard_at = self._host.now()
             self._runs.remove(before)
+            self._choice.closed(before)
             talk.run, done = run, True
             await self._chains.drop(before, set(before.peers) - set(run.peers))
             await talk.answer.begin(run.route)

@@ -10,7 +10,7 @@ from ...defaults import ACCUSATIONS, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
-from ..recovery import not_back, patience, returning
+from ..surviving.recovery import not_back, patience, returning
 from .mending import Mending
 from .opening import Opening
 from .routes import Routes

@@ -8,7 +8,6 @@ from ...engine.interface import SessionId
 from ...errors import SessionError
 from ..courier import Courier
 from ..generation import GenerationRun, Model
-from ..recovery import LOST_STATE
 from ..session import (
     Failed,
     Need,
@@ -19,6 +18,7 @@ from ..session import (
     SpanProgress,
     unpack_states,
 )
+from ..surviving.recovery import LOST_STATE
 from .talk import lost_stage
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.engine.interface import Loaded, Span
 from shoal.tasks.engine.watchdog import Watchdog
 
@@ -9,9 +10,9 @@ TEXT = Span(b"s" * 16, 1, 40, 1)
 PROMPT = Span(b"s" * 16, 1, 0, 40)
 
 
-def a_dog(texts: float = 0.02, prompts: float = 0.5) -> Watchdog:
+def a_dog(step: float = 0.001) -> Watchdog:
     dog = Watchdog(0.0)
-    dog.loaded(0, Loaded(1, 1, 0.0, frozenset(), "", (texts, prompts)))
+    dog.loaded(0, Loaded(1, 1, 0.0, frozenset(), "", ShardCosts(step, 0.0, 0.0)))
     return dog
 
 
@@ -46,7 +47,7 @@ def test_prompts_and_slow_machines_have_more_time() -> None:
     assert dog.deadline == 4.0
     dog.answered(PROMPT.session, 101.0)
     assert dog.deadline == 1.0
-    assert a_dog(texts=2.0).deadline == 16.0
+    assert a_dog(0.5).deadline == 16.0
 
 
 @pytest.mark.parametrize("name", ["load", "adapt", "export", "import"])

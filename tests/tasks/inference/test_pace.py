@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.tasks.inference.pace import Pace
+from shoal.tasks.inference.surviving.pace import Pace
 
 
 def heard(*gaps: float) -> Pace:

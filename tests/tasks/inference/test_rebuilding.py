@@ -3,8 +3,8 @@
 import pytest
 
 from shoal.tasks.errors import SessionError
-from shoal.tasks.inference.continuing import Continuation
-from shoal.tasks.inference.rebuilding import Rebuilding
+from shoal.tasks.inference.surviving.continuing import Continuation
+from shoal.tasks.inference.surviving.rebuilding import Rebuilding
 
 
 def test_a_stage_asks_for_one_range_after_another() -> None:

@@ -24,7 +24,7 @@ from shoal.tasks.inference.gateway import (
     Summary,
     TextDelta,
 )
-from shoal.tasks.inference.recovery import Crashes, patience, returning
+from shoal.tasks.inference.surviving.recovery import Crashes, patience, returning
 from tests.tasks.fake_swarm import FakeSwarm, Node, peer_of
 
 PROMPT = "hello"

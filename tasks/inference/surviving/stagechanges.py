@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ...transport.errors import LinkClosed
-from ...transport.host.seam import Host
-from ...transport.identity import PeerId
-from ...transport.lane.frame import Priority
-from ...transport.link.calls import Call, Refusal, Reply
-from ..defaults import (
+from ....transport.errors import LinkClosed
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ....transport.lane.frame import Priority
+from ....transport.link.calls import Call, Refusal, Reply
+from ...defaults import (
     CHANGES,
     MAX_SPAN_TOKENS,
     PREFILL_BYTES,
@@ -21,12 +21,12 @@ from ..defaults import (
     REBUILD_SPANS,
     REBUILD_TOKENS,
 )
-from ..engine.interface import HiddenEvent
-from ..errors import SessionError
-from .courier import Courier
+from ...engine.interface import HiddenEvent
+from ...errors import SessionError
+from ..courier import Courier
+from ..session import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
+from ..stagesessions import StageSession, StageSessions, coded
 from .rebuilding import Rebuilding
-from .session import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
-from .stagesessions import StageSession, StageSessions, coded
 
 
 class StageChanges:

@@ -1,6 +1,6 @@
 """Deadline for the next message of a chain, from the times of the earlier ones. No I/O."""
 
-from ..defaults import PACE_GROWTH, PACE_MEMORY, SPAN_DEADLINE, SPAN_FACTOR
+from ...defaults import PACE_GROWTH, PACE_MEMORY, SPAN_DEADLINE, SPAN_FACTOR
 
 
 class Pace:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from ...transport.identity import PeerId
-from ..defaults import MAX_SPAN_TOKENS
+from ....transport.identity import PeerId
+from ...defaults import MAX_SPAN_TOKENS
 from .rebuilding import Rebuilding
 
 

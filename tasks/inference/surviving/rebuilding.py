@@ -3,7 +3,7 @@
 Spec: docs/spec/session.md, *Replaced stages*.
 """
 
-from ..errors import SessionError
+from ...errors import SessionError
 
 
 class Rebuilding:
