@@ -68,7 +68,7 @@ class Watchdog:
         self.restart(now)
 
     def restart(self, now: float) -> None:
-        """Begin to wait anew, for example after this computer has slept."""
+        """Start to wait again, for example after this computer has slept."""
         self._heard = now
         self.pinged = False
 

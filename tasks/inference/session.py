@@ -178,7 +178,7 @@ class Rebuild(EpochMessage, frozen=True):
 
 
 class Need(EpochMessage, frozen=True):
-    """`session.need`: a stage asks the one before it, which is stage `index`, or the gateway for
+    """`session.need`: a stage asks the previous one, which is stage `index`, or the gateway for
     its inputs of the positions from `start` to before `stop`."""
 
     index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]

@@ -98,7 +98,7 @@ class StageSession:
     spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
-        """Forget the spans of the epoch before, which the engine answers in vain."""
+        """Forget the spans of the previous epoch, which the engine answers in vain."""
         self.rebuilding = rebuilding
         self.changes += 1
         self.made = 0

@@ -24,7 +24,7 @@ _UNKNOWN = StageState(0, 0)
 
 @dataclass(slots=True)
 class Answers:
-    """What the stages of a chain answered in one round."""
+    """The answers of the stages of a chain in one round."""
 
     states: dict[int, StageState]  # by the stage's index
     gone: dict[int, str]  # the refusals of stages that have lost the session

@@ -9,7 +9,7 @@ from .rebuilding import Rebuilding
 
 @dataclass(slots=True)
 class Continuation:
-    """What is to be rebuilt before the chain continues at position `resume`.
+    """The stages that must be rebuilt before the chain continues at position `resume`.
 
     The stages in `kept` were in the chain before. The others are new.
     """

@@ -1,4 +1,4 @@
-"""What a stage lacks after its session's chain was changed, and what the next stage lacks. No I/O.
+"""The positions that a stage and the next stage lack after a change of their chain. No I/O.
 
 Spec: docs/spec/session.md, *Replaced stages*.
 """
@@ -10,7 +10,7 @@ class Rebuilding:
     """State of one stage in one epoch of a changed chain, which continues at position `resume`.
 
     A stage that has the state of fewer than `resume` positions asks for the inputs of the next
-    ones, one range after another, and the stage before it sends exactly these.
+    ones, one range after another, and the previous stage sends exactly these.
     """
 
     def __init__(self, resume: int, have: int) -> None:
@@ -54,7 +54,7 @@ class Rebuilding:
     def want(self, start: int, stop: int, most: int) -> None:
         """Note that the next stage needs a range.
 
-        It asks for one range after another, and may begin anew once in an epoch. Raises
+        It asks for one range after another, and may start again once in an epoch. Raises
         SessionError `bad-message` for other ranges, which would make this stage send the same
         again and again.
         """

@@ -94,7 +94,7 @@ async def test_only_lost_stages_compute_again(
         if number in victims:
             assert len(PROMPT) <= mended.computed(spare) <= whole + 4
         else:
-            # Before the head has computed a part of the prompt, it begins anew.
+            # Before the head has computed a part of the prompt, it starts again.
             assert mended.computed(stage) <= whole + (len(PROMPT) if at < 0.2 else 4)
             assert not spare.engine.spans
 

@@ -108,7 +108,7 @@ async def test_a_new_stage_gets_what_it_asks_for(autojump_clock: object) -> None
 
     async def body() -> None:
         await chain.change()
-        assert chain.sent() == 0  # nobody has asked
+        assert chain.sent() == 0  # no stage has asked
         await chain.call(chain.client, chain.spare, "session.rebuild", Rebuild(SESSION, 2, 2))
         await trio.testing.wait_all_tasks_blocked()
         assert chain.sent() == PROMPT - 1
@@ -123,7 +123,7 @@ async def test_needs_again_and_again_send_nothing(autojump_clock: object) -> Non
     async def body() -> None:
         await chain.change()
         need = Need(SESSION, 2, 1, 0, PROMPT - 1, chain.client.peer)
-        for _ in range(2):  # a stage may begin anew once
+        for _ in range(2):  # a stage may start again once
             await chain.call(chain.spare, chain.second, "session.need", need)
         for _ in range(20):
             refused = await chain.refusal(chain.spare, chain.second, "session.need", need)
