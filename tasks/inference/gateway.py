@@ -90,6 +90,8 @@ class Gateway:
         self._runs = OpenRuns(host, courier)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
+        self.errors = routes.choice.errors
+        """The errors of predictions about answers."""
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
         replacing = Replacing(host, routes, self._opening, mending)

@@ -1,11 +1,12 @@
 """Beliefs of a gateway about stages, from claims, replies to probes, and measurements.
 
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
-counts only if what was measured agrees within the factor AGREES: measured times include waits, so
-they are upper bounds, and the least of them is kept. The load in a stage's reply counts for
-LOAD_FRESH seconds. A stage that is much later than it said, compared with the others, loses that
-advantage: its lateness is added to what it says from then on. All of them are a little late,
-because further prompts come after what they said.
+counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
+counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
+said, the least lateness of them is added to its replies.
+
+In busy times all stages seem slower than their claims and later than their replies, because further
+prompts come after these. So both are compared with what is usual among the stages.
 """
 
 from collections import OrderedDict
@@ -18,20 +19,21 @@ from ..engine.interface import Parts
 from .defaults import (
     AGREES,
     GROWTH,
+    LATE_ANSWERS,
     LATE_FACTOR,
     LATE_HALF_LIFE,
-    LATE_MEMORY,
     LATE_S,
     LOAD_FRESH,
     MISSED_FIRST,
     MISSED_LONGEST,
     STAGES_KNOWN,
-    USUAL_RATE,
+    USUAL_DOWN,
+    USUAL_UP,
     WAIT_LONGEST,
 )
 
-_TOKENS_LEAST = 4  # tokens after which the time between them is measured
-_COMPUTING_LEAST = 0.2  # part of the time between tokens that is no link's, whatever the links are
+TOKENS_LEAST = 4  # tokens after which the time between them is measured
+_COMPUTING_LEAST = 0.25  # part of a time that is computing, whatever is said of waits and links
 _SHORTEST_S = 1e-5  # seconds; what takes less was not measured, but rounded
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
 
@@ -66,7 +68,7 @@ class _Belief:
 
     row_s: float = 0.0
     token_s: float = 0.0
-    late_s: float = 0.0
+    lates: tuple[float, ...] = ()  # seconds by which its last answers were too late
     late_at: float = 0.0
     load: Load | None = None
     load_at: float = 0.0
@@ -76,8 +78,8 @@ class _Belief:
 
 
 class Taken(NamedTuple):
-    """A stage of an answer, as it was predicted: its wait as the stage said it, without lateness,
-    or None if it was not asked."""
+    """A stage of an answer: the times that its member claims, and the wait that the stage said, or
+    None if it was not asked."""
 
     shard: Shard
     times: Times
@@ -106,7 +108,8 @@ class Beliefs:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Shard, _Belief] = OrderedDict()
-        self._usual = 0.0  # seconds by which stages are usually later than they say
+        self._late_usual = _Usual()  # 1 s, and the seconds by which stages are later than they say
+        self._row_usual, self._token_usual = _Usual(), _Usual()  # measured by claimed times
 
     def __len__(self) -> int:
         return len(self._known)
@@ -127,7 +130,10 @@ class Beliefs:
         belief = self._known.get(shard)
         if belief is None:
             return claimed
-        return Times(_agreed(belief.row_s, claimed.row_s), _agreed(belief.token_s, claimed.token_s))
+        return Times(
+            _agreed(belief.row_s, claimed.row_s, self._row_usual.value),
+            _agreed(belief.token_s, claimed.token_s, self._token_usual.value),
+        )
 
     def load(self, shard: Shard, now: float) -> Load | None:
         """Return what a stage said last, if that is fresh, with the prompts sent since then.
@@ -142,13 +148,13 @@ class Beliefs:
     def late(self, shard: Shard, now: float) -> float:
         """Return by how many seconds a stage is later than it says, if others are not."""
         late = self._own_late(shard, now)
-        return late - self._usual if late > LATE_FACTOR * self._usual + LATE_S else 0.0
+        return max(0.0, late - (self._late_usual.value - 1.0))
 
     def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
-        if belief is None:
+        if belief is None or len(belief.lates) < LATE_ANSWERS:
             return 0.0
-        return float(belief.late_s * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
+        return float(min(belief.lates) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
@@ -188,7 +194,7 @@ class Beliefs:
         """Learn from an answer of a chain."""
         if seen.rows > 0 and seen.first_s - seen.links_s > _SHORTEST_S:
             self._learn_prompt(stages, seen, now)
-        if seen.tokens >= _TOKENS_LEAST and seen.token_s > _SHORTEST_S:
+        if seen.tokens >= TOKENS_LEAST and seen.token_s > _SHORTEST_S:
             least = _COMPUTING_LEAST * seen.token_s
             self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least))
 
@@ -198,15 +204,17 @@ class Beliefs:
         The parts of a prompt pass the stages one after another, so the slowest one decides.
         """
         took = seen.first_s - seen.links_s
+        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
         if seen.rows >= _ROWS_LEAST:
             unproven = [each for each in stages if not self._of(each.shard).row_s]
             slowest = max(stages, key=self._row_s)
             for each in unproven or [slowest]:
                 belief = self._of(each.shard)
-                belief.row_s = _least(belief.row_s, took / seen.rows)
-        said = max((each.wait_s or 0.0 for each in stages), default=0.0)
+                computing = max(took - said, _COMPUTING_LEAST * took)
+                belief.row_s = _least(belief.row_s, computing / seen.rows)
+                self._row_usual.note(computing / seen.rows / max(each.times.row_s, 1e-9))
         promised = said + seen.rows * max(map(self._row_s, stages))
-        late = took - promised
+        late = took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
         for each in stages:
             if each.wait_s is not None:
                 self._learn_late(each.shard, late, now)
@@ -215,11 +223,9 @@ class Beliefs:
         return self.times(taken.shard, taken.times).row_s
 
     def _learn_late(self, shard: Shard, late: float, now: float) -> None:
-        belief, before = self._of(shard), self._own_late(shard, now)
-        belief.late_s = max(0.0, LATE_MEMORY * before + (1 - LATE_MEMORY) * late)
-        belief.late_at = now
-        most = LATE_FACTOR * self._usual + LATE_S  # one liar does not change what is usual
-        self._usual += USUAL_RATE * (min(max(late, 0.0), most) - self._usual)
+        belief = self._of(shard)
+        belief.lates, belief.late_at = (*belief.lates[1 - LATE_ANSWERS :], late), now
+        self._late_usual.note(1.0 + late)
 
     def _learn_tokens(self, stages: Sequence[Taken], measured: float) -> None:
         """Divide the time between two tokens among the stages.
@@ -238,13 +244,28 @@ class Beliefs:
             part = self.times(each.shard, each.times).token_s / max(known, 1e-9)
             belief = self._of(each.shard)
             belief.token_s = _least(belief.token_s, measured * part)
+            self._token_usual.note(measured * part / max(each.times.token_s, 1e-9))
 
 
-def _agreed(measured: float, claimed: float) -> float:
-    """Return the time to believe. `measured` is an upper bound, or 0 if there is none."""
+class _Usual:
+    """A figure below which about a third of all answers are, at least 1. It moves by small steps,
+    so that the size of a liar's figures does not matter."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def note(self, figure: float) -> None:
+        """Record the figure of one answer."""
+        step = USUAL_UP if figure > self.value else USUAL_DOWN
+        self.value = max(1.0, self.value * step)
+
+
+def _agreed(measured: float, claimed: float, usual: float) -> float:
+    """Return the time to believe. `measured` is the least measured time, or 0 if there is none, and
+    `usual` the ratio of measured to claimed times of all stages."""
     if not measured:
         return claimed
-    return measured if claimed * AGREES < measured else min(claimed, measured)
+    return measured / usual if claimed * AGREES * usual < measured else min(claimed, measured)
 
 
 def _least(before: float, measured: float) -> float:

@@ -25,9 +25,9 @@ AGREES = (
 )
 # the time of a step beside texts
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
-LATE_FACTOR, LATE_S = 2.0, 1.0  # a stage is late beyond this multiple of the usual, plus seconds
-USUAL_RATE = 0.1  # weight of one more answer in the usual lateness
-LATE_MEMORY = 0.5  # … of the seconds by which a stage is later than it said
+LATE_FACTOR, LATE_S = 3.0, 1.0  # an answer is late after so many times what was predicted, plus s
+LATE_ANSWERS = 3  # answers in a row that must be late before a stage is not believed
+USUAL_UP, USUAL_DOWN = 1.1, 0.83  # factors by which an answer moves what is usual
 LATE_HALF_LIFE = 300.0  # seconds after which half of that lateness is forgiven
 LOAD_FRESH = 2.0  # seconds for which the reply to a probe is used
 MISSED_FIRST = 5.0  # seconds for which a stage is not asked after it missed a probe …

@@ -250,8 +250,9 @@ class Router:
             shard = Shard(hop.peer, want.root, hop.parts)
             load = said.get(shard)
             cost = search.costs.stage(hop)
-            times = self.beliefs.times(shard, view.claimed(hop))
-            stages.append(Taken(shard, times, load.wait_s if load is not None else None))
+            stages.append(
+                Taken(shard, view.claimed(hop), load.wait_s if load is not None else None)
+            )
             prompts.append(cost.prompt_s)
             if load is not None:
                 wait = max(wait, cost.wait_s)

@@ -29,8 +29,8 @@ def test_a_claim_counts_until_the_first_answer() -> None:
     answer = Observed(1.04, 0.04, 500, 0.05, 0.0, 20)
     beliefs.observed([Taken(shard("a"), LIAR, 0.0)], answer, 0.0)
     measured = beliefs.times(shard("a"), LIAR)
-    assert measured.row_s == pytest.approx(0.002)
-    assert measured.token_s == pytest.approx(0.05)
+    assert measured.row_s == pytest.approx(0.002, rel=0.1)
+    assert measured.token_s == pytest.approx(0.05, rel=0.1)
     assert beliefs.times(shard("a"), Times(1e-9, 1e-9)) == measured
 
 
@@ -52,11 +52,28 @@ def test_two_stages_that_were_never_measured_share_the_time() -> None:
 
 
 def test_a_machine_that_becomes_slower_is_believed_to_be_slower() -> None:
-    beliefs, taken = Beliefs(), [Taken(shard("a"), CLAIMED, None)]
-    beliefs.observed(taken, Observed(1.0, 0.0, 1000, 0.05, 0.0, 50), 0.0)
+    beliefs = Beliefs()
+    slow, other = Taken(shard("a"), CLAIMED, None), Taken(shard("b"), CLAIMED, None)
+    for each in (slow, other):
+        beliefs.observed([each], Observed(1.0, 0.0, 1000, 0.05, 0.0, 50), 0.0)
     for _ in range(30):
-        beliefs.observed(taken, Observed(9.0, 0.0, 1000, 0.5, 0.0, 50), 0.0)
-    assert beliefs.times(shard("a"), CLAIMED) == Times(pytest.approx(0.009), pytest.approx(0.5))
+        beliefs.observed([slow], Observed(9.0, 0.0, 1000, 0.5, 0.0, 50), 0.0)
+        beliefs.observed([other], Observed(1.0, 0.0, 1000, 0.05, 0.0, 50), 0.0)
+    row, token = beliefs.times(shard("a"), CLAIMED)
+    assert row > 3 * CLAIMED.row_s and token > 3 * CLAIMED.token_s
+    assert beliefs.times(shard("b"), CLAIMED) == CLAIMED
+
+
+def test_a_busy_time_makes_no_stage_slow() -> None:
+    """All stages need four times as long as they claim, and one of them twenty times."""
+    beliefs = Beliefs()
+    for number in range(90):
+        name = "abc"[number % 3]
+        took = 20.0 if name == "a" else 4.0
+        stages = [Taken(shard(name), CLAIMED, None)]
+        beliefs.observed(stages, Observed(took, 0.0, 1000, took / 20, 0.0, 50), 0.0)
+    assert beliefs.times(shard("b"), CLAIMED) == CLAIMED
+    assert beliefs.times(shard("a"), CLAIMED).row_s > 2 * CLAIMED.row_s
 
 
 def test_waits_in_busy_times_are_not_taken_for_slowness() -> None:
