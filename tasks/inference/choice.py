@@ -249,7 +249,7 @@ class Choice:
         run.times.began = self._host.now()
         run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
-            self._router.take(*self._plans[run.session])
+            self._router.take(*self._plans[run.session], self._host.now())
 
     def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
@@ -266,6 +266,8 @@ class Choice:
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
             return
+        if run.times.first_at is None:
+            self._router.beliefs.dropped(plan.stages)
         links = [LinkRates(trip) for trip in self._trips(run)]
         pairs = zip(links, links[1:] + links[:1], strict=True)
         ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)

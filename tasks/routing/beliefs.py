@@ -26,6 +26,7 @@ from .defaults import (
     LOAD_FRESH,
     MISSED_FIRST,
     MISSED_LONGEST,
+    OPEN_KEPT,
     STAGES_KNOWN,
     USUAL_DOWN,
     USUAL_UP,
@@ -69,6 +70,8 @@ class _Belief:
     row_s: float = 0.0
     token_s: float = 0.0
     lates: tuple[float, ...] = ()  # seconds by which its last answers were too late
+    # When prompts were sent whose first token has not come, and the seconds that it was to take.
+    open: tuple[tuple[float, float], ...] = ()
     late_at: float = 0.0
     load: Load | None = None
     load_at: float = 0.0
@@ -78,12 +81,16 @@ class _Belief:
 
 
 class Taken(NamedTuple):
-    """A stage of an answer: the times that its member claims, and the wait that the stage said, or
-    None if it was not asked."""
+    """A stage of an answer: the times that its member claims, the wait that the stage said, or None
+    if it was not asked, and the seconds for the prompt, by what it said is cached.
+
+    If these are None, they follow from the rows that were computed.
+    """
 
     shard: Shard
     times: Times
     wait_s: float | None
+    prompt_s: float | None = None
 
 
 class Observed(NamedTuple):
@@ -152,9 +159,12 @@ class Beliefs:
 
     def _own_late(self, shard: Shard, now: float) -> float:
         belief = self._known.get(shard)
-        if belief is None or len(belief.lates) < LATE_ANSWERS:
+        if belief is None:
             return 0.0
-        return float(min(belief.lates) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
+        lates, forgiven = belief.lates, 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
+        overdue = (_late(now - began, promised) for began, promised in belief.open)
+        recent = (*(late * forgiven for late in lates), *(late for late in overdue if late))
+        return float(min(recent[-LATE_ANSWERS:])) if len(recent) >= LATE_ANSWERS else 0.0
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
@@ -213,11 +223,36 @@ class Beliefs:
                 computing = max(took - said, _COMPUTING_LEAST * took)
                 belief.row_s = _least(belief.row_s, computing / seen.rows)
                 self._row_usual.note(computing / seen.rows / max(each.times.row_s, 1e-9))
-        promised = said + seen.rows * max(map(self._row_s, stages))
-        late = took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
+        promised = self._promised(stages, seen.rows)
         for each in stages:
             if each.wait_s is not None:
-                self._learn_late(each.shard, late, now)
+                self._learn_late(each.shard, _late(took, promised), now)
+        self.dropped(stages)
+
+    def begun(self, stages: Sequence[Taken], now: float) -> None:
+        """Record that a prompt is sent to a chain. If its first token is overdue, the stages count
+        as late even before it comes."""
+        promised = self._promised(stages, 0)
+        for each in stages:
+            if each.wait_s is not None:
+                belief = self._of(each.shard)
+                belief.open = (*belief.open[1 - OPEN_KEPT :], (now, promised))
+
+    def dropped(self, stages: Sequence[Taken]) -> None:
+        """Record that a prompt is no longer computed, or that its first token has come."""
+        promised = self._promised(stages, 0)
+        for each in stages:
+            belief = self._of(each.shard)
+            done = next((one for one in belief.open if one[1] == promised), None)
+            belief.open = tuple(one for one in belief.open if one is not done)
+
+    def _promised(self, stages: Sequence[Taken], rows: int) -> float:
+        """Return the seconds until the first token, by what the stages said and claim."""
+        return max(
+            (each.wait_s or 0.0)
+            + (rows * self._row_s(each) if each.prompt_s is None else each.prompt_s)
+            for each in stages
+        )
 
     def _row_s(self, taken: Taken) -> float:
         return self.times(taken.shard, taken.times).row_s
@@ -245,6 +280,11 @@ class Beliefs:
             belief = self._of(each.shard)
             belief.token_s = _least(belief.token_s, measured * part)
             self._token_usual.note(measured * part / max(each.times.token_s, 1e-9))
+
+
+def _late(took: float, promised: float) -> float:
+    """Return by how many seconds an answer is too late, 0 if it is not much."""
+    return took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
 
 
 class _Usual:

@@ -63,7 +63,6 @@ class Plan:
     chain: tuple[Hop, ...]
     cost: ChainCost
     stages: tuple[Taken, ...]
-    prompt_s: tuple[float, ...]  # that the prompt takes at each stage
     wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
     avoided: int = 0  # stages that are used as a last resort
 
@@ -245,26 +244,25 @@ class Router:
     def _planned(
         self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
     ) -> Plan:
-        stages, prompts, wait = [], [], 0.0
+        stages, wait = list[Taken](), 0.0
         for hop in chain:
             shard = Shard(hop.peer, want.root, hop.parts)
             load = said.get(shard)
             cost = search.costs.stage(hop)
-            stages.append(
-                Taken(shard, view.claimed(hop), load.wait_s if load is not None else None)
-            )
-            prompts.append(cost.prompt_s)
+            told = load.wait_s if load is not None else None
+            stages.append(Taken(shard, view.claimed(hop), told, cost.prompt_s))
             if load is not None:
                 wait = max(wait, cost.wait_s)
         avoided = sum(hop.peer in view.avoid for hop in chain)
-        return Plan(chain, search.cost(chain), tuple(stages), tuple(prompts), wait, avoided)
+        return Plan(chain, search.cost(chain), tuple(stages), wait, avoided)
 
-    def take(self, plan: Plan, prefix: Prefix) -> None:
+    def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""
+        self.beliefs.begun(plan.stages, now)
         self.hotness.note(prefix)
         self.sent.note(prefix, tuple(hop.peer for hop in plan.chain))
-        for taken, seconds in zip(plan.stages, plan.prompt_s, strict=True):
-            self.beliefs.give(taken.shard, seconds)
+        for taken in plan.stages:
+            self.beliefs.give(taken.shard, taken.prompt_s or 0.0)
 
 
 def _weights(search: Search, group: Sequence[Hop]) -> dict[PeerId, float]:
