@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -22,12 +23,13 @@ from ..costs.links import between
 from ..costs.members import member_rates
 from ..costs.rates import LinkRates
 from ..costs.seconds import step_seconds
+from ..costs.tracker import MeanError
 from ..costs.work import ModelWork, Rows
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
 from ..engine.interface import SessionId
 from ..errors import BadMessage
 from ..routing.affinity import Prefix
-from ..routing.beliefs import Load, Observed, Shard, Times
+from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
 from ..routing.defaults import ADMISSION_WAIT, SPAN_ROWS
 from ..routing.router import Plan, Router, View, Want
 from .chain import Chains
@@ -69,6 +71,14 @@ class Wish:
         return Want(model.root, model.layers, len(self.ids), self.prefix, self.new, session)
 
 
+class AnswerErrors(NamedTuple):
+    """Errors of the predicted seconds until the first token of an answer, and for each further
+    one."""
+
+    first: MeanError
+    token: MeanError
+
+
 class Choice:
     """Chooses chains for one gateway."""
 
@@ -84,6 +94,8 @@ class Choice:
         self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
         self._looking = trio.Lock()
+        self.errors = AnswerErrors(MeanError(), MeanError())
+        """The errors of predictions about this gateway's answers."""
 
     # Facts about members.
 
@@ -246,10 +258,11 @@ class Choice:
 
     def opened(self, run: GenerationRun) -> None:
         """Record that the stages of a session are open."""
-        run.times.began = self._host.now()
+        now = self._host.now()
+        run.times.opening_s, run.times.began = now - run.times.began, now
         run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
-            self._router.take(*self._plans[run.session], self._host.now())
+            self._router.take(*self._plans[run.session], now)
 
     def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
@@ -259,6 +272,7 @@ class Choice:
         trips = self._trips(run)
         seen = Observed(first, (trips[0] + trips[-1]) / 2, run.prompt - run.start)
         plan, _ = self._plans[run.session]
+        self.errors.first.note(plan.cost.first_s, run.times.opening_s + first)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
 
     def closed(self, run: GenerationRun) -> None:
@@ -268,6 +282,8 @@ class Choice:
             return
         if run.times.first_at is None:
             self._router.beliefs.dropped(plan.stages)
+        if run.times.tokens >= TOKENS_LEAST:
+            self.errors.token.note(plan.cost.token_s, run.times.token_s)
         links = [LinkRates(trip) for trip in self._trips(run)]
         pairs = zip(links, links[1:] + links[:1], strict=True)
         ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)

@@ -182,6 +182,7 @@ class RunTimes:
     """When the tokens of a session came. Times are in seconds."""
 
     began: float  # when its stages were open
+    opening_s: float = 0.0  # from the choice of the chain until then
     first_at: float | None = None
     last_at: float = 0.0
     tokens: int = 0

@@ -33,7 +33,7 @@ from .defaults import (
     WAIT_LONGEST,
 )
 
-_TOKENS_LEAST = 4  # tokens after which the time between them is measured
+TOKENS_LEAST = 4  # tokens after which the time between them is measured
 _COMPUTING_LEAST = 0.25  # part of a time that is computing, whatever is said of waits and links
 _SHORTEST_S = 1e-5  # seconds; what takes less was not measured, but rounded
 _ROWS_LEAST = 32  # rows of a prompt after which their time is measured
@@ -204,7 +204,7 @@ class Beliefs:
         """Learn from an answer of a chain."""
         if seen.rows > 0 and seen.first_s - seen.links_s > _SHORTEST_S:
             self._learn_prompt(stages, seen, now)
-        if seen.tokens >= _TOKENS_LEAST and seen.token_s > _SHORTEST_S:
+        if seen.tokens >= TOKENS_LEAST and seen.token_s > _SHORTEST_S:
             least = _COMPUTING_LEAST * seen.token_s
             self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least))
 

@@ -60,6 +60,22 @@ def probes(swarm: FakeSwarm) -> int:
 
 
 @pytest.mark.trio
+async def test_predictions_about_answers_are_compared_with_them(autojump_clock: object) -> None:
+    async def body(swarm: FakeSwarm) -> None:
+        errors, swarm.wire.delay = swarm.client.gateway.errors, 0.01
+        assert errors.first.value.samples == 0
+        for _ in range(12):
+            await ask(swarm)
+        assert errors.first.value.samples == errors.token.value.samples == 12
+        early = errors.token.value.mean
+        for _ in range(40):
+            await ask(swarm)
+        assert errors.token.value.mean < max(early / 2, 0.05)
+
+    await run(replicas(1), body)
+
+
+@pytest.mark.trio
 async def test_a_request_goes_to_the_replica_with_the_shortest_wait(autojump_clock: object) -> None:
     swarm = replicas(3)
 
