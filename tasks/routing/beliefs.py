@@ -5,8 +5,9 @@ counts only if the least measured time agrees within the factor AGREES. The load
 counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
 said, the least lateness of them is added to its replies.
 
-In busy times all stages seem slower than their claims and later than their replies, because further
-prompts come after these. So both are compared with what is usual among the stages.
+In busy times all stages seem slower in prompts than they claim, and later than they said, because
+further prompts come meanwhile. So both are compared with what is usual among the stages. Other
+prompts at most double the time between two tokens.
 """
 
 from collections import OrderedDict
@@ -116,7 +117,7 @@ class Beliefs:
     def __init__(self) -> None:
         self._known: OrderedDict[Shard, _Belief] = OrderedDict()
         self._late_usual = _Usual()  # 1 s, and the seconds by which stages are later than they say
-        self._row_usual, self._token_usual = _Usual(), _Usual()  # measured by claimed times
+        self._row_usual = _Usual()  # measured by claimed times of a row
 
     def __len__(self) -> int:
         return len(self._known)
@@ -139,7 +140,7 @@ class Beliefs:
             return claimed
         return Times(
             _agreed(belief.row_s, claimed.row_s, self._row_usual.value),
-            _agreed(belief.token_s, claimed.token_s, self._token_usual.value),
+            _agreed(belief.token_s, claimed.token_s),
         )
 
     def load(self, shard: Shard, now: float) -> Load | None:
@@ -279,7 +280,6 @@ class Beliefs:
             part = self.times(each.shard, each.times).token_s / max(known, 1e-9)
             belief = self._of(each.shard)
             belief.token_s = _least(belief.token_s, measured * part)
-            self._token_usual.note(measured * part / max(each.times.token_s, 1e-9))
 
 
 def _late(took: float, promised: float) -> float:
@@ -300,7 +300,7 @@ class _Usual:
         self.value = max(1.0, self.value * step)
 
 
-def _agreed(measured: float, claimed: float, usual: float) -> float:
+def _agreed(measured: float, claimed: float, usual: float = 1.0) -> float:
     """Return the time to believe. `measured` is the least measured time, or 0 if there is none, and
     `usual` the ratio of measured to claimed times of all stages."""
     if not measured:
