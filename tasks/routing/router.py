@@ -86,6 +86,7 @@ class _RequestCosts:
         self._beliefs = beliefs
         self._now = now
         self._said = said
+        self._asked = {shard.parts for shard in said}
         self._cached = cached
         self._trips: dict[PeerId, float] = {}
         self._unasked = UNASKED_WAIT
@@ -97,11 +98,16 @@ class _RequestCosts:
         self._unasked += max(waits, default=0.0)
 
     def wait(self, shard: Shard) -> float | None:
-        """Return the wait that a stage said lately to this request, or else to another one."""
+        """Return the wait that a stage said lately to this request, or else to another one.
+
+        If other replicas of it were asked for this request, what it said to another one does not
+        count: prompts stay with the replicas that their hash chooses, where the next prompt with
+        the same beginning will look for them.
+        """
         said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
-        if said is None or before is None:
-            return None if before is None else before.wait_s
-        return said.wait_s + self._beliefs.given(shard)
+        if before is None or (said is None and shard.parts in self._asked):
+            return None
+        return before.wait_s if said is None else said.wait_s + self._beliefs.given(shard)
 
     def shard(self, hop: Hop) -> Shard:
         return Shard(hop.peer, self._want.root, hop.parts)

@@ -142,6 +142,14 @@ def test_a_chain_of_several_stages_is_taken_again_for_a_prefix() -> None:
         assert chosen(router, want(prefix, session=bytes(16 * [number])), hops) == "a2b1"
 
 
+def test_a_replica_that_was_not_asked_for_this_prompt_is_not_taken() -> None:
+    router = Router()
+    tell(router, REPLICAS[1], 0.0)
+    said = replies(router, (1.0, 0))
+    plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+    assert plan is not None and plan.chain[0].peer == "r0"
+
+
 def test_replies_of_a_minute_ago_are_not_used_to_replace_a_chain() -> None:
     router = Router()
     said = replies(router, (0.0, 0), (5.0, 0))
