@@ -14,7 +14,9 @@ from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
+from ...tasks.inference.choice import AnswerErrors
 from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.inference.speed import ServedSpeed
 from ...tasks.inference.stage import Stage
 from ...tasks.models.adding import Added
 from ...tasks.placement.precision import smaller
@@ -31,6 +33,7 @@ from ..health import Condition
 from .messages.encoding import extended
 from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, VoucherView
 from .messages.node import (
+    AnswersView,
     CapacityView,
     ConditionView,
     DeviceView,
@@ -38,6 +41,7 @@ from .messages.node import (
     KernelsView,
     MachineView,
     PeerView,
+    PredictionView,
     PublishedDevice,
     ServingView,
     ShardView,
@@ -211,10 +215,11 @@ def serving_view(
     `shards` are those that the node has published.
     """
     shard = next((shard for shard in shards if shard.root == status.root), None)
-    room = 0
+    room, predicted = 0, None
     if shard is not None:
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
         room = stage.room(shard.root, parts)
+        predicted = prediction_view(stage.speed(shard.root, parts))
     return ServingView(
         phase=status.phase,
         state=status.text,
@@ -223,7 +228,22 @@ def serving_view(
         total_bytes=status.total_bytes,
         room_tokens=room,
         shard=shard_view(shard, names) if shard else None,
+        predicted=predicted,
     )
+
+
+def answers_view(errors: AnswerErrors) -> AnswersView:
+    """Describe how far predictions about this gateway's answers are wrong."""
+    first, token = errors.first.value, errors.token.value
+    return AnswersView(first.mean, first.samples, token.mean, token.samples)
+
+
+def prediction_view(speed: ServedSpeed) -> PredictionView | None:
+    """Describe the predictions about a shard. Return None if its speed is unknown."""
+    if not speed.tokens_per_s:
+        return None
+    error = speed.error
+    return PredictionView(speed.tokens_per_s, error.mean, error.samples)
 
 
 def disk_view(allowance: LibraryLimit, used: int) -> DiskView:

@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from ..costs.shardcosts import ShardCosts
+from . import arrival
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS
@@ -42,25 +44,27 @@ class Core:
         self,
         emit: Emit,
         emit_soon: Emit | None = None,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[bool], None] = lambda urgent: None,
         *,
         memory_bytes: int = 0,
     ) -> None:
         """Create a core without shards.
 
         `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
-        `settle`, which is called after each step. `memory_bytes` limits weights and KV of all
-        shards together (0: the available memory).
+        `settle(urgent)`, which is called after each step and sends it if `urgent`. `memory_bytes`
+        limits weights and KV of all shards together (0: the available memory).
         """
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._settle = settle
+        self._urgent = False  # whether a frame of the step must be sent at its end
         self._memory_bytes = memory_bytes
         self._shards: dict[int, LoadedShard] = {}
         self._scheduler = Scheduler()
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._opened = 0  # number of sessions that were ever opened
+        kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -69,6 +73,8 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
+            "read": kv_parts.read,
+            "write": kv_parts.write,
             "fork": self._fork,
             "usage": self._usage,
         }
@@ -155,7 +161,9 @@ class Core:
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
         features = _FEATURES if loaded.reuses else _FEATURES - {"export"}
-        return loaded_value(Loaded(size, loaded.token_bytes, seconds, features, exactness)), b""
+        costs = ShardCosts(loaded.costs.fixed, loaded.costs.row, loaded.costs.attended)
+        report = Loaded(size, loaded.token_bytes, seconds, features, exactness, costs)
+        return loaded_value(report), b""
 
     def _unload(self, header: Header, payload: memoryview) -> Result:
         """Free a shard. Its sessions end. Does nothing if there is no such shard."""
@@ -187,12 +195,12 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own = header
+        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool):
-            raise EngineError("bad-span", "a session is of the machine's own gateway or not")
+        if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
+            raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if soon is not None and (type(soon) is not int or soon < 0):
@@ -212,7 +220,7 @@ class Core:
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
-            table = BlockTable(shard.pool, tokens, names, soon=soon)
+            table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
@@ -227,6 +235,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
+        session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -254,6 +263,7 @@ class Core:
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
+        session.arrival = None
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -273,6 +283,7 @@ class Core:
         if source is not into:
             into.table.secure(source.table.length)
             into.table.share(source.table)
+            into.arrival = None
         into.forget()
         return into.table.length, b""
 
@@ -365,7 +376,7 @@ class Core:
                 raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
             if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
                 raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
-        elif len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
+        elif len(span.hidden or b"") != span.count * session.row_bytes:
             raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
         if span.want != "hidden" and not parts.head:
             raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
@@ -443,7 +454,12 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
-        source = session.shard.compute.source(span)
+        arrival.begin(session)
+        compute = session.shard.compute
+        if span.hidden is not None and session.packed:
+            source = compute.unpacked(span.hidden, span.count)
+        else:
+            source = compute.source(span)
         return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
 
     def _schedule(self, session: Session) -> None:
@@ -453,6 +469,8 @@ class Core:
             self._scheduler.rest(session.share)
         else:
             rows = job.count - job.done
+            if job.decode:
+                self._scheduler.groups.came(session.share, self.clock())
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
@@ -483,16 +501,32 @@ class Core:
             done.append((session, job, output))
             session.table.fill(job.position + rows)
             job.done += rows
+            if session.doubt is not None:
+                self._settle_doubt(session, job)
         self._choose(model, done)
-        seconds = self.clock() - started
+        ended = self.clock()
+        seconds = ended - started
+        self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
             job.seconds += seconds * part
+            job.predicted += session.share.charged
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)
-        self._settle()
+        # All at once: the next stage then computes the rows of this step in one step too.
+        self._settle(self._urgent)
+        self._urgent = False
+
+    def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
+        """Compare what has arrived from elsewhere with what was computed, and fail if it
+        differs."""
+        assert session.doubt is not None  # the caller has checked
+        try:
+            session.doubt.check(session)
+        except EngineError as error:
+            self._fail_job(session, job, error)
 
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose
@@ -579,32 +613,40 @@ class Core:
         job.emitted += 1
         final = job.emitted == span.steps or token in span.stop_ids
         header: Header = (
-            *("token", session.name, span.epoch, position, token, logprob, final, job.seconds),
-            *((top,) if top else ()),
+            *("token", session.name, span.epoch, position, token, logprob, final),
+            *(job.seconds, job.predicted, *((top,) if top else ())),
         )
         job.answer.add(header)
         if final:
-            self._emit(header, b"")
+            self._emit_with_step(header, b"")
             self._finish(session, job)
         else:
             # A client waits for the first token.
             (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
             job.source = model.fed_back(token)
-            job.start, job.count, job.done, job.seconds = position, 1, 0, 0.0
+            job.start, job.count, job.done = position, 1, 0
+            job.seconds = job.predicted = 0.0
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
         span = job.span
-        header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
-        payload = model.joined(job.outputs)
+        seconds = job.seconds, job.predicted
+        header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
+        packed = session.packed and span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
         job.answer.add(header, payload)
-        self._emit(header, payload)
+        self._emit_with_step(header, payload)
         self._finish(session, job)
 
-    @staticmethod
-    def _finish(session: Session, job: SpanInProgress) -> None:
+    def _emit_with_step(self, header: Header, payload: Buffer) -> None:
+        """Emit a frame at the end of the step, with the other frames of the step."""
+        self._emit_soon(header, payload)
+        self._urgent = True
+
+    def _finish(self, session: Session, job: SpanInProgress) -> None:
         """End the session's job and store its answer for repetitions."""
         session.job = None
+        self._scheduler.groups.left(session.share, self.clock())
         session.keep(job.answer)
 
     def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:

@@ -34,6 +34,7 @@ from .defaults import (
     ACCOUNTS,
     DECODE_FACTOR,
     DECODE_PART,
+    GROUP_GAIN,
     PREFILL_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
@@ -43,6 +44,7 @@ from .defaults import (
     STEP_S,
     USERS,
 )
+from .grouping import Groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +140,8 @@ class Scheduler:
     """Sessions of one device with their work."""
 
     def __init__(self) -> None:
+        self.groups = Groups()
+        """The sessions whose rows visit other stages too."""
         self._gateways: dict[str, _Gateway] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
@@ -184,6 +188,7 @@ class Scheduler:
     def leave(self, share: Share) -> None:
         """Remove a session."""
         self.rest(share)
+        self.groups.gone(share)
         share.user.shares -= 1
         share.user.gateway.shares -= 1
 
@@ -295,18 +300,36 @@ class Scheduler:
             + step.costs.attended * sum([share.position + 1 for share in shares])
             + sum(adapter.fixed for adapter in adapters)
         )
-        if step.seconds + wanted <= budget and step.rows + len(shares) <= step.costs.most_rows:
+        most = min(step.costs.most_rows, step.rows + self._most(step.costs, shares))
+        if step.seconds + wanted <= budget and step.rows + len(shares) <= most:
             self._take_all(step, shares, wanted, adapters)
             return
         first = len(step.chosen)
         for share in _fair(shares):
             seconds = step.price(share, 1)
-            full = step.seconds + seconds > budget or step.rows >= step.costs.most_rows
+            full = step.seconds + seconds > budget or step.rows >= most
             if full and step.chosen:
                 break
             self._add(step, share, 1, seconds)
         taken = len(step.chosen) - first
         self._pay(step, first, lambda _share: 1 / taken)
+
+    def _most(self, costs: StepCosts, shares: Collection[Share]) -> int:
+        """Return how many rows of running texts a step may have, so that the sessions that travel
+        through a chain visit its stages in groups.
+
+        A step of fewer rows must be faster by more than a small part, or groups have no use.
+        """
+        if self.groups.count < 2:
+            return len(shares)
+        travelling = [share for share in shares if share in self.groups]
+        later = len(travelling) - self.groups.most()
+        if later <= 0:
+            return len(shares)
+        row = sum(share.row + costs.attended * share.position for share in travelling)
+        if row / len(travelling) * later < GROUP_GAIN * costs.fixed:
+            return len(shares)
+        return len(shares) - later
 
     def _take_all(
         self, step: _Step, shares: Collection[Share], wanted: float, adapters: set[AdapterCosts]

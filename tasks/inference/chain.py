@@ -1,7 +1,8 @@
 """Opens and closes the stages of a session on behalf of its gateway."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import trio
 
@@ -10,20 +11,35 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
+from ..chunks.naming import CHUNK_BLOCKS
 from ..defaults import (
     ADAPTER_TIMEOUT,
     ANSWER_SOON,
+    CHANGE_TIMEOUT,
+    CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
+    WATCH_ROUND_TRIPS,
 )
-from ..engine.interface import Sampling
+from ..engine.activations.layout import PACKED_FAMILIES, Activations
+from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, parse_cached, parse_dtype, stage_code
+from .session import (
+    Change,
+    Close,
+    Open,
+    parse_changed,
+    parse_closed,
+    parse_dtype,
+    parse_opened,
+    stage_code,
+)
+from .slowlinks import LinkRates
 
 
 class StageRefused(Exception):
@@ -42,6 +58,7 @@ class Chains:
         self._host = host
         self._names = PrefixNames(host.entropy(32))
         self._courier = courier
+        self._slow = LinkRates[tuple[PeerId, PeerId]]()  # between stages
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
         # The cancel scopes of the calls in progress, each with the peer that is called.
         self._asking: dict[trio.CancelScope, PeerId] = {}
@@ -56,6 +73,20 @@ class Chains:
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
+
+    def names(self, model: Model, ids: Sequence[int]) -> bytes:
+        """Return the concatenated names of the full blocks of a prompt."""
+        return self._names.of(model.identity, ids)
+
+    def activations(self, model: Model, run: GenerationRun) -> Activations:
+        """Return how hidden states travel in a new session: packed if a link between two stages is
+        too slow for exact ones, and the model's family has passed the check of what this
+        changes."""
+        if run.terms.pooled or model.family not in PACKED_FAMILIES:
+            return "exact"
+        now = self._host.now()
+        slow = any(self._slow.rate(link, now) for link in pairwise(run.peers))
+        return "int8" if slow else "exact"
 
     async def open(
         self, run: GenerationRun, model: Model, sampling: Sampling, peers: Collection[PeerId]
@@ -73,8 +104,13 @@ class Chains:
 
         async def open_one(index: int) -> None:
             try:
+                began = self._host.now()
                 cached = await self._open_stage(run, index, model, sampling, names)
-                run.start = min(run.start, cached)
+                run.note_answer(run.peers[index], self._host.now() - began)
+                if run.continuation is None:
+                    run.start = min(run.start, cached)
+                else:
+                    run.continuation.note(index, cached)
             except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
@@ -109,13 +145,18 @@ class Chains:
             top=run.terms.top,
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
+            resume=run.continuation.resume if run.continuation else 0,
+            exact=run.terms.exact,
+            activations=run.activations,
         )
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
-            # A stage may have to fetch the adapter first.
+            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
-            return parse_cached(await self._ask(hop.peer, *call, timeout), message.tokens)
+            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
+            reply = await self._ask(hop.peer, *call, timeout)
+            return parse_opened(reply, message.tokens, message.activations).cached
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -124,6 +165,61 @@ class Chains:
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
             raise StageRefused(hop.peer, reason) from None
+
+    async def change(self, run: GenerationRun, before: GenerationRun) -> None:
+        """Give the stages that stay in a session their new neighbours, all at once.
+
+        Raises StageRefused if one does not accept them.
+        """
+        assert run.continuation is not None
+        failures: list[StageRefused] = []
+
+        async def change_one(peer: PeerId) -> None:
+            try:
+                await self._change_stage(run, before, peer)
+            except StageRefused as refusal:
+                failures.append(refusal)
+
+        async with trio.open_nursery() as nursery:
+            for peer in run.continuation.kept:
+                nursery.start_soon(change_one, peer)
+        if failures:
+            raise failures[0]
+
+    async def _change_stage(self, run: GenerationRun, before: GenerationRun, peer: PeerId) -> None:
+        rest, place = run.continuation, run.places[peer]
+        assert rest is not None
+        head = place == len(run.route) - 1
+        message = Change(
+            session=run.session,
+            epoch=run.epoch,
+            index=before.places[peer],
+            place=place,
+            stages=run.peers,
+            resume=rest.resume,
+            steps=run.new if head else 0,
+        )
+        timeout = max(CHANGE_TIMEOUT, WATCH_ROUND_TRIPS * before.answered.get(peer, 0.0))
+        try:
+            call = "session.change", message.header(), b"", timeout
+            rest.note(place, parse_changed(await self._ask(peer, *call)).have)
+        except (CallRefused, LinkClosed, SessionError) as error:
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
+            raise StageRefused(peer, SessionError(code, error.message)) from None
+        before.places[peer] = place
+
+    async def drop(self, run: GenerationRun, peers: Collection[PeerId]) -> None:
+        """Close the stages of one epoch of a session at some peers, without waiting for others."""
+        header = Close(run.session, run.epoch).header()
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            for peer in peers:
+                with suppress(CallRefused, LinkClosed):
+                    if peer == self._courier.peer:
+                        await self._courier.call(
+                            peer, "session.close", header, timeout=CLOSE_TIMEOUT
+                        )
+                    else:
+                        self._courier.post(peer, "session.close", header, priority=Priority.CONTROL)
 
     async def _ask(
         self,
@@ -148,6 +244,12 @@ class Chains:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
 
+    def _note_slow(self, run: GenerationRun, peer: PeerId, to: PeerId, rate: float) -> None:
+        """Remember that a stage has called the link to the next one slow. Other links are
+        ignored."""
+        if (peer, to) in pairwise(run.peers):
+            self._slow.note((peer, to), rate, self._host.now())
+
     def _link_quiet(self, link: Link) -> None:
         """Cancel all calls that wait for the peer of this link."""
         for scope, peer in self._asking.items():
@@ -165,13 +267,17 @@ class Chains:
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
-                await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+            # A dead stage has no session to close.
+            with suppress(CallRefused, LinkClosed, SessionError):
+                reply = await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+                for link in parse_closed(reply).slow:
+                    self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
                 for peer in dict.fromkeys(run.peers):
-                    if peer not in run.missed and not self._courier.is_quiet(peer):
+                    late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
+                    if not late:
                         nursery.start_soon(close_one, peer)
                     elif peer != self._courier.peer:
                         with suppress(CallRefused, LinkClosed):

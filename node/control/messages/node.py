@@ -107,12 +107,38 @@ class ShardView:
     exactness: str
 
 
+@dataclass(frozen=True, slots=True)
+class PredictionView:
+    """How fast a node predicts to be, and how far its predictions are from what it measures.
+
+    `tokens_per_s` is for one request with a short text. `error` is the mean of |predicted -
+    measured| / measured of steps, and `samples` the number of measured ones.
+    """
+
+    tokens_per_s: float
+    error: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersView:
+    """How far predictions about this node's answers are from what it measures: the mean of
+    |predicted - measured| / measured, for the time until the first token and for each further
+    one, and the number of measured answers."""
+
+    first_error: float
+    first_samples: int
+    token_error: float
+    token_samples: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
     """The layers that a node serves, or its progress until it serves some.
 
     `why` explains the choice of the layers. `room_tokens` is the number of tokens, of prompt and
-    answer together, that one more request of this node can have now.
+    answer together, that one more request of this node can have now. `predicted` is None if the
+    node serves nothing, or could not measure its speed.
     """
 
     phase: str
@@ -122,6 +148,7 @@ class ServingView:
     total_bytes: int
     room_tokens: int | None = None
     shard: ShardView | None
+    predicted: PredictionView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +315,7 @@ class Status:
     shares: tuple[ShareView, ...] = ()
     audience: str = ""
     shared: tuple[OfferView, ...] = ()
+    answers: AnswersView = AnswersView(0.0, 0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
