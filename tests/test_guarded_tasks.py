@@ -106,7 +106,9 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change", "self._until_spare"},
+    "tasks/serving/serving.py": {
+        "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
+    },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
