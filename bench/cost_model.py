@@ -41,7 +41,13 @@ from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.hardware.devices import processor
 from shoal.tasks.hardware.measure import Bench, Budget
 
-MEASURES = ("tasks/costs", "tasks/engine", "tasks/hardware", "state/membership/record.py")
+MEASURES = (
+    "tasks/costs",
+    "tasks/engine",
+    "tasks/hardware",
+    "state/membership/record.py",
+    "transport/host",
+)
 
 GPU_MARK: Final = 0.15
 ENGINE_MARK: Final = 0.12
