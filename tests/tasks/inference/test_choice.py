@@ -71,6 +71,9 @@ async def test_predictions_about_answers_are_compared_with_them(autojump_clock: 
         for _ in range(40):
             await ask(swarm)
         assert errors.token.value.mean < max(early / 2, 0.05)
+        stage = swarm.stages[0].peer
+        assert errors.peers.error(stage).samples == 51
+        assert errors.peers.error(stage).mean < 0.5
 
     await run(replicas(1), body)
 
