@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -351,7 +352,7 @@ class World:
         """Run until all requests are answered."""
         self._gossip_at = -math.inf
         for number, request in enumerate(self._requests):
-            self.at(request.at, lambda n=number, r=request: self._arrive(n, r))  # type: ignore[misc]
+            self.at(request.at, partial(self._arrive, number, request))
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
