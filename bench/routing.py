@@ -41,7 +41,7 @@ from worlds.routed import BLOCK, POLICIES, Fleet, Policy, Request, World, arriva
 
 from shoal.tasks.engine.scheduler import StepCosts
 
-MEASURES = ("tasks/routing", "tasks/engine/scheduler.py")
+MEASURES = ("tasks", "netsim/daemons", "netsim/network", "netsim/world.py", "transport/identity.py")
 
 RATES: Final = (2.45, 2.76, 3.07, 3.37)
 WITHIN_S: Final = 5.0
