@@ -74,6 +74,7 @@ EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next message
 SPAN_DEADLINE = 1.0  # seconds without a message after which a stage that is at fault is replaced …
 SPAN_FACTOR = 8.0  # … or this multiple of the predicted time between two messages, if longer
+SLOW_LEAST = 10.0  # seconds, at least, that a stage has for the first part of a prompt
 PACE_MEMORY = 0.9  # weight of the longest gap between messages when a shorter one is measured
 PACE_GROWTH = 2.0  # most that one gap may multiply the predicted time
 WATCH_LOOK = (

@@ -68,6 +68,10 @@ class Mending:
                     talk.refused[refusal.peer] = refusal.error
         return False
 
+    def is_quiet(self, peer: PeerId) -> bool:
+        """Return whether a peer is silent for now, perhaps because it loads."""
+        return self._courier.is_quiet(peer)
+
     async def _silent(self, before: GenerationRun, kept: Collection[PeerId]) -> set[PeerId]:
         """Return the stages of a chain that do not answer now."""
         answers = await Questions(self._host, self._courier).ask(before, self._host.now())

@@ -144,7 +144,7 @@ def late_stages(
     if missing or run.missed:
         return missing | run.missed
     waiting = (index for index in sorted(states) if states[index].waiting)
-    if not run.pace.known or (index := next(waiting, None)) is None:
+    if silence < run.pace.slow or (index := next(waiting, None)) is None:
         return ()
-    busy = states[index].others and silence < run.pace.deadline + WATCH_PATIENCE
+    busy = states[index].others and silence < run.pace.slow + WATCH_PATIENCE
     return () if busy else {run.peers[index]}
