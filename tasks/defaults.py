@@ -158,5 +158,17 @@ PLACE_LOOK = (
     0.1,
     1.0,
 )  # seconds between two looks at the layers of all nodes: without layers, with layers
+PLAN_MACHINES = 16  # nodes of one model among which a plan by speed chooses
+PLAN_LOOKS = 80  # placements whose speed is predicted for one decision of a node
+FACTOR_MOST = 2**20  # times that a measured stage counts as slower than claimed, at most
+CLAIM_BELIEF = 16  # times the median of all claimed rates that a claim may count for
+MOVE_GAIN = 20  # percent by which a move must make a model faster that is served already
+MOVE_HORIZON = 600  # seconds in which such a move must gain more tokens than it costs
+MOVE_FETCH_RATE = 5_000_000  # byte/s at which new layers are assumed to arrive
+FASTER_SETTLE = 60.0  # seconds that the reason for such a move must last
+FASTER_LOOK = 30.0  # seconds, at least, between two looks for such a move
+STEADY_TIME = 600.0  # seconds of serving the same layers after which a node relies on a stranger
+BACKING_TIME = 5.0  # seconds for which a node uses what it knows of the peers that it trusts
+LINKS_PAUSE = 60.0  # seconds, at least, between two reports of the links of a node
 NAMED_NODES = 8  # nodes listed in a sentence about missing layers
 MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount

@@ -335,7 +335,8 @@ class World:
                 said = self._tell(gateway, asked, self._said(request, gateway, asked))
                 plan = gateway.router.plan(self._view, want, self._hops, self.now, said)
                 assert plan is not None
-                gateway.router.take(plan, want.prefix)
+                gateway.router.take(plan, want.prefix, self.now)
+                gateway.router.beliefs.dropped(plan.stages)
                 replica = self._by_peer[plan.chain[0].peer]
             else:
                 replica = self.replicas[self._chosen(request, gateway)]
@@ -388,7 +389,7 @@ class World:
             replies = self._tell(gateway, asked, said)
             plan = gateway.router.plan(self._view, want, self._hops, self.now, replies)
             assert plan is not None
-            gateway.router.take(plan, want.prefix)
+            gateway.router.take(plan, want.prefix, self.now)
             replica = self._by_peer[plan.chain[0].peer]
             self._begin(number, request, gateway, replica, plan)
 

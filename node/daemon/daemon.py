@@ -24,6 +24,7 @@ from ..control.group import GroupOperations
 from ..control.jobs import JobOperations
 from ..control.models import ModelOperations
 from ..control.operations import Operations
+from ..control.plans import PlanOperations
 from ..control.removal import Removal
 from ..control.server import ControlServer, Operation
 from ..control.settings import SettingOperations
@@ -135,6 +136,7 @@ class Node:
             **AnswerOperations(base, compute, self.answers).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
             **ModelOperations(host, content, directory, compute.sharing).table(),
+            **PlanOperations(host, content, directory).table(),
             **BlobOperations(host, content).table(),
             **removal.table(),
             **AdapterOperations(host, content, removal).table(),

@@ -26,7 +26,7 @@ from ..costs.seconds import step_seconds
 from ..costs.tracker import MeanError
 from ..costs.work import ModelWork, Rows
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
-from ..engine.interface import SessionId
+from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage
 from ..routing.affinity import Prefix
 from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
@@ -100,6 +100,12 @@ class Choice:
         self._looking = trio.Lock()
         self.errors = AnswerErrors(MeanError(), MeanError())
         """The errors of predictions about this gateway's answers."""
+
+    def slower(self, peer: PeerId, root: str, parts: Parts, token_s: float) -> float:
+        """Return by what factor a stage is slower than its member's claim of `token_s` seconds for
+        a token, as this gateway measured it. 1: as claimed, or not measured."""
+        shard, claimed = Shard(peer, root, parts), Times(token_s, token_s)
+        return self._router.beliefs.times(shard, claimed).token_s / token_s if token_s else 1.0
 
     # Facts about members.
 
@@ -267,7 +273,7 @@ class Choice:
         run.times.opening_s, run.times.began = now - run.times.began, now
         run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
-            self._router.take(*self._plans[run.session])
+            self._router.take(*self._plans[run.session], now)
 
     def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
@@ -285,6 +291,8 @@ class Choice:
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
             return
+        if run.times.first_at is None:
+            self._router.beliefs.dropped(plan.stages)
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
         links = [LinkRates(trip) for trip in self._trips(run)]

@@ -91,6 +91,7 @@ class Gateway:
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
         self.errors = routes.choice.errors
+        self.slower = routes.choice.slower
         """The errors of predictions about answers."""
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
