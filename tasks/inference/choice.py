@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -78,6 +78,10 @@ class AnswerErrors(NamedTuple):
     first: MeanError
     token: MeanError
     peers: Trackers[PeerId]
+
+
+MOST_PREDICTED: Final = 60.0
+"""Seconds until the first token that are believed, since members may claim to be slow."""
 
 
 class Choice:
@@ -244,6 +248,7 @@ class Choice:
         """
         plan = self._plan(wish, without, session)
         run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
+        run.pace.predict(min(plan.cost.first_s, MOST_PREDICTED))
         self._plans[session] = plan, wish.prefix
         return run
 
