@@ -46,7 +46,7 @@ SPAN_ROWS = 256  # positions of a prompt that go through a chain together
 LABELS = 16  # partial chains that are extended from one boundary of layers
 LABELS_ALL = 2_048  # … in all, if more than one from each boundary
 SHARDS_OF_PEER = 8  # shards of one model on one peer that are looked at
-SHARDS_LOOKED = 2_048  # shards of one model that are looked at
+SHARDS_LOOKED = 512  # shards of one model that are looked at
 ADMISSION_WAIT = 60.0  # seconds of waiting after which a request is refused: a chain that says
 # nothing for TOKEN_TIMEOUT, twice that, fails anyway
 RETRY_LEAST, RETRY_MOST = 1.0, 3600.0  # seconds that a refused client is told
