@@ -24,6 +24,7 @@ from .defaults import (
     LATE_FACTOR,
     LATE_HALF_LIFE,
     LATE_S,
+    LATE_USUAL,
     LOAD_FRESH,
     MISSED_FIRST,
     MISSED_LONGEST,
@@ -155,7 +156,7 @@ class Beliefs:
 
     def late(self, shard: Shard, now: float) -> float:
         """Return by how many seconds a stage is later than it says: 0 unless its last answers, with
-        those that are overdue, were all much later, and later than is usual."""
+        those that are overdue, were all much later, and much later than is usual."""
         belief = self._known.get(shard)
         if belief is None:
             return 0.0
@@ -163,7 +164,7 @@ class Beliefs:
         overdue = (_late(now - began, promised) for began, promised in belief.open)
         recent = (*(late * forgiven for late in lates), *(late for late in overdue if late))
         last = recent[-LATE_ANSWERS:]
-        if len(last) < LATE_ANSWERS or min(last) <= self._late_usual.value - 1.0:
+        if len(last) < LATE_ANSWERS or min(last) <= LATE_USUAL * (self._late_usual.value - 1.0):
             return 0.0
         return float(max(last))
 

@@ -153,6 +153,23 @@ async def test_a_malformed_reply_is_no_reply(
 
 
 @pytest.mark.trio
+async def test_a_cancelled_request_is_not_overdue(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = replicas(2)
+    for node in swarm.stages:
+        monkeypatch.setattr(node.engine, "submit", lambda span: None)  # it computes for long
+    beliefs = swarm.client.gateway._opening._choice._router.beliefs
+
+    async def body(_: FakeSwarm) -> None:
+        with trio.move_on_after(5):
+            await ask(swarm)
+        assert [each.open for each in beliefs._known.values()] == [(), ()]
+
+    await run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_a_replica_that_refuses_probes_is_a_last_resort(autojump_clock: object) -> None:
     swarm = replicas(2)
     swarm.stages[0].endpoint.handlers["stage.probe"] = lambda call: Refusal("busy", "too often")
