@@ -14,6 +14,7 @@ their rate. Needs root. Everything is removed at the end of the block.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,10 +68,13 @@ class Chain:
             self.world.host(name, link=_link(0.0))
 
     def __enter__(self) -> Self:
+        # SIGTERM would end this process without removing anything.
+        self._before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+        signal.signal(signal.SIGTERM, self._before)
 
     def close(self) -> None:
         """Stop everything and remove it."""
@@ -102,7 +106,8 @@ class Chain:
             self.world.start(name, *_DAEMON, "--model", self.shape.name, "--layers",
                              f"{start}:{stop}", "--memory", size, *known, *more,
                              engine=True)  # fmt: skip
-            self.world.wait(lambda name=name: self.world.status(name), READY_S)  # type: ignore[misc]
+            if name == first:
+                self.world.wait(lambda: self.world.status(first), READY_S, "the first daemon")
         known = "--bootstrap", self.world.where(first)
         self.world.start(CLIENT, *_DAEMON, "--model", "none", *known, *more)
         if WHOLE in self._names:

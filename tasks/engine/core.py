@@ -199,7 +199,7 @@ class Core:
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool) or not isinstance(packed, bool) or not isinstance(exact, bool):
+        if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
             raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
@@ -235,7 +235,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
-        session.packed = packed
+        session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 

@@ -58,7 +58,7 @@ class Groups:
         """Note that the stage has computed from `began` to `ended`, and choose the number of groups
         again if a session's mean time between two rows has passed."""
         idle = began - self._ended
-        # A longer pause is one in which nobody asked for tokens.
+        # In a longer pause, no tokens were asked for.
         if self._travelling and 0 < idle < GROUP_PAUSES * self._cycle:
             self._idle += idle
         self._busy += ended - began

@@ -45,8 +45,8 @@ class LinkRates(Generic[Key]):
 
 @dataclass(slots=True)
 class _Sending:
-    """What was sent on a link since it was last empty, and the link's shortest round trip, since a
-    full one measures a longer one."""
+    """Amount sent on a link since it was last empty, and the shortest round trip, since a
+    full link measures a longer one."""
 
     round_trip: float  # seconds
     since: float = 0.0

@@ -6,6 +6,7 @@ is no trained model here, so random models stand in, with weights large enough f
 Run this file to see the figures: `python -m tests.tasks.engine.test_packed_families`.
 """
 
+import json
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,14 +16,22 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 from shoal.tasks.engine import families
 from shoal.tasks.engine.activations.layout import PACKED_FAMILIES
 from shoal.tasks.engine.compute import experts
 from shoal.tasks.engine.interface import DType
-from tests.tasks.engine.conftest import Chain, Checkpoint, Make, make_checkpoint
+from tests.tasks.engine.conftest import Chain, Checkpoint, Make, cut, make_checkpoint
 from tests.tasks.engine.test_llama import CASES
 
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (
+    "And it came to pass in those days, that there went out a decree from the king, that all the "
+    "people should be numbered, every man according to the house of his fathers. And the children "
+    "of the land went up, and dwelt in the city by the side of the river, and they said one to "
+    "another, Come, let us build an house for the LORD our God. "
+) * 2
 POSITIONS = 90
 PROMPTS = 3
 WIDTH = {"hidden_size": 128, "intermediate_size": 192, "initializer_range": 0.12}
@@ -115,6 +124,21 @@ def test_the_list_has_the_families_that_packing_hardly_changes(case: str, checkp
     packing, rounding = losses(made)
     family = families.architecture(made.config).family
     assert packing.is_at_most(rounding) == (family in PACKED_FAMILIES), (packing, rounding)
+
+
+def test_the_embedded_model_writes_the_same_text(tmp_path: Path) -> None:
+    """The one trained model here, on words of its kind."""
+    folder = ROOT / "shoal" / "models" / "tiny"
+    made = Checkpoint(
+        None, json.loads((folder / "config.json").read_text()), cut(folder, tmp_path, 1 << 20)
+    )
+    tokens = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:POSITIONS]
+    assert len(tokens) == POSITIONS
+    exact, _ = computed(made, tokens, "float32", packed=False)
+    packed, _ = computed(made, tokens, "float32", packed=True)
+    one, two = exact.log_softmax(1), packed.log_softmax(1)
+    assert float((one.exp() * (one - two)).sum(1).mean()) < 1e-3
+    assert int((exact.argmax(1) != packed.argmax(1)).sum()) <= 1
 
 
 def test_every_family_is_measured() -> None:
