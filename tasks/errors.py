@@ -4,11 +4,13 @@ TaskError                   `code` is a short fixed word
 ├── SessionError            a generation could not start or continue; codes: docs/spec/session.md
 │   ├── BadMessage          a peer's message is malformed or exceeds a limit
 │   ├── StageLost           a stage of the chain was lost
+│   ├── Overloaded          all stages are busy; it says when to come back
 │   └── PromptTooLong       more tokens than the model's context
 ├── ServingError            this node cannot serve its shard
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
 ├── NoFit                   no layers of the model fit this node
-└── NoRoute                 no chain of members covers the model
+├── NoRoute                 no chain of members covers the model
+└── BadNodes                a description of machines is invalid
 """
 
 from ..transport.errors import ShoalError
@@ -51,6 +53,16 @@ class StageLost(SessionError):
         self.cause = cause
 
 
+class Overloaded(SessionError):
+    """The stages are too busy for one more request. `retry_s` is the number of seconds after which
+    it will probably be accepted."""
+
+    def __init__(self, message: str, retry_s: int) -> None:
+        unit = "second" if retry_s == 1 else "seconds"
+        super().__init__("overloaded", message, hint=f"try again in {retry_s} {unit}")
+        self.retry_s = retry_s
+
+
 class PromptTooLong(SessionError):
     """The prompt has more tokens than the model's context."""
 
@@ -82,3 +94,10 @@ class NoRoute(TaskError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("no-route", message, hint=hint)
+
+
+class BadNodes(TaskError):
+    """A description of machines is invalid. The message names the entry."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-nodes", message, hint="docs/plan.md has the format, with an example")

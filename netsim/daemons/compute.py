@@ -34,9 +34,10 @@ from ...tasks.engine.families import (
     kv_token_bytes,
     tensor_shapes,
 )
-from ...tasks.engine.interface import DType, LoadShard, Parts, Span
+from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
+from ...tasks.engine.kvparts import KvShape
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
-from ...tasks.engine.shard import Choice, Compute, Pick, Piece
+from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
@@ -185,6 +186,42 @@ class NumberCompute:
             for index, number in enumerate(row):
                 self._block(table.blocks[index // BLOCK])[layer][index % BLOCK] = number
 
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> bytes:
+        """Return the stored numbers in some slots, padded to the size of real keys and values.
+
+        They are exact in both forms, so that a simulated text does not depend on the form.
+        """
+        places = _positions(slots)
+        shape = KvShape(self.arch.kv_heads, self.arch.head_dim, self.dtype)
+        size = shape.layer_bytes(len(places), form)
+        rows = (
+            array("Q", [self._block(at // BLOCK)[layer][at % BLOCK] for at in places]).tobytes()
+            for layer in layers
+        )
+        return b"".join(row.ljust(size, b"\0") for row in rows)
+
+    def parsed_kv(
+        self, count: int, layers: range, form: KvForm, data: memoryview
+    ) -> list["array[int]"]:
+        size = len(data) // len(layers)
+        return [array("Q", bytes(data[at : at + 8 * count])) for at in range(0, len(data), size)]
+
+    def write_kv(self, slots: Slots, layers: range, values: list["array[int]"]) -> None:
+        for layer, row in zip(layers, values, strict=True):
+            for at, number in zip(_positions(slots), row, strict=True):
+                self._block(at // BLOCK)[layer][at % BLOCK] = number
+
+    def kept_kv(self, slots: Slots) -> list[list[int]]:
+        places = _positions(slots)
+        return [
+            [self._block(at // BLOCK)[layer][at % BLOCK] for at in places]
+            for layer in range(len(self._layers))
+        ]
+
+    def kv_distance(self, slots: Slots, values: list[list[int]]) -> float:
+        """Return 1 if any number differs, because similar numbers mean nothing."""
+        return float(self.kept_kv(slots) != values)
+
     def values(self, rows: list[int], logits: bool, position: int) -> bytes:
         return b"".join(map(self._logits if logits else self._hidden, rows))
 
@@ -264,6 +301,11 @@ class NumberCompute:
         return logits.tobytes()
 
 
+def _positions(slots: Slots) -> list[int]:
+    """Return each slot of some runs."""
+    return [at for first, end in slots for at in range(first, end)]
+
+
 def _finite(row: bytes, dtype: DType) -> bool:
     """Return whether all values of a hidden state are finite."""
     if dtype == "bfloat16":
@@ -338,10 +380,17 @@ class Timed:
         self.unpacked, self.packed_rows = inner.unpacked, inner.packed_rows
         self.allocate, self.copy, self.adapt = inner.allocate, inner.copy, inner.adapt
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
+        self.parsed_kv, self.write_kv = inner.parsed_kv, inner.write_kv
+        self.kept_kv, self.kv_distance = inner.kept_kv, inner.kv_distance
 
     @property
     def exactness(self) -> str:
         return self._inner.exactness
+
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        data = self._inner.read_kv(slots, layers, form)
+        self._watch.spent += len(data) / self._rates.bandwidth
+        return data
 
     def costs(self) -> StepCosts:
         """Return the costs of a step on the machine, as its profile predicts them."""

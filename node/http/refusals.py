@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from ...tasks.errors import Overloaded
 from ...transport.errors import MISHAP, ShoalError
 from .. import defaults
 from ..errors import ApiRefusal, ControlError
@@ -18,6 +19,8 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "bad-adapter": (400, None, "model"),
     "prompt-too-long": (400, "context_length_exceeded", None),
     "bad-dimensions": (400, "invalid_value", "dimensions"),
+    "unknown-answer": (404, None, None),
+    "events-gone": (410, None, None),
     "unsupported": _BAD,
     "engine-refused": _BAD,
     "bad-request": _BAD,
@@ -48,7 +51,8 @@ def refusal_of(error: ShoalError) -> ApiRefusal:
     if hint and "--" in hint:  # an option of a command, which this client does not have
         hint = None
     message = f"{error.message} ({hint})" if hint else error.message
-    return ApiRefusal(status, openai_code or code, message, param=param)
+    retry = error.retry_s if isinstance(error, Overloaded) else 0
+    return ApiRefusal(status, openai_code or code, message, param=param, retry_s=retry)
 
 
 def mishap() -> ControlError:
@@ -74,8 +78,8 @@ def headers_of(refusal: ApiRefusal) -> dict[str, str]:
     """Return the headers that a refusal adds to its response."""
     if refusal.status == 401:
         return {"WWW-Authenticate": "Bearer"}
-    if refusal.status == 429:
-        return {"Retry-After": str(defaults.API_RETRY)}
+    if refusal.retry_s or refusal.status == 429:
+        return {"Retry-After": str(refusal.retry_s or defaults.API_RETRY)}
     return {"Allow": refusal.allow} if refusal.allow else {}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from ..costs.shardcosts import ShardCosts
+from . import arrival
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS
@@ -63,6 +64,7 @@ class Core:
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._opened = 0  # number of sessions that were ever opened
+        kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -71,6 +73,8 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
+            "read": kv_parts.read,
+            "write": kv_parts.write,
             "fork": self._fork,
             "usage": self._usage,
         }
@@ -191,13 +195,17 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
+<<<<<<< HEAD
         name, tokens, owner, background, user, number, soon, adapter, own, *more = header
         packed = more[0] if more else False
+=======
+        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
+>>>>>>> main
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool) or not isinstance(packed, bool):
-            raise EngineError("bad-span", "a session is of this machine, and packed, or not")
+        if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
+            raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if soon is not None and (type(soon) is not int or soon < 0):
@@ -217,7 +225,7 @@ class Core:
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
-            table = BlockTable(shard.pool, tokens, names, soon=soon)
+            table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
@@ -232,7 +240,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
-        session.packed = packed
+        session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -260,6 +268,7 @@ class Core:
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
+        session.arrival = None
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -279,6 +288,7 @@ class Core:
         if source is not into:
             into.table.secure(source.table.length)
             into.table.share(source.table)
+            into.arrival = None
         into.forget()
         return into.table.length, b""
 
@@ -449,6 +459,7 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
+        arrival.begin(session)
         compute = session.shard.compute
         if span.hidden is not None and session.packed:
             source = compute.unpacked(span.hidden, span.count)
@@ -495,6 +506,8 @@ class Core:
             done.append((session, job, output))
             session.table.fill(job.position + rows)
             job.done += rows
+            if session.doubt is not None:
+                self._settle_doubt(session, job)
         self._choose(model, done)
         ended = self.clock()
         seconds = ended - started
@@ -510,6 +523,15 @@ class Core:
         # All at once: the next stage then computes the rows of this step in one step too.
         self._settle(self._urgent)
         self._urgent = False
+
+    def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
+        """Compare what has arrived from elsewhere with what was computed, and fail if it
+        differs."""
+        assert session.doubt is not None  # the caller has checked
+        try:
+            session.doubt.check(session)
+        except EngineError as error:
+            self._fail_job(session, job, error)
 
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose

@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
@@ -14,6 +14,9 @@ from .scheduler import Share
 from .shard import Choice, LoadedShard
 from .states import SessionStates
 from .wire import Buffer, Header
+
+if TYPE_CHECKING:
+    from .arrival import Arrival, Doubt
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
 
@@ -79,6 +82,8 @@ class Session:
         self.adapter: LoadedAdapter | None = None
         self.states: SessionStates | None = None  # of recurrent layers
         self.own = False  # whether it is of the machine's own gateway
+        self.arrival: Arrival | None = None  # parts of KV from elsewhere, until the next span
+        self.doubt: Doubt | None = None  # what its next positions must have, or it ends
         self.packed = False  # whether hidden states come and go packed
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0

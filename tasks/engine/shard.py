@@ -8,8 +8,9 @@ from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, kv_room, kv_token_bytes, state_bytes
-from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
+from .interface import DType, KvForm, KvRange, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
+from .kvparts import KvPartCodec
 from .scheduler import AdapterCosts, StepCosts
 from .states import SessionStates, StatePool, StateUse
 from .wire import Buffer
@@ -52,6 +53,10 @@ class Choice(NamedTuple):
     token: int
     logprob: float
     top: tuple[Likely, ...] = ()
+
+
+Slots = Sequence[tuple[int, int]]
+"""Places of consecutive positions in a shard's memory of KV, as runs (first, after last)."""
 
 
 class Compute(Protocol):
@@ -161,6 +166,30 @@ class Compute(Protocol):
         """Write imported keys and values into the first positions of a session."""
         ...
 
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        """Return the KV in `slots` of some of the shard's layers, counted from 0."""
+        ...
+
+    def parsed_kv(self, count: int, layers: range, form: KvForm, data: memoryview) -> Any:
+        """Return the KV of `count` positions from what `read_kv` returned, as `write_kv` takes it.
+
+        Raises EngineError `bad-state` if a value is not finite.
+        """
+        ...
+
+    def write_kv(self, slots: Slots, layers: range, values: Any) -> None:
+        """Write KV into `slots` of some of the shard's layers, counted from 0."""
+        ...
+
+    def kept_kv(self, slots: Slots) -> Any:
+        """Return a copy of the KV of all layers, with which `kv_distance` compares."""
+        ...
+
+    def kv_distance(self, slots: Slots, values: Any) -> float:
+        """Return how far the KV in `slots` is from `values`: the largest relative distance (L2) of
+        the keys or the values of a layer."""
+        ...
+
 
 class LoadedShard:
     """A shard in the worker: the object that computes it, and the KV of its sessions."""
@@ -181,6 +210,8 @@ class LoadedShard:
         self.root = shard.root
         self.adapters = LoadedAdapters(self.pool, self.block_bytes)
         self.copies = KvCopies(shard.root, arch, parts, shard.dtype, compute.exactness)
+        self.kv_parts = KvPartCodec(shard.root, arch, parts, shard.dtype, compute.exactness)
+        self.layer_range = range(parts.start, parts.stop)
         self.costs = compute.costs()
 
     def adapt(self, adapter: LoadAdapter, load: Callable[[Compute, LoadAdapter], Any]) -> None:
@@ -216,6 +247,10 @@ class LoadedShard:
         With recurrent layers they cannot, on any stage: a block has no state of such a layer.
         """
         return not self.compute.arch.recurrent
+
+    def layers(self, part: KvRange) -> range:
+        """Return the layers of a part of KV, counted from the shard's first one."""
+        return range(part.first - self.layer_range.start, part.last - self.layer_range.start)
 
     def new_states(self) -> SessionStates | None:
         """Return the states of a new session, if layers of the shard are recurrent.

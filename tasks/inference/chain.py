@@ -1,6 +1,6 @@
 """Opens and closes the stages of a session on behalf of its gateway."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -11,21 +11,34 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
+from ..chunks.naming import CHUNK_BLOCKS
 from ..defaults import (
     ADAPTER_TIMEOUT,
     ANSWER_SOON,
+    CHANGE_TIMEOUT,
+    CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
+    WATCH_ROUND_TRIPS,
 )
 from ..engine.activations.layout import PACKED_FAMILIES, Activations
-from ..engine.interface import Sampling
+from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, parse_closed, parse_dtype, parse_opened, stage_code
+from .session import (
+    Change,
+    Close,
+    Open,
+    parse_changed,
+    parse_closed,
+    parse_dtype,
+    parse_opened,
+    stage_code,
+)
 from .slowlinks import LinkRates
 
 
@@ -61,6 +74,10 @@ class Chains:
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
 
+    def names(self, model: Model, ids: Sequence[int]) -> bytes:
+        """Return the concatenated names of the full blocks of a prompt."""
+        return self._names.of(model.identity, ids)
+
     def activations(self, model: Model, run: GenerationRun) -> Activations:
         """Return how hidden states travel in a new session: packed if a link between two stages is
         too slow for exact ones, and the model's family has passed the check of what this
@@ -87,8 +104,13 @@ class Chains:
 
         async def open_one(index: int) -> None:
             try:
+                began = self._host.now()
                 cached = await self._open_stage(run, index, model, sampling, names)
-                run.start = min(run.start, cached)
+                run.note_answer(run.peers[index], self._host.now() - began)
+                if run.continuation is None:
+                    run.start = min(run.start, cached)
+                else:
+                    run.continuation.note(index, cached)
             except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
@@ -123,13 +145,16 @@ class Chains:
             top=run.terms.top,
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
+            resume=run.continuation.resume if run.continuation else 0,
+            exact=run.terms.exact,
             activations=run.activations,
         )
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
-            # A stage may have to fetch the adapter first.
+            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
+            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
             reply = await self._ask(hop.peer, *call, timeout)
             return parse_opened(reply, message.tokens, message.activations).cached
         except (CallRefused, LinkClosed, SessionError) as error:
@@ -140,6 +165,61 @@ class Chains:
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
             raise StageRefused(hop.peer, reason) from None
+
+    async def change(self, run: GenerationRun, before: GenerationRun) -> None:
+        """Give the stages that stay in a session their new neighbours, all at once.
+
+        Raises StageRefused if one does not accept them.
+        """
+        assert run.continuation is not None
+        failures: list[StageRefused] = []
+
+        async def change_one(peer: PeerId) -> None:
+            try:
+                await self._change_stage(run, before, peer)
+            except StageRefused as refusal:
+                failures.append(refusal)
+
+        async with trio.open_nursery() as nursery:
+            for peer in run.continuation.kept:
+                nursery.start_soon(change_one, peer)
+        if failures:
+            raise failures[0]
+
+    async def _change_stage(self, run: GenerationRun, before: GenerationRun, peer: PeerId) -> None:
+        rest, place = run.continuation, run.places[peer]
+        assert rest is not None
+        head = place == len(run.route) - 1
+        message = Change(
+            session=run.session,
+            epoch=run.epoch,
+            index=before.places[peer],
+            place=place,
+            stages=run.peers,
+            resume=rest.resume,
+            steps=run.new if head else 0,
+        )
+        timeout = max(CHANGE_TIMEOUT, WATCH_ROUND_TRIPS * before.answered.get(peer, 0.0))
+        try:
+            call = "session.change", message.header(), b"", timeout
+            rest.note(place, parse_changed(await self._ask(peer, *call)).have)
+        except (CallRefused, LinkClosed, SessionError) as error:
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
+            raise StageRefused(peer, SessionError(code, error.message)) from None
+        before.places[peer] = place
+
+    async def drop(self, run: GenerationRun, peers: Collection[PeerId]) -> None:
+        """Close the stages of one epoch of a session at some peers, without waiting for others."""
+        header = Close(run.session, run.epoch).header()
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            for peer in peers:
+                with suppress(CallRefused, LinkClosed):
+                    if peer == self._courier.peer:
+                        await self._courier.call(
+                            peer, "session.close", header, timeout=CLOSE_TIMEOUT
+                        )
+                    else:
+                        self._courier.post(peer, "session.close", header, priority=Priority.CONTROL)
 
     async def _ask(
         self,
@@ -196,7 +276,8 @@ class Chains:
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
                 for peer in dict.fromkeys(run.peers):
-                    if peer not in run.missed and not self._courier.is_quiet(peer):
+                    late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
+                    if not late:
                         nursery.start_soon(close_one, peer)
                     elif peer != self._courier.peer:
                         with suppress(CallRefused, LinkClosed):

@@ -54,6 +54,7 @@ class _Loaded:
             vocabulary=checked.vocab,
             text=text,
             family=checked.family,
+            arch=checked,
         )
         self.ready.set()
 

@@ -103,6 +103,8 @@ class Wire:
 
 
 class FakeLink:
+    round_trip: float | None = None  # in seconds, as if it was not measured yet
+
     def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
         self._wire = wire
         self._own = own
@@ -144,6 +146,9 @@ class FakeLink:
     ) -> Reply:
         await trio.lowlevel.checkpoint()
         self._wire.calls.append((self._own, self.peer, method))
+        if self.quiet:
+            await trio.sleep(timeout)
+            raise CallRefused("timeout", "the peer is quiet")
         answer = self._target().handlers[method](Call(self._own, dict(header), payload))
         if not isinstance(answer, Reply | Refusal):
             with trio.fail_after(timeout):

@@ -169,6 +169,12 @@ class Link:
         return self.paths.places
 
     @property
+    def round_trip(self) -> float | None:
+        """The round trip in seconds on the path in use, None before the first measurement."""
+        path = self.paths.used
+        return path.connection.rtt if path else None
+
+    @property
     def status(self) -> LinkStatus:
         """The status of the link, for display."""
         path = self.paths.used

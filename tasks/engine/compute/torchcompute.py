@@ -17,10 +17,10 @@ from ..clock import clock
 from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from ..errors import EngineError
 from ..families import Architecture
-from ..interface import EXACTNESS_BYTES, LoadShard, Span
+from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
-from ..shard import Choice, Pick, Piece
+from ..shard import Choice, Pick, Piece, Slots
 from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
@@ -226,6 +226,21 @@ class TorchCompute(ShardModel):
 
     def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
         self._memory.install(table, length, values)
+
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        return self._memory.read(slots, layers, form)
+
+    def parsed_kv(self, count: int, layers: range, form: KvForm, data: memoryview) -> torch.Tensor:
+        return self._memory.parsed(count, layers, form, data)
+
+    def write_kv(self, slots: Slots, layers: range, values: torch.Tensor) -> None:
+        self._memory.write(slots, layers, values)
+
+    def kept_kv(self, slots: Slots) -> torch.Tensor:
+        return self._memory.kept(slots)
+
+    def kv_distance(self, slots: Slots, values: torch.Tensor) -> float:
+        return self._memory.distance(slots, values)
 
 
 def native_steps(model: ShardModel, kernels: Kernels) -> NativeSteps | None:

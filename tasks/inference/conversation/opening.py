@@ -7,11 +7,11 @@ import trio
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...defaults import MEMORY_LOOK, OPEN_ATTEMPTS, RETURN_LOOK
-from ...errors import NoRoute, SessionError
+from ...errors import NoRoute, Overloaded, SessionError
 from ..chain import Chains, StageRefused
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..recovery import FULL, not_back, patience, returning
+from ..surviving.recovery import FULL, not_back, patience, returning
 from .routes import Routes
 from .runs import OpenRuns
 from .talk import Talk, refusal_told
@@ -27,6 +27,7 @@ class Opening:
         self._courier = courier
         self._chains = chains
         self._routes = routes
+        self._choice = routes.choice
         self._runs = runs
 
     async def start(self, talk: Talk, awaited: Collection[PeerId] = ()) -> None:
@@ -37,10 +38,21 @@ class Opening:
         SessionError if stages refuse or do not return in time, and NoRoute if no chain covers the
         model.
         """
+        try:
+            await self._open_soon(talk, awaited)
+        finally:
+            self._choice.leave(talk.place)
+        if talk.run is not None:
+            await talk.answer.begin(talk.run.route)
+
+    async def _open_soon(self, talk: Talk, awaited: Collection[PeerId]) -> None:
+        """Open a chain unless one is already open, as `start`."""
         began, pause = self._host.now(), RETURN_LOOK
         while talk.run is None:
             try:
                 await self._open_any(talk, awaited)
+            except Overloaded:
+                raise
             except (SessionError, NoRoute) as error:
                 # A node may be too busy with loading to be heard, and then it is on no route.
                 quiet = set(filter(self._courier.is_quiet, awaited))
@@ -49,13 +61,14 @@ class Opening:
                     raise
                 if self._host.now() >= began + patience(talk.refused, talk.crashes.preempted):
                     raise not_back(error, self._host.now() - began) from None
-                full = any(each.code == FULL for each in talk.refused.values())
+                full = {peer for peer, each in talk.refused.items() if each.code in FULL}
                 talk.refused.clear()
+                if full:
+                    await self._choice.look_again(self._routes.wish(talk), full)
                 await trio.sleep(pause)
                 pause = min(2 * pause, MEMORY_LOOK) if full else RETURN_LOOK
                 if talk.must_yield:
                     return
-        await talk.answer.begin(talk.run.route)
 
     async def _open_any(self, talk: Talk, awaited: Collection[PeerId]) -> None:
         """Open the best chain, or another one if its stages refuse: OPEN_ATTEMPTS chains at most.
@@ -89,7 +102,8 @@ class Opening:
             await self.leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
-            run.heard_at = self._host.now()
+            run.pace.heard_at = self._host.now()
+            self._choice.opened(run)
             talk.run = run
         except StageRefused as refusal:
             talk.refused[refusal.peer] = refusal.error
@@ -122,4 +136,5 @@ class Opening:
         try:
             await self._chains.close(run, self._runs.model(run))
         finally:
+            self._choice.closed(run)
             self._runs.remove(run)

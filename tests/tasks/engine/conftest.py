@@ -199,8 +199,8 @@ class Driver:
 
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""
-        if name == "open":  # not of the machine's own gateway, and not packed, unless given
-            fields = (*fields, False, False)[:10]
+        if name == "open":  # not of the machine's own gateway, not packed, and exact, unless given
+            fields = (*fields, *(False, False, True)[len(fields) - 8 :])
         with torch.inference_mode():
             self.core.handle((name, 1, *fields), memoryview(bytearray(payload)))
         header, data = self.frames.pop()
