@@ -10,6 +10,16 @@ CONTROL_WRITE_TIMEOUT = 30.0  # seconds for which a client may leave a reply unr
 CONTROL_STEP = 64  # items of a reply that are made or encoded before other tasks run
 CONTROL_CONNECTIONS = 64  # clients at once; more are refused
 
+# Answers whose clients may come back (docs/spec/control.md).
+KEPT_ANSWERS = 64  # kept at once, running and complete ones …
+KEPT_OF_ONE = 32  # … and of one owner
+KEPT_BYTES = 2 << 20  # bytes of one answer's events …
+KEPT_BYTES_IN_ALL = 32 << 20  # … and of all
+KEPT_ALONE = 60.0  # seconds for which an answer is generated while no client follows it
+KEPT_TIME = 600.0  # seconds for which it is kept after the last client has left
+KEPT_LOOK = 1.0  # seconds between two looks at them
+KEPT_TOKEN_BYTES = 32  # random bytes of an answer's token
+
 # The HTTP API (docs/spec/api.md).
 API_ADDRESS = "127.0.0.1"
 API_PORT = 8462

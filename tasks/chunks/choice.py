@@ -18,9 +18,8 @@ def compute_seconds(costs: ShardCosts, start: int, stop: int) -> float:
     """Return the seconds in which a stage computes the positions `start` to `stop` - 1 of a
     prompt."""
     rows = max(0, stop - start)
-    pairs = rows * (start + stop + 1) / 2
     steps = -(-rows // PREFILL_TOKENS)
-    return steps * costs.step_s + rows * costs.row_s + pairs * costs.pair_s
+    return (steps - 1) * costs.step_s + costs.seconds(rows, start)
 
 
 def fetch_seconds(link: LinkRates, size: int) -> float:

@@ -268,7 +268,7 @@ class Choice:
         run.times.opening_s, run.times.began = now - run.times.began, now
         run.times.on_first = partial(self._heard, run)
         if run.session in self._plans:
-            self._router.take(*self._plans[run.session])
+            self._router.take(*self._plans[run.session], now)
 
     def _heard(self, run: GenerationRun) -> None:
         """Learn from the first token of a session."""
@@ -286,6 +286,8 @@ class Choice:
         plan, _ = self._plans.pop(run.session, (None, None))
         if plan is None:
             return
+        if run.times.first_at is None:
+            self._router.beliefs.dropped(plan.stages)
         if run.times.tokens >= TOKENS_LEAST:
             self.errors.token.note(plan.cost.token_s, run.times.token_s)
         links = [LinkRates(trip) for trip in self._trips(run)]

@@ -26,6 +26,7 @@ AGREES = (
 # the time of a step beside texts
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
 LATE_FACTOR, LATE_S = 3.0, 1.0  # an answer is late after so many times what was predicted, plus s
+OPEN_KEPT = 16  # prompts at one stage of which is remembered when they were sent
 LATE_ANSWERS = 3  # answers in a row that must be late before a stage is not believed
 USUAL_UP, USUAL_DOWN = 1.1, 0.83  # factors by which an answer moves what is usual
 LATE_HALF_LIFE = 300.0  # seconds after which half of that lateness is forgiven

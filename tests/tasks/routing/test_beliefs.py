@@ -71,7 +71,7 @@ def test_a_busy_time_makes_no_stage_slow() -> None:
         name = "abc"[number % 3]
         took = 20.0 if name == "a" else 4.0
         stages = [Taken(shard(name), CLAIMED, None)]
-        beliefs.observed(stages, Observed(took, 0.0, 1000, took / 20, 0.0, 50), 0.0)
+        beliefs.observed(stages, Observed(took, 0.0, 1000), 0.0)
     assert beliefs.times(shard("b"), CLAIMED) == CLAIMED
     assert beliefs.times(shard("a"), CLAIMED).row_s > 2 * CLAIMED.row_s
 
