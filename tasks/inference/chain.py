@@ -23,7 +23,7 @@ from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, parse_cached, parse_dtype, stage_code
+from .session import Close, Open, SessionOpened, parse_dtype, parse_opened, stage_code
 
 
 class StageRefused(Exception):
@@ -73,8 +73,9 @@ class Chains:
 
         async def open_one(index: int) -> None:
             try:
-                cached = await self._open_stage(run, index, model, sampling, names)
-                run.start = min(run.start, cached)
+                opened = await self._open_stage(run, index, model, sampling, names)
+                run.start = min(run.start, opened.cached)
+                run.can_draft &= opened.drafts
             except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
@@ -88,8 +89,8 @@ class Chains:
 
     async def _open_stage(
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
-    ) -> int:
-        """Open one stage, and return the number of positions that it has cached. Raises Refused."""
+    ) -> SessionOpened:
+        """Open one stage, and return its reply. Raises Refused."""
         hop = run.route[index]
         message = Open(
             session=run.session,
@@ -109,13 +110,14 @@ class Chains:
             top=run.terms.top,
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
+            veil=self._names.veil(run.session),
         )
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
             # A stage may have to fetch the adapter first.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
-            return parse_cached(await self._ask(hop.peer, *call, timeout), message.tokens)
+            return parse_opened(await self._ask(hop.peer, *call, timeout), message.tokens)
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -157,12 +159,13 @@ class Chains:
     async def close(self, run: GenerationRun, model: Model) -> None:
         """Close the session on every stage, even while the request is being cancelled.
 
-        Names the prefixes of the prompt with the answer, which the next prompt may begin with.
+        Names the prefixes of the prompt with the answer, which the next prompt may begin with. The
+        last token is left out: stages may have computed a wrong draft at its position.
 
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
         header = Close(run.session).header()
-        names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
+        names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids[:-1])
 
         async def close_one(peer: PeerId) -> None:
             with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close

@@ -30,6 +30,8 @@ from ..defaults import (
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
+from ..drafting.sessions import Drafting
+from ..drafting.speculation import DraftCounts
 from ..engine.interface import SessionId
 from ..errors import NoRoute, PromptTooLong, SessionError, StageLost
 from ..text.process import ChatTurn, TextDelta
@@ -125,6 +127,7 @@ class _Talk:
     refused: dict[PeerId, SessionError] = field(default_factory=dict)
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
     @property
     def must_yield(self) -> bool:
@@ -152,8 +155,10 @@ class Gateway:
         *,
         seek: Seek = _nobody,
         find_adapter: FindAdapter = _no_adapters,
+        drafting: Drafting | None = None,
     ) -> None:
         self._host = host
+        self._drafting = drafting or Drafting()
         self._seek = seek
         self._find_adapter = find_adapter
         self._courier = courier
@@ -225,7 +230,8 @@ class Gateway:
             await answer.prepare()
             while talk.run is None or not await self._converse(talk):
                 await self._give_way(talk)
-            return answer.summary()
+            await self._drafting.end(request.user, model.identity, ids)
+            return replace(answer.summary(), drafts=talk.drafts)
         finally:
             await self._leave(talk)
 
@@ -466,6 +472,7 @@ class Gateway:
         try:
             for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
                 self._feed(run, spans)
+            await self._draft(talk, run)
             while True:
                 items = await self._hear(run)
                 results = [item for item in items if isinstance(item, Arrived | Pooled)]
@@ -535,6 +542,32 @@ class Gateway:
         except LinkClosed as error:
             raise _lost(run, run.peers[0], error.message) from None
 
+    async def _draft(self, talk: _Talk, run: GenerationRun) -> None:
+        """Begin to draft what the chain will say, if all of its stages compute windows."""
+        if not (run.can_draft and self._drafting.on) or run.terms.pooled or run.new < 2:
+            return
+        user, limit = talk.request.user, run.prompt + run.new
+        run.speculation = self._drafting.begin(
+            *(user, talk.model.identity, len(run.route), limit), talk.drafts
+        )
+        await run.speculation.read(run.ids[: run.prompt])
+        self._send_windows(run)
+
+    def _send_windows(self, run: GenerationRun) -> None:
+        """Send the windows that are worth computing now to the first stage."""
+        if run.speculation is None:
+            return
+        for window in run.speculation.windows():
+            span = SpanMessage(
+                *(run.session, run.epoch, 0, window.start, len(window.tokens), True, 0.0),
+                draft=True,
+                branch=window.branch,
+            )
+            with suppress(LinkClosed):  # what notices the lost stage replaces the chain
+                self._courier.post(
+                    run.peers[0], "session.span", span.header(), pack_tokens(window.tokens)
+                )
+
     # Messages from stages.
 
     def _find(
@@ -557,7 +590,10 @@ class Gateway:
             run, model = self._find(call, token.session, token.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
-        run.take_token(token, model.vocabulary, self._host.now())
+        now = self._host.now()
+        if run.take_token(token, model.vocabulary, now) and run.speculation is not None:
+            run.speculation.take(token.token, token.seconds, now)
+            self._send_windows(run)
         return Reply()
 
     def _on_progress(self, call: Call) -> Reply | Refusal:

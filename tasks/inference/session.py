@@ -5,6 +5,7 @@ Headers come from untrusted peers: `parse` checks the type and bounds of each va
 `BadMessage` on the first invalid one.
 """
 
+import hashlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -17,11 +18,19 @@ from ...transport.decoding import typed
 from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
-from ..defaults import MAX_POSITIONS, MAX_SPAN_TOKENS, MAX_STAGES, MAX_STOP_IDS, MAX_TOP
+from ..defaults import (
+    MAX_POSITIONS,
+    MAX_SPAN_TOKENS,
+    MAX_STAGES,
+    MAX_STOP_IDS,
+    MAX_TOP,
+    MAX_WINDOW,
+)
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
 SESSION_BYTES = 16
+VEIL_BYTES = 16
 _MAX_CODE = 32
 _MAX_MESSAGE = 300
 
@@ -100,6 +109,7 @@ class Open(EpochMessage, frozen=True):
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
+    veil: Annotated[bytes, Meta(max_length=VEIL_BYTES)] = b""  # of drafts, for both ends only
 
     @property
     def idle(self) -> bool:
@@ -123,7 +133,8 @@ class Open(EpochMessage, frozen=True):
         header = self.fields() | {"parts": astuple(self.parts)}
         if self.parts.head:
             return header
-        return {name: value for name, value in header.items() if name not in _FOR_THE_HEAD}
+        hidden = _FOR_THE_HEAD if self.parts.embedding else (*_FOR_THE_HEAD, "veil")
+        return {name: value for name, value in header.items() if name not in hidden}
 
 
 _FOR_THE_HEAD = ("steps", "stop_ids", "sampling", "pooled", "top")
@@ -145,6 +156,10 @@ class SpanMessage(EpochMessage, frozen=True):
 
     `token` requests a token for the last position. `seconds` is the computing time of earlier
     stages. `gateway` is None if the sender is the gateway.
+
+    A window has `draft`: its tokens are guesses, at most MAX_WINDOW. From the gateway it has a
+    `branch`, the position of the last token that was another than guessed. Between stages, the
+    payload ends with its token ids, veiled.
     """
 
     index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
@@ -153,6 +168,13 @@ class SpanMessage(EpochMessage, frozen=True):
     token: bool
     seconds: _Seconds
     gateway: _Peer | None = None
+    draft: bool = False
+    branch: _Before = 0
+
+    def check(self) -> None:
+        """Raise ValueError if a window is too long."""
+        if self.draft and self.count > MAX_WINDOW:
+            raise ValueError(f"a window has at most {MAX_WINDOW} positions")
 
 
 class FeedToken(EpochMessage, frozen=True):
@@ -239,9 +261,11 @@ class Probe(Message, frozen=True):
 
 
 class SessionOpened(Message, frozen=True):
-    """Reply to `session.open`. `cached` is the number of positions that the stage has cached."""
+    """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
+    `drafts`: whether it computes windows of drafts for this session."""
 
     cached: Natural
+    drafts: bool = False
 
 
 class StageLoad(Message, frozen=True):
@@ -258,18 +282,18 @@ class StageLoad(Message, frozen=True):
     waiting: Natural
 
 
-def parse_cached(header: Mapping[str, object], tokens: int) -> int:
-    """Return the length of the cached prefix from a reply to `session.open`.
+def parse_opened(header: Mapping[str, object], tokens: int) -> SessionOpened:
+    """Decode the reply to `session.open`.
 
-    Raises BadMessage if the reply is invalid or the prefix is longer than `tokens`.
+    Raises BadMessage if it is invalid or the cached prefix is longer than `tokens`.
     """
     try:
-        cached = typed(SessionOpened, header).cached
+        opened = typed(SessionOpened, header)
     except Undecodable as error:
         raise BadMessage(str(error)) from None
-    if cached > tokens:
+    if opened.cached > tokens:
         raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
-    return cached
+    return opened
 
 
 def printable(text: str) -> str:
@@ -287,6 +311,17 @@ def unpack_states(payload: bytes | memoryview, count: int) -> tuple[float, ...]:
     if not all(map(math.isfinite, states)):
         raise BadMessage("a value is not finite")
     return states
+
+
+def veiled(veil: bytes, start: int, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the token ids from position `start` on, veiled by a secret of both ends of a chain, or
+    unveiled: it is its own inverse. The stages in between pass them on without knowing them."""
+    stream = bytearray()
+    for number in range(-(-len(ids) // 16)):
+        place = struct.pack("<QQ", start, number)
+        stream += hashlib.blake2b(place, key=veil, person=b"veil").digest()
+    mask = struct.unpack_from(f"<{len(ids)}I", stream)
+    return tuple(each ^ other for each, other in zip(ids, mask, strict=True))
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -15,6 +15,7 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
+from ..drafting.inputs import Inputs
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
@@ -41,6 +42,21 @@ class ServedShard:
 
 
 @dataclass(slots=True, eq=False)
+class WaitingSpan:
+    """A span that the engine has not answered yet.
+
+    `size` is that of its input in bytes. `veiled` are the token ids of a window, as the next stage
+    gets them.
+    """
+
+    size: int
+    seconds: float  # that earlier stages computed; 0 once it was passed on
+    token: bool = False  # whether a token is requested
+    draft: bool = False
+    veiled: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
 class StageSession:
     """State of an open session at this stage."""
 
@@ -57,10 +73,9 @@ class StageSession:
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
-    # The sizes in bytes of the spans that the engine has not answered yet, in order.
-    queued: deque[int] = field(default_factory=deque)
-    # By the span's end: (seconds that earlier stages computed, whether a token is requested).
-    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
+    inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
+    ended: bool = False  # whether the last token was sent
 
     @property
     def name(self) -> Name:
@@ -77,6 +92,11 @@ class StageSession:
     def waiting(self) -> int:
         """Number of spans that the engine has not answered yet."""
         return len(self.queued)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of their inputs in bytes."""
+        return sum(span.size for span in self.queued)
 
     @property
     def single(self) -> bool:

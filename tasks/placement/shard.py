@@ -35,6 +35,7 @@ class HeldShard:
     vocabulary: int  # number of token ids
     context: int  # the longest session, in tokens
     kv_tokens: int  # positions of KV reserved for all sessions together
+    drafts: bool = False  # whether windows of drafts can be taken back
 
     @property
     def token_bytes(self) -> int:
@@ -125,4 +126,5 @@ def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
         arch.vocab,
         arch.context,
         kv_room(arch, parts, shard.dtype, shard.kv_bytes).positions,
+        not arch.recurrent,
     )

@@ -117,8 +117,8 @@ class TorchCompute(ShardModel):
         _check_finite(hidden, span.start)
         return self.device.upload(hidden)
 
-    def fed_back(self, token: int) -> torch.Tensor:
-        return self.device.upload(torch.tensor((token,)))
+    def fed_back(self, *tokens: int) -> torch.Tensor:
+        return self.device.upload(torch.tensor(tokens))
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)

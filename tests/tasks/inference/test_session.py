@@ -23,7 +23,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     SpanProgress,
     pack_tokens,
-    parse_cached,
+    parse_opened,
     stage_code,
     unpack_states,
     unpack_tokens,
@@ -201,10 +201,10 @@ def test_tokens_are_packed_as_32_bit_numbers() -> None:
 
 
 def test_a_cached_prefix_is_within_the_session() -> None:
-    assert parse_cached({"cached": 3}, 3) == 3
+    assert parse_opened({"cached": 3}, 3).cached == 3
     for value in (4, -1, None):
         with pytest.raises(BadMessage):
-            parse_cached({"cached": value}, 3)
+            parse_opened({"cached": value}, 3)
 
 
 @pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0, 3.0), (1.0, math.nan), (math.inf, 0.0)])
