@@ -17,6 +17,7 @@ MAX_BYTES = 2**60
 MAX_CORES = 2**16
 MAX_TOKENS = 2**40
 MAX_RATE = 1e24  # flop/s, byte/s
+MAX_STEP_S = 3600.0  # seconds of a step
 MAX_BATCH = 2**20  # rows of one step
 DEVICES = 16  # on which a member computes
 DEVICE_TEXT_BYTES = 32  # of the name and the instructions of a device

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import trio
 
+from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
@@ -135,8 +136,9 @@ class Answer:
 class Worker:
     """The engine of a daemon with one loaded model."""
 
-    def __init__(self, engine: EngineProcess) -> None:
+    def __init__(self, engine: EngineProcess, costs: ShardCosts) -> None:
         self.engine = engine
+        self.costs = costs  # measured after loading
         self._number = 0
 
     async def generate(
@@ -189,6 +191,6 @@ async def worker(
         async with trio.open_nursery() as nursery:
             engine = EngineProcess(RealHost(), threads=threads)
             await nursery.start(engine.run)
-            await engine.load(model)
-            yield Worker(engine)
+            loaded = await engine.load(model)
+            yield Worker(engine, loaded.costs)
             nursery.cancel_scope.cancel()

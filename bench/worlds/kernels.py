@@ -27,7 +27,7 @@ from worlds.engines import SHAPES, config
 
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.compute.kv import KvMemory
-from shoal.tasks.engine.compute.native import library
+from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import Kernels
 from shoal.tasks.engine.compute.native.steps import NativeSteps
 from shoal.tasks.engine.compute.products import Linear, linear_of, linear_of_quantised
@@ -133,7 +133,7 @@ class Ours:
 
 def _kernels() -> Kernels:
     torch.set_num_threads(1)
-    kernels = library.kernels()
+    kernels = choice.kernels()
     if kernels is None:
         sys.exit("error: there are no native kernels\nhint: make setup, on a machine with g++")
     return kernels

@@ -94,10 +94,29 @@ def _devices(machine: "MachineView", width: int) -> Iterator[str]:
         yield from _wrapped("  ", f"{name}: not used: {device.unused}", width, indent=4)
         if device.hint:
             yield from _wrapped("    → ", device.hint, width)
+    yield from _kernels(machine, width)
     if machine.load_rate:
         yield f"  disk: reads {rate(machine.load_rate)}"
     if machine.failure:
         yield from _wrapped("  ", f"not measured: {machine.failure}", width)
+
+
+def _kernels(machine: "MachineView", width: int) -> Iterator[str]:
+    """Yield the lines about the native kernels of the CPU: those in use, and why others are not."""
+    if not machine.kernels:
+        return
+    used = [each for each in machine.kernels if not each.unused]
+    names = ", ".join(each.name for each in used) or "none, torch computes everything"
+    yield from _wrapped("  ", f"kernels of the cpu: {names}", width, indent=4)
+    for each in used:
+        if each.beside:
+            yield from _wrapped("    ", f"torch computes {each.beside}", width, indent=6)
+    reasons: dict[str, list[str]] = {}
+    for each in machine.kernels:
+        if each.unused:
+            reasons.setdefault(each.unused, []).append(each.name)
+    for reason, several in reasons.items():
+        yield from _wrapped("    ", f"not used: {', '.join(several)}: {reason}", width, indent=6)
 
 
 def _strategy(finding: "DiagnosisView") -> tuple[str, str]:

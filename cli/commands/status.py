@@ -53,6 +53,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         ("relaying", relaying_line(answer.relaying)),
         ("swarm", f"{swarm}, {answer.peers} other {_plural('node', answer.peers)}"),
         ("serving", serving_line(answer.serving)),
+        *speed_rows(answer.serving),
         *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
         *(("beside it", serving_line(beside)) for beside in answer.beside),
         *(("models", model_line(model)) for model in answer.models),
@@ -168,6 +169,19 @@ def serving_line(serving: "messages.ServingView") -> str:
     if serving.phase == "fetching" and serving.total_bytes:
         line += f" ({100 * serving.done_bytes // serving.total_bytes} %)"
     return line
+
+
+def speed_rows(serving: "messages.ServingView") -> list[tuple[str, str]]:
+    """Format the predicted speed of what the node serves, and how far predictions were wrong."""
+    known = serving.predicted
+    if known is None:
+        return []
+    wrong = (
+        f"predictions {100 * known.error:.0f} % off, over {render.count(known.samples, 'step')}"
+        if known.samples
+        else "not compared with any steps yet"
+    )
+    return [("speed", f"{render.number(known.tokens_per_s)} tokens/s of one request; {wrong}")]
 
 
 def shard_line(shard: "messages.ShardView") -> str:

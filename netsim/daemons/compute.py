@@ -20,6 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...tasks.costs.seconds import product_seconds, step_seconds
+from ...tasks.costs.steps import shard_costs
+from ...tasks.costs.work import ModelWork, Rows
 from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
@@ -302,24 +305,18 @@ class Stopwatch:
 
 
 class Timed:
-    """`Compute` wrapper that counts the time that the computation would take on a machine.
-
-    Follows the roofline model: a step reads the weights and the KV once from memory, and performs a
-    number of floating point operations. It takes as long as the slower of the two.
-    """
+    """`Compute` wrapper that counts the time that the computation would take on a machine, as the
+    cost model predicts it (docs/spec/costs.md)."""
 
     def __init__(self, inner: Compute, profile: Profile, watch: Stopwatch) -> None:
         self.arch, self.parts, self.dtype = inner.arch, inner.parts, inner.dtype
         self._inner = inner
-        self._speed = profile.speed
-        self._step_s = profile.step_s
+        self._rates = profile.rates
         self._watch = watch
-        arch, parts = inner.arch, inner.parts
-        self._layers = _parameters(arch, Parts(False, parts.start, parts.stop, False))
-        self._head = arch.vocab * arch.hidden
-        self._token_bytes = kv_token_bytes(arch, parts.start, parts.stop, inner.dtype)
-        # Floating point operations of one position's attention to one other position.
-        self._attended = 4 * (parts.stop - parts.start) * arch.heads * arch.head_dim
+        work = ModelWork(inner.arch, inner.dtype)
+        self._layers = work.of(Parts(False, inner.parts.start, inner.parts.stop, False))
+        self._head = work.of(Parts(False, 0, 0, True))
+        self._whole = work.of(inner.parts)
 
         self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
         self.pooled = inner.pooled
@@ -331,41 +328,27 @@ class Timed:
         return self._inner.exactness
 
     def costs(self) -> StepCosts:
-        """Return the costs of a step on the machine, computed from its profile."""
-        weights = (self._layers + self._head) * DTYPE_BYTES[self.dtype]
-        fixed = self._step_s + weights / self._speed.bandwidth
-        row = 2.0 * self._layers / self._speed.flops
-        return StepCosts(fixed, row, self._attended / self._speed.flops)
+        """Return the costs of a step on the machine, as its profile predicts them."""
+        return StepCosts(*shard_costs(self._rates, self._whole))
 
     def adapter_costs(self, adapter: Any) -> AdapterCosts:
         """Return no costs: an adapter takes no simulated time."""
         return AdapterCosts(0.0, 0.0)
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[Any]:
-        flops, size = 0.0, float(self._layers * DTYPE_BYTES[self.dtype])
-        for piece in pieces:
-            end = piece.position + piece.count
-            flops += piece.count * (2.0 * self._layers + self._attended * end)
-            size += end * self._token_bytes
-        self._watch.spent += self._step_s
-        self._pass(flops, size)
+        rows = [Rows(piece.count, piece.position) for piece in pieces]
+        self._watch.spent += step_seconds(self._rates, self._layers, rows)
         return self._inner.forward(pieces)
 
     def values(self, rows: Any, logits: bool, position: int) -> Any:
         if logits:
-            self._pass(2.0 * len(rows) * self._head, self._head * DTYPE_BYTES[self.dtype])
+            self._chosen(len(rows))
         return self._inner.values(rows, logits, position)
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
-        self._pass(2.0 * len(picks) * self._head, self._head * DTYPE_BYTES[self.dtype])
+        self._chosen(len(picks))
         return self._inner.choose(picks)
 
-    def _pass(self, flops: float, size: float) -> None:
-        """Add the time that `flops` floating point operations and reading `size` bytes take to the
-        simulated computing time."""
-        self._watch.spent += max(flops / self._speed.flops, size / self._speed.bandwidth)
-
-
-def _parameters(arch: Architecture, parts: Parts) -> int:
-    """Return the number of parameters in the parts of a model."""
-    return sum(int(np.prod(shape)) for shape in tensor_shapes(arch, parts).values())
+    def _chosen(self, count: int) -> None:
+        """Add the time in which the head computes the logits of `count` rows."""
+        self._watch.spent += product_seconds(self._rates, self._head, count, count)

@@ -16,9 +16,10 @@ that manufacturers state for its class.
 """  # noqa: E501
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ...tasks.costs.rates import BATCH_FACTOR, PROCESSOR, DeviceRates
 from ...tasks.hardware.facts import Build, Device, Report, Speed
 from ...transport.host.seam import Machine
 from ..disk.disk import DiskSpec
@@ -33,14 +34,6 @@ _NVME = DiskSpec(10**12, 3.0e9, 2.0e9, seek_s=40e-6, sync_s=1e-3)
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramRates:
-    """Rates that programs reach: flop/s in any precision, and bytes/s read and written."""
-
-    flops: float
-    bandwidth: float
-
-
-@dataclass(frozen=True, slots=True)
 class Profile:
     """A kind of machine.
 
@@ -50,20 +43,30 @@ class Profile:
 
     name: str
     machine: Machine
-    speed: ProgramRates
+    speed: DeviceRates
     offered: int
     disk: DiskSpec = _SATA
     step_s: float = 200e-6
 
     @property
     def report(self) -> Report:
-        """The report of a probe of this machine. A step takes the longer of the times for
-        reading its weights and for its operations, so the useful batch is their ratio."""
-        flops, bandwidth = self.speed.flops, self.speed.bandwidth
-        batch = 1 << max(0, int(math.log2(flops / bandwidth)))  # 2 flop and 2 bytes a weight
+        """The report of a probe of this machine.
+
+        A product takes the times for reading its weights (4 bytes each) and for its operations (2
+        a weight and row). So the useful batch follows from their ratio.
+        """
+        flops, bandwidth = self.speed.float32, self.speed.bandwidth
+        ratio = 2 * flops / bandwidth
+        batch = 1 << max(0, int(math.log2(BATCH_FACTOR + (BATCH_FACTOR - 1) * ratio)))
         speed = Speed(bandwidth, flops, flops, batch)
         device = Device("cpu", self.name, memory_bytes=self.machine.memory_total, speed=speed)
         return Report(Build("simulated"), (device,), self.disk.read_rate)
+
+    @property
+    def rates(self) -> DeviceRates:
+        """The rates by which the simulated engine predicts its steps."""
+        known = replace(self.speed.efficiency, step_s=self.step_s)
+        return replace(self.speed, efficiency=known, load=self.disk.read_rate)
 
 
 def _machine(
@@ -73,9 +76,11 @@ def _machine(
     return Machine(cores, memory * _GIB, memory * _GIB * 3 // 4, system, architecture)
 
 
-def _speed(flops: float, bandwidth: float) -> ProgramRates:
-    """Return the rates that programs reach, given the peak rates of the table above."""
-    return ProgramRates(flops * _PRODUCT, bandwidth * _COPY)
+def _speed(flops: float, bandwidth: float) -> DeviceRates:
+    """Return the rates that programs reach in any precision, given the peak rates of the table
+    above."""
+    reached = flops * _PRODUCT
+    return DeviceRates(bandwidth * _COPY, reached, reached, efficiency=PROCESSOR)
 
 
 PROFILES: Final = {

@@ -15,6 +15,7 @@ from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
 from ...tasks.inference.routing import find_route, largest_room
+from ...tasks.inference.speed import ServedSpeed
 from ...tasks.inference.stage import Stage
 from ...tasks.models.adding import Added
 from ...tasks.placement.precision import smaller
@@ -35,8 +36,10 @@ from .messages.node import (
     ConditionView,
     DeviceView,
     DiskView,
+    KernelsView,
     MachineView,
     PeerView,
+    PredictionView,
     PublishedDevice,
     ServingView,
     ShardView,
@@ -210,10 +213,11 @@ def serving_view(
     `shards` are those that the node has published.
     """
     shard = next((shard for shard in shards if shard.root == status.root), None)
-    room = 0
+    room, predicted = 0, None
     if shard is not None:
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
         room = stage.room(shard.root, parts)
+        predicted = prediction_view(stage.speed(shard.root, parts))
     return ServingView(
         phase=status.phase,
         state=status.text,
@@ -222,7 +226,16 @@ def serving_view(
         total_bytes=status.total_bytes,
         room_tokens=room,
         shard=shard_view(shard, names) if shard else None,
+        predicted=predicted,
     )
+
+
+def prediction_view(speed: ServedSpeed) -> PredictionView | None:
+    """Describe the predictions about a shard. Return None if its speed is unknown."""
+    if not speed.tokens_per_s:
+        return None
+    error = speed.error
+    return PredictionView(speed.tokens_per_s, error.mean, error.samples)
 
 
 def disk_view(allowance: LibraryLimit, used: int) -> DiskView:
@@ -261,6 +274,10 @@ def machine_view(hardware: Hardware) -> MachineView:
         failure=hardware.failure or None,
         load_rate=hardware.load_rate or None,
         devices=tuple(_device_view(each, hardware.chosen) for each in hardware.devices()),
+        kernels=tuple(
+            KernelsView(each.name, each.unused or None, each.beside or None)
+            for each in hardware.kernels
+        ),
     )
 
 

@@ -103,9 +103,9 @@ class NetworkParts:
             await self.dialer.connect(peer, addresses, timeout=defaults.MEET_TIMEOUT)
 
     def _speed(self, shard: ShardBody) -> float:
-        """Return the measured decode speed of a shard of this node, in tokens per second."""
+        """Return the decode speed of a shard of this node, in tokens per second."""
         parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
-        return self.stage.speed(shard.root, parts)
+        return self.stage.speed(shard.root, parts).tokens_per_s
 
     def _where(self, peer: PeerId) -> Sequence[Address]:
         return self.directory.where(peer) or self.discovery.dht.where(peer)

@@ -82,10 +82,17 @@ class ModelName:
     weight_bytes: int
 
 
+UNKNOWN_COSTS = (0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
     """The part of a model that a member serves: layers `start` to `stop`, and perhaps embedding and
-    head."""
+    head.
+
+    `costs` are the seconds of a step that the member measured after loading: fixed, for each row,
+    and for each pair of a row and a position that it attends to; all 0 if they are unknown.
+    """
 
     root: str
     embedding: bool
@@ -96,6 +103,7 @@ class ShardRecord:
     kv_tokens_free: int  # capacity while no request uses any
     exactness: str = ""  # class of shards that compute the same bits from the same input
     run: int = 0  # the number of its serving run, which is among `MemberRecord.runs`
+    costs: tuple[float, float, float] = UNKNOWN_COSTS
 
 
 _HASH = re.compile(r"[0-9a-f]{8,64}")

@@ -7,8 +7,8 @@ from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
 from ..feeds.kinds import KINDS, part_of_root
-from ..membership.record import ShardRecord
-from .view import View, read_root, read_text, read_whole
+from ..membership.record import UNKNOWN_COSTS, ShardRecord
+from .view import View, read_each, read_rate, read_root, read_text, read_whole
 
 Serving = Mapping[PeerId, tuple[ShardRecord, ...]]
 
@@ -57,6 +57,7 @@ class Placements(View[str, ShardRecord, Serving]):
             kv_tokens_free=read_whole(value.get("tokens", 0), defaults.MAX_TOKENS),
             exactness=read_text(value.get("class", ""), defaults.EXACTNESS_BYTES),
             run=read_whole(value.get("run", 0), defaults.MAX_SEQ),
+            costs=_costs(value.get("costs")),
         )
 
     def _replace(
@@ -92,7 +93,20 @@ def shard_fact(shard: ShardRecord) -> dict[str, object]:
         "tokens": shard.kv_tokens_free,
         "class": shard.exactness,
         "run": shard.run,
-    }
+    } | ({"costs": list(shard.costs)} if any(shard.costs) else {})
+
+
+def _costs(value: object) -> tuple[float, float, float]:
+    if value is None:
+        return UNKNOWN_COSTS
+    found = read_each(value, 3, _seconds)
+    if len(found) != 3:
+        raise BadFact("the costs of a shard are three numbers")
+    return found[0], found[1], found[2]
+
+
+def _seconds(value: object) -> float:
+    return read_rate(value, defaults.MAX_STEP_S)
 
 
 def _root_in(key: str) -> str:

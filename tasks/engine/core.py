@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from ..costs.shardcosts import ShardCosts
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS, WINDOW_ROWS
@@ -155,7 +156,9 @@ class Core:
         seconds = self.clock() - started
         exactness = loaded.compute.exactness
         features = _FEATURES if loaded.reuses else _FEATURES - {"export"}
-        return loaded_value(Loaded(size, loaded.token_bytes, seconds, features, exactness)), b""
+        costs = ShardCosts(loaded.costs.fixed, loaded.costs.row, loaded.costs.attended)
+        report = Loaded(size, loaded.token_bytes, seconds, features, exactness, costs)
+        return loaded_value(report), b""
 
     def _unload(self, header: Header, payload: memoryview) -> Result:
         """Free a shard. Its sessions end. Does nothing if there is no such shard."""
@@ -558,6 +561,7 @@ class Core:
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
             job.seconds += seconds * part
+            job.predicted += session.share.charged
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)
@@ -683,6 +687,7 @@ class Core:
         """Emit a chosen token."""
         seconds, job.seconds = job.seconds, 0.0
         header: Header = (
+<<<<<<< HEAD
             *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
             *(final, seconds),
             *((choice.top,) if choice.top else ()),
@@ -690,11 +695,27 @@ class Core:
         job.answer.add(header)
         # A client waits for the first token.
         (self._emit if final or job.emitted == 1 else self._emit_soon)(header, b"")
+=======
+            *("token", session.name, span.epoch, position, token, logprob, final),
+            *(job.seconds, job.predicted, *((top,) if top else ())),
+        )
+        job.answer.add(header)
+        if final:
+            self._emit(header, b"")
+            self._finish(session, job)
+        else:
+            # A client waits for the first token.
+            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
+            job.source = model.fed_back(token)
+            job.start, job.count, job.done = position, 1, 0
+            job.seconds = job.predicted = 0.0
+>>>>>>> main
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
         span = job.span
-        header = ("hidden", session.name, span.epoch, span.start, span.count, job.seconds)
+        seconds = job.seconds, job.predicted
+        header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
         payload = model.joined(job.outputs)
         job.answer.add(header, payload)
         self._emit(header, payload)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Protoco
 from msgspec import Meta
 
 from ...transport.message import Natural, Row
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Loaded:
     seconds: float
     features: frozenset[str]  # abilities of the engine, e.g. {"forward", "logits", "export"}
     exactness: str = ""  # class of shards that compute the same bits
+    costs: ShardCosts = NO_COSTS  # measured after loading
 
 
 class Sampling(NamedTuple):
@@ -141,6 +143,7 @@ class HiddenEvent:
     count: int
     data: memoryview
     seconds: float  # computing time without the time in queues
+    predicted: float = 0.0  # the computing time that the scheduler had predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class TokenEvent:
     final: bool  # whether generation ends here: a stop id, or the last of `steps`
     seconds: float
     top: tuple[Likely, ...] = ()  # the most likely tokens in descending order, as the span asks
+    predicted: float = 0.0  # seconds, as in HiddenEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from msgspec import Meta
 from ...transport.decoding import decode, typed
 from ...transport.errors import Undecodable
 from ...transport.message import Message, Natural, Row, pack
+from ..costs.shardcosts import ShardCosts
 from ..defaults import MAX_TOP
 from .adapters import LoadAdapter
 from .defaults import ADAPTER_DEPTH, LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
@@ -205,11 +206,22 @@ def parse_event(header: Header, payload: memoryview) -> EngineEvent:
     match header:
         case ("token", bytes(session), int(epoch), int(position), int(token), *rest):
             match rest:
-                case [float(logprob), bool(final), float(seconds), *more] if len(more) < 2:
+                case [float(logprob), bool(final), float(seconds), float(predicted), *more] if (
+                    len(more) < 2
+                ):
                     top = _parse_top(more[0]) if more else ()
-                    return TokenEvent(session, epoch, position, token, logprob, final, seconds, top)
-        case ("hidden", bytes(session), int(epoch), int(start), int(count), float(seconds)):
-            return HiddenEvent(session, epoch, start, count, payload, seconds)
+                    where = session, epoch, position, token
+                    return TokenEvent(*where, logprob, final, seconds, top, predicted)
+        case (
+            "hidden",
+            bytes(session),
+            int(epoch),
+            int(start),
+            int(count),
+            float(seconds),
+            float(predicted),
+        ):
+            return HiddenEvent(session, epoch, start, count, payload, seconds, predicted)
         case ("failed", bytes(session), int(epoch), str(code), str(message)):
             return FailedEvent(session, epoch, code, message)
         case ("dropped", bytes(session), int(epoch), int(start), int(count)):
@@ -237,6 +249,7 @@ def loaded_value(loaded: Loaded) -> list[object]:
         loaded.seconds,
         sorted(loaded.features),
         loaded.exactness,
+        list(loaded.costs),
     ]
 
 
@@ -249,7 +262,8 @@ def parse_loaded(value: object) -> Loaded:
             float(seconds),
             tuple() as features,
             str(exactness),
+            (float(step_s), float(row_s), float(pair_s)),
         ):
-            able = frozenset(map(str, features))
-            return Loaded(weight_bytes, kv_token_bytes, seconds, able, exactness)
+            able, costs = frozenset(map(str, features)), ShardCosts(step_s, row_s, pair_s)
+            return Loaded(weight_bytes, kv_token_bytes, seconds, able, exactness, costs)
     raise WireError("the worker answered `load` with something else")

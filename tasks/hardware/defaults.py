@@ -5,6 +5,7 @@ from dataclasses import dataclass
 RECORD_FILE = "machine.json"  # in the data folder
 RECORD_BYTES = 64 * 2**10  # of that file, and of the probe's report
 DEVICES = 16
+KERNEL_SETS = 16
 DEVICE_TEXT_BYTES = 256  # of each text about a device
 DEVICE_LEAST = 2**30  # bytes of memory that an accelerator must have
 PCI_DEVICES = 512  # entries of the bus that are looked at

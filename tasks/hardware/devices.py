@@ -3,8 +3,9 @@
 import torch
 from msgspec.structs import replace
 
+from ..engine.compute.native.choice import choice
 from .defaults import DEVICE_LEAST
-from .facts import Build, Device, clean
+from .facts import Build, Device, KernelSet, clean
 
 
 def build() -> Build:
@@ -34,6 +35,16 @@ def processor(memory: int) -> Device:
     """Return the CPU. The daemon knows its label."""
     capability = torch.backends.cpu.get_cpu_capability()
     return Device("cpu", "", "" if capability == "DEFAULT" else capability, memory)
+
+
+def kernels() -> tuple[KernelSet, ...]:
+    """Return the native kernels of the CPU, those in use first."""
+    chosen = choice()
+    unused = [KernelSet(name, clean(reason)) for name, reason in chosen.refused.items()]
+    if chosen.kernels is None:
+        return tuple(unused)
+    slow = [f"{str(dtype).split('.')[1]}: {why}" for dtype, why in chosen.slow.items()]
+    return KernelSet(chosen.kernels.name, "", clean("; ".join(slow))), *unused
 
 
 def accelerators() -> list[Device]:

@@ -9,7 +9,7 @@ from msgspec import Meta
 from ...state.defaults import MAX_BATCH, MAX_BYTES, MAX_RATE
 from ...state.membership.record import DeviceSpeed
 from ...transport.message import Message, check_text
-from .defaults import DEVICE_TEXT_BYTES, DEVICES
+from .defaults import DEVICE_TEXT_BYTES, DEVICES, KERNEL_SETS
 
 _Rate = Annotated[float, Meta(ge=0, le=MAX_RATE)]
 _Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
@@ -86,11 +86,28 @@ class Build(Message, frozen=True):
             check_text(text, DEVICE_TEXT_BYTES)
 
 
+class KernelSet(Message, frozen=True):
+    """Native kernels of the CPU for one set of instructions.
+
+    `unused` says why they are not in use, or is "". `beside` says which products torch computes
+    beside them, and why, or is "".
+    """
+
+    name: _Text
+    unused: _Text = ""
+    beside: _Text = ""
+
+    def check(self) -> None:
+        for text in (self.name, self.unused, self.beside):
+            check_text(text, DEVICE_TEXT_BYTES)
+
+
 _Devices = Annotated[tuple[Device, ...], Meta(max_length=DEVICES)]
 
 
 class Report(Message, frozen=True):
-    """Findings of the probe's process. `build` is None if torch could not be loaded.
+    """Findings of the probe's process. `build` is None if torch could not be loaded. `kernels` are
+    those that exist for the processor's architecture.
 
     `load_rate` is the rate in byte/s at which the disk of the data folder reads, and 0 if it could
     not be measured. `failed` says in words what could not be measured and why, or is "".
@@ -100,10 +117,11 @@ class Report(Message, frozen=True):
     devices: _Devices = ()
     load_rate: _Rate = 0.0
     failed: _Text = ""
+    kernels: Annotated[tuple[KernelSet, ...], Meta(max_length=KERNEL_SETS)] = ()
 
     def check(self) -> None:
         check_text(self.failed, DEVICE_TEXT_BYTES)
-        for part in (*self.devices, *([self.build] if self.build else ())):
+        for part in (*self.devices, *self.kernels, *([self.build] if self.build else ())):
             part.check()
         if not math.isfinite(self.load_rate):
             raise ValueError("a measured speed is not finite")

@@ -12,7 +12,7 @@ from ...state.membership.record import NOTHING, Capacity
 from ...transport.host.seam import Host
 from .choosing import choose, must_list
 from .errors import ProbeFailed
-from .facts import Device, Report, usable
+from .facts import Device, KernelSet, Report, usable
 from .probe import list_devices, run_probe
 from .record import load_report, store_report
 from .signs import Signs, look
@@ -79,6 +79,11 @@ class Hardware:
     def load_rate(self) -> float:
         """The rate in byte/s at which the disk of the data folder reads; 0: unknown."""
         return self._report.load_rate if self._report else 0.0
+
+    @property
+    def kernels(self) -> tuple[KernelSet, ...]:
+        """The native kernels of the CPU, those in use first; () if they are not known yet."""
+        return self._report.kernels if self._report else ()
 
     def devices(self) -> list[Device]:
         """Return all devices of this machine, also those that the engine cannot use."""

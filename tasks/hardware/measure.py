@@ -34,7 +34,7 @@ from .defaults import (
     STEP_SECONDS,
     WRITE_SECONDS,
 )
-from .devices import build, devices
+from .devices import build, devices, kernels
 from .facts import Device, Report, Speed, clean, usable
 
 Work = Callable[[], object]
@@ -225,7 +225,7 @@ def measured(folder: str, free: int, total: int, budget: Budget) -> Report:
         rate, failed = 0.0, clean(f"the disk could not be measured: {error.strerror}")
     if not failed and not all(map(_complete, usable(found))):
         failed = "this machine was too busy or slow to measure everything"
-    return Report(build(), tuple(found), rate, failed)
+    return Report(build(), tuple(found), rate, failed, kernels())
 
 
 def _timed(found: list[Device], free: int, budget: Budget) -> list[Device]:

@@ -2,6 +2,7 @@
 driver. Read without torch, so that a card is also found if torch cannot use it."""
 
 import hashlib
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +12,7 @@ from typing import Final
 
 from ...transport.errors import HostError
 from ...transport.host.seam import Host, Machine
+from ..engine.kernels import VARIABLE, library_path
 from .defaults import PCI_DEVICES, SIGN_BYTES
 from .facts import clean
 
@@ -36,22 +38,24 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class Signs:
     """Signs of the hardware. `driver` is the version of the loaded NVIDIA driver, and `torch` that
-    of the installed torch. Each is "" if there is none."""
+    of the installed torch. Each is "" if there is none. `kernels` changes with the native kernels
+    and their choice."""
 
     machine: Machine
     processor: str
     cards: tuple[Card, ...] = ()
     driver: str = ""
     torch: str = ""
+    kernels: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """A hash that changes if the hardware, a driver or torch changes."""
+        """A hash that changes if the hardware, a driver, torch or the kernels change."""
         machine = self.machine
         memory = round(machine.memory_total / 2**28)  # a new kernel reserves a little more or less
         parts = (
             machine.system, machine.architecture, machine.cores, memory, self.processor,
-            self.cards, self.driver, self.torch,
+            self.cards, self.driver, self.torch, self.kernels,
         )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -65,7 +69,13 @@ def look(host: Host) -> Signs:
         _cards(host),
         _driver(host),
         torch_version(),
+        _kernels(),
     )
+
+
+def _kernels() -> str:
+    """Return whether there are native kernels, and their choice by the environment."""
+    return f"{library_path() is not None} {os.environ.get(VARIABLE, '')}"
 
 
 def torch_version() -> str:

@@ -19,6 +19,7 @@ from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
 from ...transport.rates import Rate, Rates
+from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
     PROBES,
@@ -67,6 +68,7 @@ from .session import (
     unpack_tokens,
     veiled,
 )
+from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan
 
@@ -157,8 +159,8 @@ class Stage:
         """Return for how many seconds no session of a shard has been open, 0 if one is."""
         return self._all.idle_time(number, self._host.now())
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard, as predicted and measured."""
         return self._all.speed(root, parts)
 
     def room(self, root: str, parts: Parts, gateway: PeerId | None = None) -> int:
@@ -174,13 +176,15 @@ class Stage:
         found = self._all.open.get((gateway, session, index))
         return found.log if found else None
 
-    def serve(self, held: HeldShard, number: int = 0) -> None:
+    def serve(self, held: HeldShard, number: int = 0, costs: ShardCosts = NO_COSTS) -> None:
         """Accept sessions for the shard that the engine now has under a number.
 
-        Sessions of an earlier shard with this number fail.
+        `costs` are what the engine measured after loading it. Sessions of an earlier shard with
+        this number fail.
         """
         self.withdraw(number)
-        self._all.shards[number] = ServedShard(number, held, self._host.now())
+        speed = ServedSpeed(costs)
+        self._all.shards[number] = ServedShard(number, held, self._host.now(), speed)
 
     def withdraw(self, number: int = 0) -> None:
         """End all sessions of a shard with code `shard-gone` and open no others, because the engine
@@ -551,9 +555,15 @@ class Stage:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
+<<<<<<< HEAD
         self.meter.made(session.use, tokens=before.token, seconds=event.seconds)
         if event.count == 1:
             session.served.speed.note(event.seconds)
+=======
+        before, token = session.spans.pop(end, (0.0, False))
+        self.meter.made(session.use, tokens=token, seconds=event.seconds)
+        session.served.speed.note(event.count, event.predicted, event.seconds)
+>>>>>>> main
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -580,9 +590,15 @@ class Stage:
         """Send a sampled token to the gateway and, if it is the last one of its span and not of the
         session, to the first stage."""
         order = session.open
+<<<<<<< HEAD
         # The first token's time includes the prompt's, and a window's is that of several.
         if session.made and event.seconds and not before.draft:
             session.served.speed.note(event.seconds)
+=======
+        before, _ = session.spans.pop(event.position, (0.0, False))
+        rows = 1 if session.made else 2  # the first token's time includes the prompt's
+        session.served.speed.note(rows, event.predicted, event.seconds)
+>>>>>>> main
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)

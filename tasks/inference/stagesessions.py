@@ -24,7 +24,7 @@ from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
 from .sentlog import SentLog
 from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
-from .speed import DecodeSpeed
+from .speed import ServedSpeed
 
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""
@@ -32,12 +32,12 @@ Name = tuple[PeerId, SessionId, int]
 
 @dataclass(slots=True, eq=False)
 class ServedShard:
-    """A shard that the engine has loaded under `number`, and its decode speed."""
+    """A shard that the engine has loaded under `number`, and its speed."""
 
     number: int
     held: HeldShard
     used: float  # when a session was last open
-    speed: DecodeSpeed = field(default_factory=DecodeSpeed)
+    speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
 
 
@@ -172,12 +172,12 @@ class StageSessions:
             return 0.0
         return now - served.used
 
-    def speed(self, root: str, parts: Parts) -> float:
-        """Return the decode speed of a shard in tokens per second, 0 if it is unmeasured."""
+    def speed(self, root: str, parts: Parts) -> ServedSpeed:
+        """Return the speed of a shard; that of a shard that is not held is unknown."""
         for served in self.shards.values():
             if (served.held.root, served.held.parts) == (root, parts):
-                return served.speed.tokens_per_s
-        return 0.0
+                return served.speed
+        return ServedSpeed()
 
     def find_shard(self, asked: Open | Probe) -> ServedShard:
         """Return the shard that a message asks for. Raises SessionError if it is not held."""

@@ -14,9 +14,10 @@ from ...state.membership.record import Rank, ShardRecord
 from ...transport import naming
 from ...transport.errors import ShoalError
 from ...transport.host.seam import Host
-from ..defaults import DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
+from ..defaults import COSTS_LOOK, DEMAND_TIME, LOAD_CRASHES, SERVE_RETRY, SLOT_IDLE, SLOT_LOOK
 from ..engine.errors import EngineError
 from ..engine.families import Architecture, kv_room, weight_bytes
+from ..engine.interface import Loaded
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import Span
@@ -280,6 +281,7 @@ class Serving:
                 nursery.start_soon(self._until_spare, plan, nursery.cancel_scope)
             if self._settings.layers is None:
                 nursery.start_soon(self._change, plan, nursery.cancel_scope)
+            nursery.start_soon(self._correct_costs, plan)
             await self._restarted.wait()
             nursery.cancel_scope.cancel()
 
@@ -296,6 +298,21 @@ class Serving:
                 self._standing.give_up()
                 loaded.cancel()
                 return
+
+    async def _correct_costs(self, plan: ShardPlan) -> None:
+        """Publish the costs of the shard again whenever measured steps have changed them much."""
+        while True:
+            await trio.sleep(COSTS_LOOK)
+            speed = self._device.stage.speed(plan.root, plan.parts)
+            shards = self._directory.own().shards
+            right = tuple(
+                replace(shard, costs=speed.costs)
+                if shard.root == plan.root and speed.differs(shard.costs)
+                else shard
+                for shard in shards
+            )
+            if right != shards:
+                self._directory.publish(shards=right)
 
     async def _change(self, plan: ShardPlan, loaded: trio.CancelScope) -> None:
         """Choose and fetch the layers to serve next, while the loaded layers are still served."""
@@ -405,13 +422,13 @@ class Serving:
         self.loaded_bytes = weights + shard.kv_bytes
         loaded = await engine.load(shard, self._slot.number)
         self._restarted = trio.Event()  # restarts before this moment do not concern the shard
-        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number)
+        self._device.stage.serve(held_of(shard, plan.arch), self._slot.number, loaded.costs)
         tokens = kv_room(plan.arch, plan.parts, plan.dtype, shard.kv_bytes).positions
-        self._publish(plan, tokens, loaded.exactness)
+        self._publish(plan, tokens, loaded)
         self.serves.set()
         self._state = ServingStatus("serving", self._serves(plan))
 
-    def _publish(self, plan: ShardPlan, tokens: int, exactness: str) -> None:
+    def _publish(self, plan: ShardPlan, tokens: int, loaded: Loaded) -> None:
         parts = plan.parts
         self._published = plan.root
         record = ShardRecord(
@@ -422,7 +439,8 @@ class Serving:
             head=parts.head,
             dtype=plan.dtype,
             kv_tokens_free=tokens,
-            exactness=exactness,
+            exactness=loaded.exactness,
+            costs=loaded.costs,
         )
         self._directory.publish(shards=(*self._other_shards(), record))
 

@@ -264,7 +264,6 @@ class Asking:
 
 async def _next(stream: Stream) -> bytes:
     """Return the next bytes of an answer. Raises ShareError if none arrive in time."""
-    await trio.lowlevel.checkpoint()  # many small frames may be there already
     with trio.move_on_after(defaults.SILENT):
         if piece := await stream.receive(_PIECE):
             return piece

@@ -103,6 +103,11 @@ MACHINE: dict[str, Any] = {
          "unused": "torch 2.13.0+cpu was built without CUDA",
          "hint": "install a build with it", "speed": None},
     ],
+    "kernels": [
+        {"name": "avx2", "unused": None, "beside": None},
+        *({"name": name, "unused": "this processor lacks the instructions", "beside": None}
+          for name in ("avx512bf16", "avx512")),
+    ],
 }  # fmt: skip
 STATUS: dict[str, Any] = {
     "peer": "12D3KooWNode", "version": "0.1.0", "data": "/data", "pid": 1, "uptime_s": 75.0,
@@ -118,6 +123,7 @@ STATUS: dict[str, Any] = {
         "shard": {"model": "tiny", "root": "ab" * 32, "layers": "0:2", "embedding": True,
                   "head": False, "dtype": "float32", "kv_tokens_free": 100,
                   "exactness": "AVX2 onednn"},
+        "predicted": {"tokens_per_s": 7.5, "error": 0.0612, "samples": 40},
     },
     "beside": [],
     "models": [{"name": "tiny", "root": "ab" * 32, "layers": 6, "weight_bytes": 8 << 20,

@@ -116,6 +116,16 @@ class SecureStream:
         return getattr(self._pipe, "inside", False)
 
     @property
+    def path_rate(self) -> float:
+        """Bytes per second that the path can carry; 0 if unknown, as on TCP."""
+        return getattr(self._pipe, "path_rate", 0.0)
+
+    @property
+    def loss(self) -> float:
+        """Share of the sent bytes that are lost on the path; 0 if unknown, as on TCP."""
+        return getattr(self._pipe, "loss", 0.0)
+
+    @property
     def lapsed(self) -> bool:
         """Whether a relay has ended the stream because the time of the circuit was over.
 

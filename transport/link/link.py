@@ -174,6 +174,8 @@ class Link:
             peer_incarnation=self.identities.peer_incarnation,
             admitted=self.identities.admitted,
             posts_refused=self._server.posts_refused,
+            rate=path.secured.path_rate if path else 0.0,
+            loss=path.secured.loss if path else 0.0,
         )
 
     async def call(

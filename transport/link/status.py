@@ -29,7 +29,9 @@ class PathStatus:
 class LinkStatus:
     """Status of a link.
 
-    `rtt` is the round trip in seconds, None before the first measurement. `since` is the time at
+    `rtt` is the round trip in seconds, None before the first measurement. `rate` is the number of
+    bytes per second that the path in use can carry, and `loss` the share of bytes that it loses;
+    both are 0 if unknown, as on TCP. `since` is the time at
     which the link came up, in seconds on the host's monotonic clock. `path` is the path kind of the
     path in use, or `none`.
     """
@@ -46,6 +48,8 @@ class LinkStatus:
     peer_incarnation: bytes
     admitted: Admitted
     posts_refused: int
+    rate: float = 0.0
+    loss: float = 0.0
 
     @property
     def seen(self) -> dict[str, tuple[int, int]]:

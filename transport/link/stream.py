@@ -73,8 +73,12 @@ class Stream:
 
     async def receive(self, limit: int) -> bytes:
         """Wait for data and return 1 to `limit` bytes. Return b"" once the peer has ended its
-        direction."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        direction.
+
+        Lets other tasks run even if data has arrived, so that a peer that sends many small pieces
+        cannot keep the event loop in one reader.
+        """
+        await trio.lowlevel.checkpoint()
         while True:
             try:
                 return self.receive_ready(limit)

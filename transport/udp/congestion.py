@@ -69,6 +69,8 @@ class DelayControl(QuicCongestionControl):
         self.phase = Phase.STARTUP
         self.rate = 0.0
         """Delivery rate of the path, in bytes per second; 0 until measured."""
+        self.loss = 0.0
+        """Share of the bytes of the last round trips that were lost."""
         self.base_rtt = 0.0
         """Shortest round trip, in seconds; 0 until measured."""
         self._size = max_datagram_size
@@ -108,6 +110,12 @@ class DelayControl(QuicCongestionControl):
         if not rate or self.phase is Phase.STARTUP:
             rate = max(rate, self.congestion_window / self.base_rtt / 2 if self.base_rtt else 0.0)
         return rate * _GAIN[self.phase]
+
+    @property
+    def path_rate(self) -> float:
+        """Delivery rate that the path itself limits, in bytes per second; 0 until the sender has
+        once had enough data to measure it."""
+        return 0.0 if self.phase is Phase.STARTUP else self.rate
 
     def nothing_more(self) -> None:
         """Record that the sender has no more data at present. Until the bytes in flight are
@@ -218,6 +226,8 @@ class DelayControl(QuicCongestionControl):
         self._round += 1
         self._round_end = self._delivered
         acked = self._delivered - self._round_begin
+        lost = self._round_lost / max(1, acked + self._round_lost)
+        self.loss += defaults.LOSS_WEIGHT * (lost - self.loss)
         if self._round_lost >= defaults.LOSS_PACKETS * self._size:
             share = self._round_lost / (acked + self._round_lost)
             if share > defaults.LOSS_SHARE and self._round > self._loss_round + 1:

@@ -101,6 +101,8 @@ BASE_NOISE_S: Final = 0.001
 JOIN_S: Final = 0.005
 """How much shorter than the remembered round trips a new one must be, in seconds, to show that
 another flow is measuring."""
+LOSS_WEIGHT: Final = 0.125
+"""Weight of the last round trip in the share of bytes that are lost."""
 LOSS_SHARE: Final = 0.04
 LOSS_PACKETS: Final = 3
 LOSS_FACTOR: Final = 0.8

@@ -60,6 +60,16 @@ class QuicByteStream:
         return self.connection.control.rate
 
     @property
+    def path_rate(self) -> float:
+        """Delivery rate that the path limits, in bytes per second; 0 until measured."""
+        return self.connection.control.path_rate
+
+    @property
+    def loss(self) -> float:
+        """Share of the sent bytes that were lost lately."""
+        return self.connection.control.loss
+
+    @property
     def kept(self) -> int:
         """Number of unread bytes, including those that arrived out of order."""
         return len(self._arrived) + self.connection.kept

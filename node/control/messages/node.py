@@ -107,12 +107,26 @@ class ShardView:
     exactness: str
 
 
+@dataclass(frozen=True, slots=True)
+class PredictionView:
+    """How fast a node predicts to be, and how far its predictions are from what it measures.
+
+    `tokens_per_s` is for one request with a short text. `error` is the mean of |predicted -
+    measured| / measured of steps, and `samples` the number of measured ones.
+    """
+
+    tokens_per_s: float
+    error: float
+    samples: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
     """The layers that a node serves, or its progress until it serves some.
 
     `why` explains the choice of the layers. `room_tokens` is the number of tokens, of prompt and
-    answer together, that one more request of this node can have now.
+    answer together, that one more request of this node can have now. `predicted` is None if the
+    node serves nothing, or could not measure its speed.
     """
 
     phase: str
@@ -122,6 +136,7 @@ class ServingView:
     total_bytes: int
     room_tokens: int | None = None
     shard: ShardView | None
+    predicted: PredictionView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +189,27 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelsView:
+    """Native kernels of the CPU for one set of instructions. `unused` says why they are not in use,
+    and `beside` which products torch computes beside them and why; each is None if there is
+    nothing to say."""
+
+    name: str
+    unused: str | None
+    beside: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class MachineView:
     """The hardware of this node. `progress` is `measured`, `measuring`, `failed` or `off`, and
-    `failure` says why it failed, or is None. `load_rate` is as in the capacity."""
+    `failure` says why it failed, or is None. `load_rate` is as in the capacity. `kernels` begin
+    with those in use, and are empty until the machine is measured."""
 
     progress: str
     failure: str | None
     load_rate: float | None
     devices: tuple[DeviceView, ...]
+    kernels: tuple[KernelsView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

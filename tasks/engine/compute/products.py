@@ -17,7 +17,7 @@ from typing import Final, Literal
 import torch
 from torch.nn import functional as F
 
-from .native import library
+from .native import choice, library
 
 Linear = Callable[[torch.Tensor], torch.Tensor]
 Layout = Literal["int8", "int4"]
@@ -128,6 +128,11 @@ def linear_of(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = T
     kernels = native_kernels(weight.dtype, weight.device.type) if pack else None
     if kernels is not None:
         return library.dense(kernels, weight, bias)
+    return torch_linear(weight, bias, pack=pack)
+
+
+def torch_linear(weight: torch.Tensor, bias: torch.Tensor | None, *, pack: bool = True) -> Linear:
+    """Return the same without the native kernels."""
     if pack and packs(weight.dtype, weight.device.type):
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight)
         operator = torch.ops.mkldnn._linear_pointwise.default
@@ -148,7 +153,7 @@ def linear_of_quantised(
     Raises ValueError if they do not fit the layout.
     """
     weight = Quantised(layout, q, scale, minimum)
-    kernels = library.kernels() if q.device.type == "cpu" else None
+    kernels = choice.kernels() if q.device.type == "cpu" else None
     if kernels is None or weight.inputs % INT4_GROUP:
         return QuantisedLinear(weight, bias)
     kind = library.INT8 if layout == "int8" else library.INT4
@@ -159,15 +164,10 @@ def linear_of_quantised(
 
 
 def native_kernels(dtype: torch.dtype, kind: str = "cpu") -> library.Kernels | None:
-    """Return the native kernels if they multiply matrices of a type on a kind of device.
-
-    oneDNN keeps bfloat16 where the CPU has matrix units (AMX), which the kernels do not use.
-    """
-    if kind != "cpu" or dtype not in library.KINDS:
+    """Return the native kernels if they multiply matrices of a type on a kind of device."""
+    if kind != "cpu" or dtype not in library.KINDS or dtype in choice.choice().slow:
         return None
-    if dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported():
-        return None
-    return library.kernels()
+    return choice.kernels()
 
 
 def packs(dtype: torch.dtype, kind: str = "cpu") -> bool:

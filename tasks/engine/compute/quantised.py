@@ -6,7 +6,7 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional as F
 
-from .native import library
+from .native import choice
 from .products import Linear, Quantised, linear_of, linear_of_quantised
 
 Matrix: TypeAlias = torch.Tensor | Quantised
@@ -46,7 +46,7 @@ def _stacked(matrices: Sequence[Matrix]) -> Quantised | None:
     if (
         len(kinds) != 1
         or len(quantised) != len(matrices)
-        or (quantised[0].q.device.type == "cpu" and library.kernels() is None)
+        or (quantised[0].q.device.type == "cpu" and choice.kernels() is None)
     ):
         return None
     minima = [each.minimum for each in quantised if each.minimum is not None]

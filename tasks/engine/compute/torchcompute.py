@@ -28,6 +28,7 @@ from .devicesampling import choose_all, peaks
 from .kv import KvMemory, raw_bytes
 from .lora import WITHOUT_ADAPTERS, AdaptedRows, Lora, StepAdapters, matrix_shapes
 from .model import ShardModel
+from .native import choice
 from .native.library import Kernels
 from .native.steps import NativeSteps, computes
 from .products import native_kernels
@@ -72,6 +73,9 @@ class TorchCompute(ShardModel):
         kernel = "onednn" if self.packed else "plain"
         if self._kernels is not None:
             kernel = self._kernels.exactness
+        elif self.device.is_cpu and self.arch.layouts.precision:
+            quantised = choice.kernels()  # torch multiplies only the other matrices
+            kernel = kernel if quantised is None else f"{quantised.exactness}-{kernel}"
         version = torch.__version__.split("+")[0]
         precision = "-".join((self.dtype, self.arch.layouts.precision)).rstrip("-")
         return f"{machine[:24]} {kernel} {precision} torch-{version[:7]}"[:EXACTNESS_BYTES]

@@ -9,7 +9,7 @@ TARGET_BEGIN("avx2,fma,f16c")
 #include <immintrin.h>
 
 namespace {
-const int W = 8, ONE_V = 8, TWO_V = 4, MANY_V = 2;
+const int W = 8, ONE_V = 8, TWO_V = 4, FOUR_V = 3, MANY_V = 2;
 #define HAS_DOTS 1
 #define BF16_DOTS 0
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = false;

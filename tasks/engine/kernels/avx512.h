@@ -1,5 +1,5 @@
 // Vectors of AVX-512, for avx512.cpp and avx512bf16.cpp.
-const int W = 16, ONE_V = 4, TWO_V = 4, MANY_V = 4;
+const int W = 16, ONE_V = 4, TWO_V = 4, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 1
 const bool INT4_DOTS = true, INT8_DOTS = true, INT8_UNSIGNED = true;
 

@@ -6,6 +6,10 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(__linux__) && defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 #include "shoal.h"
 
@@ -21,6 +25,18 @@ namespace {
 
 std::mutex computing;
 
+#if defined(__aarch64__)
+bool has_dot_products() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+    return true;  // the first processor of a Mac has them
+#else
+    return false;
+#endif
+}
+#endif
+
 // The kernels that this machine can run, the best first.
 int supported(const Kernels **found) {
     int count = 0;
@@ -34,6 +50,9 @@ int supported(const Kernels **found) {
     if (avx512 && __builtin_cpu_supports("avx512bf16")) found[count++] = &shoal_avx512bf16;
     if (avx512) found[count++] = &shoal_avx512;
     if (avx2) found[count++] = &shoal_avx2;
+#elif defined(__aarch64__)
+    if (has_dot_products()) found[count++] = &shoal_neondot;
+    found[count++] = &shoal_neon;
 #endif
     found[count++] = &shoal_portable;
     return count;

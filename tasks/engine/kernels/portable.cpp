@@ -1,5 +1,5 @@
-// Kernels in the vector extensions of GCC and clang, which become NEON on ARM. On x86-64 they are
-// for tests only.
+// Kernels in the vector extensions of GCC and clang, for other processors. On x86-64 and ARM they
+// are for tests only.
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "target.h"
 
 namespace {
-const int W = 4, ONE_V = 16, TWO_V = 8, MANY_V = 4;
+const int W = 4, ONE_V = 16, TWO_V = 8, FOUR_V = 4, MANY_V = 4;
 #define HAS_DOTS 0
 #define BF16_DOTS 0
 const bool INT4_DOTS = false, INT8_DOTS = false, INT8_UNSIGNED = false;

@@ -211,11 +211,15 @@ static inline void micro(int64_t depth, const float *x, int64_t ldx, int64_t nex
         }
 }
 
+// V2 is such that the sums, the weights and a value of x fit into registers, and that as many sums
+// are independent as the processor has additions under way.
 template <int M, int V2>
 static void columns(int64_t width, int64_t depth, const float *x, int64_t ldx, int64_t next,
                     const float *b, int64_t ldb, float *y, int64_t ldy) {
     int64_t c = 0;
     for (; c + V2 * W <= width; c += V2 * W) micro<M, V2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
+    if (V2 > 2)
+        for (; c + 2 * W <= width; c += 2 * W) micro<M, 2>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
     for (; c < width; c += W) micro<M, 1>(depth, x, ldx, next, b + c, ldb, y + c, ldy);
 }
 
@@ -229,7 +233,7 @@ static void multiply(int64_t rows, int64_t width, int64_t depth, const float *x,
             case 1: columns<1, ONE_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
             case 2: columns<2, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
             case 3: columns<3, TWO_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
-            case 4: columns<4, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
+            case 4: columns<4, FOUR_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
             case 5: columns<5, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
             default: columns<6, MANY_V>(width, depth, x, ldx, next, b, ldb, y, ldy); break;
         }

@@ -70,6 +70,8 @@ struct Kernels {
 extern const Kernels shoal_portable;
 #if defined(__x86_64__)
 extern const Kernels shoal_avx2, shoal_avx512, shoal_avx512bf16;
+#elif defined(__aarch64__)
+extern const Kernels shoal_neon, shoal_neondot;
 #endif
 
 // Calls `work` for the units 0 to `units` - 1 on the threads of the pool. `cost` is an estimate of

@@ -20,6 +20,9 @@ DEVICES = [
     "  RTX 4070: not used: torch 2.13.0+cpu was built without",
     "    CUDA",
     "    → install a build with it",
+    "  kernels of the cpu: avx2",
+    "    not used: avx512bf16, avx512: this processor lacks the",
+    "      instructions",
     "  disk: reads 500.0 MB/s",
 ]
 
@@ -79,6 +82,29 @@ def test_a_device_that_is_free() -> None:
     machine = {**MACHINE, "devices": [free]}
     lines = list(report(decode(ReachabilityView, {**DOCTOR, "machine": machine}), 200))
     assert any(line.endswith("; not in use (`--device cuda:1`)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        ([], []),
+        (
+            [{"name": "neon", "unused": "they differ", "beside": None}],
+            ["  kernels of the cpu: none, torch computes everything",
+             "    not used: neon: they differ"],
+        ),
+        (
+            [{"name": "neon", "unused": None, "beside": "bfloat16: it is faster"}],
+            ["  kernels of the cpu: neon", "    torch computes bfloat16: it is faster"],
+        ),
+    ],
+)  # fmt: skip
+def test_kernels_in_use_and_why_others_are_not(
+    kernels: list[dict[str, Any]], expected: list[str]
+) -> None:
+    machine = {**MACHINE, "kernels": kernels}
+    lines = list(report(decode(ReachabilityView, {**DOCTOR, "machine": machine}), 100))
+    assert lines[lines.index("    → install a build with it") + 1 : -1] == expected
 
 
 @pytest.mark.parametrize(

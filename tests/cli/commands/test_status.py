@@ -123,6 +123,17 @@ def test_role_in_a_group() -> None:
     assert line("client", 1) == "private, client, 1 member"
 
 
+def test_status_shows_the_predicted_speed_and_its_error() -> None:
+    rows = dict(status_rows(decode(Status, STATUS)))
+    assert rows["speed"] == "7.5 tokens/s of one request; predictions 6 % off, over 40 steps"
+    fresh = {"tokens_per_s": 7.5, "error": 0.0, "samples": 0}
+    serving = {**STATUS["serving"], "predicted": fresh}
+    rows = dict(status_rows(decode(Status, {**STATUS, "serving": serving})))
+    assert rows["speed"].endswith("; not compared with any steps yet")
+    serving = {**STATUS["serving"], "predicted": None}
+    assert "speed" not in dict(status_rows(decode(Status, {**STATUS, "serving": serving})))
+
+
 def test_status_and_peers_show_room() -> None:
     model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
     rows = dict(status_rows(decode(Status, {**STATUS, "models": [model]})))

@@ -81,7 +81,7 @@ def test_text_and_probabilities_are_the_same(stages: int, monkeypatch: pytest.Mo
 
     async def body() -> None:
         client = await swarm(world, SPLITS[stages])
-        drafting = client.node.gateway._drafting
+        drafting = client.node.gateway._windows._drafting
         drafting.on = False
         plain = [await answer(client, request) for request in requests]
         drafting.on = True

@@ -161,7 +161,7 @@ def test_a_simulated_machine_has_measured_itself_before() -> None:
         hardware = await Hardware.load(host, folder)
         (device,) = hardware.capacity.devices
         assert (device.float32, device.bandwidth) == (
-            PROFILE.speed.flops,
+            PROFILE.speed.float32,
             PROFILE.speed.bandwidth,
         )
         assert hardware.capacity.load_rate == PROFILE.disk.read_rate

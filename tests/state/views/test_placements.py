@@ -1,5 +1,7 @@
 """The view of shards by model, which placement and routing use."""
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.state import defaults
@@ -61,6 +63,12 @@ def test_a_moved_and_a_removed_shard() -> None:
         (1, shard_key(ROOT, 0), {"dtype": "x" * 17}),
         (1, shard_key(ROOT, 0), {"class": "x" * 65}),
         (1, shard_key(ROOT, 0), {"class": 7}),
+        (1, shard_key(ROOT, 0), {"costs": 7}),
+        (1, shard_key(ROOT, 0), {"costs": [0.1, 0.1]}),
+        (1, shard_key(ROOT, 0), {"costs": [0.1, 0.1, 0.1, 0.1]}),
+        (1, shard_key(ROOT, 0), {"costs": [0.1, 0.1, float("nan")]}),
+        (1, shard_key(ROOT, 0), {"costs": [0.1, 0.1, float("inf")]}),
+        (1, shard_key(ROOT, 0), {"costs": ["0.1", 0.1, 0.1]}),
     ],
 )
 def test_malformed_shards_are_refused(part: int, key: str, change: dict[str, object]) -> None:
@@ -69,10 +77,20 @@ def test_malformed_shards_are_refused(part: int, key: str, change: dict[str, obj
     assert view.bad == 1 and not list(view.roots()) and view.of(ALICE) == ()
 
 
+def test_measured_costs_of_a_shard() -> None:
+    view = Placements()
+    measured = replace(shard(ROOT, 0, 11), costs=(0.01, 0.002, 1e-7))
+    serve(view, ALICE, 0, measured)
+    assert view.of(ALICE) == (measured,)
+    assert "costs" not in shard_fact(shard(ROOT, 0, 11))  # unknown ones take no room
+
+
 def test_numbers_are_clamped() -> None:
     view = Placements()
     told = shard_fact(shard(ROOT, 0, 11)) | {"start": -5, "stop": 10**9, "tokens": 2**62}
+    told["costs"] = [-1.0, 1e9, 0]
     view.changed(FeedName(ALICE, "shards", 1), shard_key(ROOT, 3), told)
     (found,) = view.of(ALICE)
     assert (found.start, found.stop) == (0, defaults.MAX_LAYERS)
     assert found.kv_tokens_free == defaults.MAX_TOKENS
+    assert found.costs == (0.0, defaults.MAX_STEP_S, 0.0)

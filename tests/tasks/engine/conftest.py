@@ -13,7 +13,7 @@ import transformers
 from safetensors.torch import load_file
 
 from shoal.tasks.engine import families
-from shoal.tasks.engine.compute.native import library
+from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families.shapes import stored_tensors
 from shoal.tasks.engine.interface import (
@@ -174,7 +174,7 @@ def make_checkpoint(
 def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the native kernels, whose products with quantised matrices round the inputs to 8
     bits (test_native.py compares them)."""
-    monkeypatch.setattr(library, "kernels", lambda: None)
+    monkeypatch.setattr(choice, "kernels", lambda: None)
 
 
 class Driver:

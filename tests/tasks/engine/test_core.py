@@ -759,3 +759,4 @@ def test_the_time_of_a_step_is_divided_as_the_scheduler_predicts_it(
     first, second = engine.events()
     assert engine.steps == 2
     assert [first.seconds, second.seconds] == [6.0, 2.0]
+    assert [first.predicted, second.predicted] == [6.0, 2.0]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.compute.native import library
+from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.interface import Span, Want
 from shoal.tasks.engine.scheduler import StepCosts
 
@@ -180,7 +180,7 @@ def test_bfloat16_differs_at_ties_only(case: str, checkpoint: Any, chain: Any) -
     stages = chain(made, made.splits(3), "bfloat16")
     pieces = [stages.logits(TOKENS[:30]), *(stages.logits([TOKENS[i]], i) for i in range(30, 40))]
     ours = torch.cat(pieces)
-    if library.kernels() is None:
+    if choice.kernels() is None:
         assert differs_at_ties_only(ours, theirs)
     else:  # the kernels round less often than transformers
         exact = chain(made, made.splits(3)).logits(TOKENS)

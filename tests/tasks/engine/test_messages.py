@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.dht.defaults import CONFIG_DEPTH
+from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.engine.defaults import STOP_IDS
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
@@ -115,11 +116,11 @@ def test_shards_that_are_no_shards_are_refused() -> None:
 
 def test_events_arrive_typed() -> None:
     data = memoryview(b"abc")
-    assert parse_event(("hidden", NAME, 1, 2, 3, 0.5), data) == HiddenEvent(
-        NAME, 1, 2, 3, data, 0.5
+    assert parse_event(("hidden", NAME, 1, 2, 3, 0.5, 0.4), data) == HiddenEvent(
+        NAME, 1, 2, 3, data, 0.5, 0.4
     )
-    token = parse_event(("token", NAME, 1, 2, 3, -0.5, True, 0.1), data)
-    assert token == TokenEvent(NAME, 1, 2, 3, -0.5, True, 0.1)
+    token = parse_event(("token", NAME, 1, 2, 3, -0.5, True, 0.1, 0.2), data)
+    assert token == TokenEvent(NAME, 1, 2, 3, -0.5, True, 0.1, (), 0.2)
     assert parse_event(("failed", NAME, 1, "c", "m"), data) == FailedEvent(NAME, 1, "c", "m")
     for junk in (("hidden",), ("token", NAME, 1, 2, 3, "x", True, 0.1), ("other", 1), ("failed",)):
         with pytest.raises(WireError):
@@ -127,18 +128,21 @@ def test_events_arrive_typed() -> None:
 
 
 def test_what_load_reports() -> None:
-    loaded = Loaded(5, 6, 0.5, frozenset({"forward", "logits"}), "AVX512 onednn")
+    costs = ShardCosts(0.01, 0.002, 1e-7)
+    loaded = Loaded(5, 6, 0.5, frozenset({"forward", "logits"}), "AVX512 onednn", costs)
     value = loaded_value(loaded)
-    assert parse_loaded((*value[:3], tuple(value[3]), value[4])) == loaded  # type: ignore[arg-type]
-    with pytest.raises(WireError):
-        parse_loaded(7)
+    sent = (*value[:3], tuple(value[3]), value[4], tuple(value[5]))  # type: ignore[arg-type]
+    assert parse_loaded(sent) == loaded
+    for junk in (7, sent[:5], (*sent[:5], (0.1, 0.1)), (*sent[:5], ("x", 0.1, 0.1))):
+        with pytest.raises(WireError):
+            parse_loaded(junk)
 
 
 @pytest.mark.parametrize(
     "top", [7, "x", ((1,),), ((1, 2),), ((1.0, -1.0),), (("a", -1.0),), ((1, -1.0),) * 21]
 )
 def test_malformed_tokens_beside_a_token_are_refused(top: object) -> None:
-    header = ("token", NAME, 0, 5, 7, -0.5, True, 0.25)
+    header = ("token", NAME, 0, 5, 7, -0.5, True, 0.25, 0.2)
     event = parse_event((*header, ((1, -1.0), (2, -2.0))), memoryview(b""))
     assert isinstance(event, TokenEvent) and event.top == ((1, -1.0), (2, -2.0))
     with pytest.raises(WireError):

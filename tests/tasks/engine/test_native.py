@@ -1,6 +1,6 @@
 """Native kernels against torch, for each instruction set of this machine."""
 
-import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,17 @@ import pytest
 import torch
 
 from shoal.tasks.engine.blocks import BlockPool, BlockTable
-from shoal.tasks.engine.compute.native import check, library
+from shoal.tasks.engine.compute.native import check, choice, library
 from shoal.tasks.engine.compute.native.library import FLOAT32, INT4, INT8, Kernels, NativeLinear
 from shoal.tasks.engine.compute.products import linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute, computing
 from shoal.tasks.engine.families import architecture, shapes
 from shoal.tasks.engine.interface import DType, LoadShard
+from shoal.tasks.engine.kernels import library_path
 from shoal.tasks.engine.shard import Piece
 from tests.tasks.engine.test_products import quantised
 
-PATH = library.library_path()
+PATH = library_path()
 SHAPES = [(130, 96), (512, 256), (64, 2048 + 64), (300, 160), (7, 32)]
 ROWS = ((0, 1), (3, 1), (1, 2), (2, 3), (5, 4), (0, 5), (7, 6), (8, 7), (1, 8), (3, 33), (0, 255))
 
@@ -35,9 +36,7 @@ def available(name: str) -> bool:
         return False
 
 
-# Those that have run on such a machine; `SHOAL_TEST_KERNELS="avx512 avx512bf16"` adds others.
-TESTED = ("avx2", "portable", *os.environ.get("SHOAL_TEST_KERNELS", "").split())
-SETS = list(filter(available, TESTED))
+SETS = list(filter(available, (*choice.SETS.get(platform.machine(), ()), "portable")))
 
 pytestmark = pytest.mark.skipif(PATH is None, reason="no compiler built the kernels")
 
@@ -57,7 +56,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 def exact(kernels: Kernels, kind: int) -> bool:
     """Whether rows are multiplied without being rounded to the kind of the matrix."""
     if kind in (INT4, INT8):
-        return kernels.name == "portable"
+        return kernels.name in ("portable", "neon")
     return kind == FLOAT32 or kernels.name != "avx512bf16"
 
 
@@ -112,9 +111,9 @@ def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -
     parts = (weight.q, weight.scale, weight.minimum, torch.randn(70))
     assert PATH is not None
     found = Kernels(PATH, SETS[0], 1)
-    monkeypatch.setattr(library, "kernels", lambda: found)
+    monkeypatch.setattr(choice, "kernels", lambda: found)
     fast = linear_of_quantised("int4", *parts)
-    monkeypatch.setattr(library, "kernels", lambda: None)
+    monkeypatch.setattr(choice, "kernels", lambda: None)
     slow = linear_of_quantised("int4", *parts)
     assert isinstance(fast, NativeLinear)
     assert not isinstance(slow, NativeLinear)
@@ -126,7 +125,7 @@ def test_linear_of_quantised_uses_the_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 def compute(shard: LoadShard, monkeypatch: pytest.MonkeyPatch, found: Kernels | None) -> Any:
     """The shard with some kernels, or without, and a pool for 40 blocks."""
-    monkeypatch.setattr(library, "kernels", lambda: found)
+    monkeypatch.setattr(choice, "kernels", lambda: found)
     made = TorchCompute(architecture(shard.config), shard)
     made.allocate(40, 0)
     assert (made.steps is None) == (found is None)
@@ -244,12 +243,12 @@ def test_a_kernel_that_differs_from_torch_is_not_used(
         out[:, 69] = 0
 
     monkeypatch.setattr(Kernels, "product", wrong)
-    monkeypatch.setenv(library.VARIABLE, SETS[0])
-    library.kernels.cache_clear()
+    monkeypatch.setenv(choice.VARIABLE, SETS[0])
+    choice.choice.cache_clear()
     try:
-        assert library.kernels() is None
+        assert choice.kernels() is None
     finally:
-        library.kernels.cache_clear()
+        choice.choice.cache_clear()
     assert "products of kind 0 differ from torch" in capfd.readouterr().err
 
 
@@ -262,13 +261,13 @@ def test_wrong_attention_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [("off", ""), ("avx1024", "this machine has no `avx1024` instructions")]
+    ("value", "said"), [("off", ""), ("avx1024", "this processor has no `avx1024` instructions")]
 )
 def test_the_kernels_can_be_switched_off(value: str, said: str) -> None:
-    code = "from shoal.tasks.engine.compute.native.library import kernels; print(kernels())"
+    code = "from shoal.tasks.engine.compute.native.choice import kernels; print(kernels())"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={library.VARIABLE: value, "PATH": "/usr/bin:/bin"},
+        env={choice.VARIABLE: value, "PATH": "/usr/bin:/bin"},
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
@@ -276,15 +275,6 @@ def test_the_kernels_can_be_switched_off(value: str, said: str) -> None:
     )
     assert done.stdout == "None\n"
     assert said in done.stderr
-
-
-def test_without_a_library_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "library_path", lambda: None)
-    library.kernels.cache_clear()
-    try:
-        assert library.kernels() is None
-    finally:
-        library.kernels.cache_clear()
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +287,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch
 def test_the_class_of_exactness_names_the_kernels(
     checkpoint: Any, driver: Any, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "kernels", lambda: kernels)
+    monkeypatch.setattr(choice, "kernels", lambda: kernels)
     found, worker = kernels, driver(checkpoint("Llama").shard())
     assert found.exactness in worker.shard.compute.exactness
 

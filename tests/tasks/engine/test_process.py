@@ -69,6 +69,7 @@ async def test_sessions_stream_together_and_do_not_mix(
     loaded = await engine.load(made.shard())
     assert loaded.kv_token_bytes == 4 * 2 * 2 * 8 * 4
     assert loaded.weight_bytes == 4 * sum(p.numel() for p in made.model.parameters())
+    assert loaded.costs.step_s + loaded.costs.row_s > 0  # measured after loading
     prompts = {name(f"s{index}"): TOKENS[index:] for index in range(3)}
     boxes = {session: Inbox() for session in prompts}
     for session, prompt in prompts.items():
@@ -318,7 +319,9 @@ class FakeWorker:
         self._news.set()
 
     def put(self, header: tuple[Any, ...], payload: Any = b"") -> None:
-        self._frames.append((("ok", header[1], (1, 1, 0.1, (), "")), memoryview(b"")))
+        self._frames.append(
+            (("ok", header[1], (1, 1, 0.1, (), "", (0.0, 0.0, 0.0))), memoryview(b""))
+        )
         self._news.set()
 
     def flush(self) -> bool:

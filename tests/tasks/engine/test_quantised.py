@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from shoal.tasks.engine.compute.native import library
+from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.products import Quantised
 from shoal.tasks.engine.compute.quantised import embedded, product_of
 from shoal.tasks.engine.compute.weights import Weights
@@ -49,7 +49,7 @@ def test_logits_equal_those_of_the_rounded_weights_over_every_split(
 def test_native_kernels_round_the_inputs_only(
     layout: Layout, checkpoint: Any, chain: Any, tmp_path: Path
 ) -> None:
-    if library.kernels() is None:
+    if choice.kernels() is None:
         pytest.skip("there are no native kernels here")
     plain = checkpoint("Llama")
     made = quantised(plain, fitting_of(plain, layout), tmp_path)

@@ -5,14 +5,20 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from msgspec.structs import replace
 
+from shoal.tasks.engine.compute.native.choice import Choice
+from shoal.tasks.engine.compute.native.library import Kernels
+from shoal.tasks.hardware import devices as devices_module
 from shoal.tasks.hardware import measure
 from shoal.tasks.hardware.defaults import PROBE_DISK_BYTES
-from shoal.tasks.hardware.devices import build, devices, judged
-from shoal.tasks.hardware.facts import Device, Speed
+from shoal.tasks.hardware.devices import build, devices, judged, kernels
+from shoal.tasks.hardware.facts import Device, KernelSet, Speed
 from shoal.tasks.hardware.measure import Abandoned, Bench, Budget, load_rate, measured
 
 
@@ -44,6 +50,7 @@ def test_a_real_measurement_is_plausible(tmp_path: Path, descriptor: int) -> Non
     assert 1e8 < cpu.speed.float32 < 1e15 and 1e7 < cpu.speed.bfloat16 < 1e16
     assert 1e8 < cpu.speed.bandwidth < 1e14 and 1 <= cpu.speed.batch <= 1024
     assert 1e6 < report.load_rate < 1e12
+    assert report.kernels == kernels()
     report.check()
     assert not list(tmp_path.iterdir())
 
@@ -133,6 +140,19 @@ def test_equal_cards_are_measured_once(
     report = measured(str(tmp_path), 2**30, 2**33, Budget(20.0, descriptor))
     assert benches == ["cpu", "cuda:0"]
     assert [each.speed.batch for each in report.devices] == [1, 2, 2, 0]
+
+
+def test_kernels_in_use_come_first_with_what_torch_computes_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused, slow = {"avx512": "it lacks them"}, {torch.bfloat16: "it is faster"}
+    for used, first in (
+        (SimpleNamespace(name="avx2"), [KernelSet("avx2", "", "bfloat16: it is faster")]),
+        (None, []),
+    ):
+        chosen = Choice(cast(Kernels, used), refused, slow)
+        monkeypatch.setattr(devices_module, "choice", lambda chosen=chosen: chosen)
+        assert kernels() == (*first, KernelSet("avx512", "it lacks them"))
 
 
 def test_a_small_card_is_not_used() -> None:

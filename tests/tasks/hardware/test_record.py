@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shoal.tasks.hardware.defaults import RECORD_BYTES, RECORD_FILE
-from shoal.tasks.hardware.facts import Build, Device, Report, Speed
+from shoal.tasks.hardware.facts import Build, Device, KernelSet, Report, Speed
 from shoal.tasks.hardware.record import load_report, store_report
 from shoal.transport.host.real import RealHost
 
@@ -14,6 +14,7 @@ REPORT = Report(
     Build("2.13.0", cuda="13.0"),
     (Device("cpu", "", "AVX2", 2**33, speed=SPEED), Device("cuda:0", "é", "sm_37", unused="old")),
     5e8,
+    kernels=(KernelSet("avx2"), KernelSet("avx512", "it lacks them")),
 )
 HOST = RealHost()
 
@@ -34,6 +35,7 @@ def test_a_stored_report_is_read_again(tmp_path: Path) -> None:
         (b'"batch": 8', b'"batch": "8"'),
         (b'"label": ""', b'"label": "\\u001b[2J"'),
         (b'"unused": "old"', b'"unused": "' + b"x" * 300 + b'"'),
+        (b'"unused": "it lacks them"', b'"unused": "\\u001b[2J"'),
         (b"{", b"["),
         (b'"name": "cpu",', b""),
     ],
@@ -53,6 +55,9 @@ def test_something_else_does_not_count(tmp_path: Path, data: bytes) -> None:
 
 
 def test_too_many_devices_do_not_count(tmp_path: Path) -> None:
-    many = Report(REPORT.build, REPORT.devices * 9)
-    store_report(HOST, tmp_path, "f" * 32, many)
-    assert load_report(HOST, tmp_path, "f" * 32) is None
+    for many in (
+        Report(REPORT.build, REPORT.devices * 9),
+        Report(REPORT.build, kernels=REPORT.kernels * 9),
+    ):
+        store_report(HOST, tmp_path, "f" * 32, many)
+        assert load_report(HOST, tmp_path, "f" * 32) is None

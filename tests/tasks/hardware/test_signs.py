@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.tasks.engine.kernels import VARIABLE
 from shoal.tasks.hardware import signs as signs_module
 from shoal.tasks.hardware.defaults import DEVICE_TEXT_BYTES
 from shoal.tasks.hardware.signs import Card, Signs, look
@@ -103,6 +104,7 @@ def test_a_machine_without_such_files(tmp_path: Path) -> None:
         {"cards": (Card("NVIDIA"),)},
         {"driver": "535.1"},
         {"torch": "2.14.0"},
+        {"kernels": "True off"},
     ],
 )
 def test_a_change_of_the_hardware_changes_the_fingerprint(change: dict[str, object]) -> None:
@@ -114,6 +116,15 @@ def test_free_memory_does_not_change_the_fingerprint() -> None:
     before = Signs(MACHINE, "a processor")
     machine = replace(MACHINE, memory_available=1, memory_total=MACHINE.memory_total + 2**20)
     assert replace(before, machine=machine).fingerprint == before.fingerprint
+
+
+def test_the_choice_of_the_kernels_is_a_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = look(OtherHost(tmp_path)).kernels
+    monkeypatch.setenv(VARIABLE, "off")
+    assert look(OtherHost(tmp_path)).kernels == f"{before}off"
 
 
 def test_torch_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ from shoal.dht.errors import ModelError
 from shoal.dht.exchange.exchange import ChunkExchange
 from shoal.dht.names import NameMeaning
 from shoal.state.membership.record import Aim, MemberRecord, ModelName, Rank, ShardRecord
+from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.defaults import (
     CLAIM_WAIT,
+    COSTS_LOOK,
     DEMAND_LOOK,
     DEMAND_TIME,
     LOAD_CRASHES,
@@ -58,7 +60,7 @@ class FakeServingEngine(FakeEngine):
         if self.errors:
             raise self.errors.pop(0)
         self.loads.append(shard)
-        return Loaded(1, 1, 0.0, frozenset(), "class")
+        return Loaded(1, 1, 0.0, frozenset(), "class", ShardCosts(0.008, 0.002, 1e-7))
 
     def on_restart(self, callback: Callable[[], None]) -> None:
         self.restart.append(callback)
@@ -121,6 +123,31 @@ async def test_without_torch_it_says_so(autojump_clock: object) -> None:
     async def body() -> None:
         assert "torch is not installed" in await world.settle("no-engine")
         assert world.serving.status().phase == "no-engine"
+
+    await world.run(body)
+
+
+@pytest.mark.trio
+async def test_it_publishes_what_it_measured_and_what_measured_steps_correct(
+    autojump_clock: object,
+) -> None:
+    world = World()
+    world.other_has_it()
+
+    async def body() -> None:
+        await trio.sleep(2 * DEMAND_LOOK[0])
+        await world.settle("serving")
+        (shard,) = world.shards()
+        assert shard.costs == (0.008, 0.002, 1e-7)
+        await trio.sleep(2 * COSTS_LOOK)
+        assert world.shards() == (shard,)
+        speed = world.stage.speed(shard.root, Parts(True, 0, 2, True))
+        for _ in range(20):
+            speed.note(1, 0.01, 0.04)
+        await trio.sleep(COSTS_LOOK)
+        (slower,) = world.shards()
+        assert slower.costs[0] + slower.costs[1] == pytest.approx(0.04)
+        assert replace(slower, costs=shard.costs) == shard
 
     await world.run(body)
 

@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import assert_checkpoints
 
-from shoal.tasks.sharing import asking as asking_module
 from shoal.tasks.sharing import defaults
 from shoal.tasks.sharing.address import parse_address
 from shoal.tasks.sharing.dialects import EngineModel
@@ -183,16 +182,10 @@ async def test_pieces_that_are_there_already_give_way_to_other_tasks() -> None:
         async def event(self) -> object:
             return h11.Data(data=b"x")
 
-    class Gateway:
-        async def receive(self, limit: int) -> bytes:
-            return b"x"
-
     head = h11.Response(status_code=200, headers=[])
     response = HttpResponse(head, Wire())  # type: ignore[arg-type]
     with assert_checkpoints():
         assert await response.piece(100) == b"x"
-    with assert_checkpoints():
-        assert await asking_module._next(Gateway()) == b"x"  # type: ignore[arg-type]
 
 
 async def test_a_gigabyte_in_one_line_is_cut() -> None:

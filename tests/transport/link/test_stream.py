@@ -162,3 +162,23 @@ async def test_exceeding_the_smaller_window_ends_the_link() -> None:
         near.send_ready(bytes(20_000))
         await until(lambda: not link.alive)
         assert link.code == "credit-exceeded"
+
+
+async def test_others_run_between_pieces_that_have_arrived(virtual_time: object) -> None:
+    async with streams() as (near, far, _):
+        near.send_ready(bytes(100))
+        await far.wait_receivable()
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            for _ in range(100):
+                await far.receive(1)
+            nursery.cancel_scope.cancel()
+        assert turns >= 50

@@ -119,11 +119,20 @@ def test_sending_little_keeps_the_learned_rate() -> None:
     assert path.control.rate > 0.9e6
 
 
+def test_the_rate_of_the_path_is_unknown_while_too_little_is_sent_to_measure_it() -> None:
+    path = Path(1e6, 0.04)
+    path.run(3, most=3 * SIZE)
+    assert path.control.path_rate == 0
+    path.run(3)
+    assert 0.9e6 < path.control.path_rate < 1.1e6
+
+
 def test_a_little_loss_changes_nothing() -> None:
     path = Path(1e6, 0.04)
     path.lose = 50
     path.run(5)
     assert path.control.rate > 0.9e6
+    assert 0.01 < path.control.loss < 0.04
 
 
 def test_much_loss_lowers_the_rate() -> None:

@@ -1,15 +1,10 @@
-"""The kernels of `../kernels`: finds the library, checks it against torch, and calls it.
+"""The kernels of `../kernels`: finds the library, and calls it.
 
 The library is optional. Without it torch computes everything, and a result differs by rounding
-only. `SHOAL_KERNELS` chooses: `off`, or the name of an instruction set that the machine has
-(`avx2`, `avx512`, `avx512bf16`, `portable`). By default it is `avx2` on a machine without AVX-512,
-and none on others.
+only. `choice.py` chooses the set of instructions.
 """
 
 import ctypes
-import functools
-import os
-import sys
 from collections.abc import Sequence
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -17,7 +12,6 @@ from typing import Final
 
 import torch
 
-VARIABLE: Final = "SHOAL_KERNELS"
 FLOAT32: Final = 0
 BFLOAT16: Final = 1
 INT8: Final = 2
@@ -26,7 +20,10 @@ KINDS: Final = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 VERSION: Final = 1
 _PANEL: Final = 64  # outputs that are packed together (kernels/products.h)
-_FOLDER: Final = Path(__file__).parents[2] / "kernels"
+
+
+class NoSuchKernels(ValueError):
+    """The library has no kernels of this name, or the processor cannot run them."""
 
 
 class Matrix(ctypes.Structure):
@@ -103,8 +100,8 @@ class Kernels:
     def __init__(self, path: Path, name: str, threads: int) -> None:
         """Load the library and choose an instruction set (empty: the best one).
 
-        Raises OSError if the library cannot be loaded, and ValueError if it has another version or
-        the machine lacks the instruction set.
+        Raises OSError if the library cannot be loaded, NoSuchKernels if the processor lacks the
+        instruction set, and ValueError if the library has another version.
         """
         library = ctypes.CDLL(str(path))
         library.shoal_choose.restype = c_void_p
@@ -120,7 +117,7 @@ class Kernels:
             raise ValueError(f"the kernels in `{path.name}` are of another version of shoal")
         self._chosen = library.shoal_choose(name.encode(), c_int(threads))
         if self._chosen is None:
-            raise ValueError(f"this machine has no `{name}` instructions")
+            raise NoSuchKernels(f"this processor has no `{name}` instructions")
         self.name = str(library.shoal_name(self._chosen).decode())
         self.exactness = f"shoal-{self.name}-{VERSION}"
         """The instruction set and the version, for the class of exactness."""
@@ -196,42 +193,3 @@ def dense(kernels: Kernels, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     """Return the product with a matrix in float32 or bfloat16."""
     shape = (int(weight.shape[0]), int(weight.shape[1]))
     return NativeLinear(kernels, *kernels.pack(KINDS[weight.dtype], 32, shape, [weight]), bias)
-
-
-@functools.cache
-def kernels() -> Kernels | None:
-    """Return the kernels of this machine, or None if there are none or they are switched off.
-
-    They compute with the number of threads that torch has at the first call.
-    """
-    name = os.environ.get(VARIABLE, "")
-    path = library_path()
-    if name == "off" or path is None or not (name or _suitable()):
-        return None
-    try:
-        found = Kernels(path, name, torch.get_num_threads())
-    except (OSError, ValueError, AttributeError) as error:
-        print(f"engine: the native kernels are not used: {error}", file=sys.stderr)
-        return None
-    from .check import difference  # which imports this module
-
-    problem = difference(found)
-    if problem is not None:
-        print(f"engine: the native kernels are not used: {problem}", file=sys.stderr)
-        return None
-    return found
-
-
-def library_path() -> Path | None:
-    """Return the path of the library, or None if it was not built."""
-    built = sorted(_FOLDER.glob("_native*.so")) + sorted(_FOLDER.glob("_native*.pyd"))
-    return built[0] if built else None
-
-
-def _suitable() -> bool:
-    """Return whether kernels are used that nobody has named.
-
-    Those for AVX-512 and ARM have not run on such a machine yet. There, torch computes unless
-    `SHOAL_KERNELS` names them.
-    """
-    return str(torch.backends.cpu.get_cpu_capability()) == "AVX2"

@@ -1,0 +1,97 @@
+"""Predicted times of a chain: the first token, each further token, and speculative windows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .rates import DeviceRates, LinkRates
+from .seconds import sending_seconds, step_seconds, transfer_seconds
+from .work import Rows, ShardWork
+
+TOKEN_BYTES = 64
+"""Bytes of a message with one token."""
+CHUNK = 512
+"""Positions of a prompt that go through a chain together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a chain: its shard, its device, the link from the stage before it (or from the
+    gateway), and the running texts of other sessions that share its steps.
+
+    `row_bytes` are those of a row on the link: 0 stands for a hidden state in the model's dtype.
+    """
+
+    work: ShardWork
+    device: DeviceRates
+    link: LinkRates
+    others: tuple[Rows, ...] = ()
+    row_bytes: int = 0
+
+    def seconds(self, rows: Rows, heads: int) -> float:
+        """Return the seconds of a step with these rows and those of the others. The last stage
+        computes logits for `heads` of them."""
+        logits = heads if self.work.head_bytes else 0
+        if not self.others:
+            return step_seconds(self.device, self.work, (rows,), logits)
+        if logits:
+            logits += sum(each.sessions for each in self.others)
+        return step_seconds(self.device, self.work, (rows, *self.others), logits)
+
+    def bytes_of(self, count: int) -> int:
+        """Return the bytes of `count` rows on the link."""
+        return count * (self.row_bytes or self.work.hidden_bytes)
+
+
+class ChainTimes(NamedTuple):
+    """Predicted seconds: until the first token, and for each further token (without drafts)."""
+
+    first_token_s: float
+    token_s: float
+
+
+class WindowTimes(NamedTuple):
+    """Predicted seconds of a speculative window in a chain: until its tokens are back, and between
+    two windows, because the slowest stage computes or sends one at a time."""
+
+    latency_s: float
+    interval_s: float
+
+
+def chain_times(
+    stages: Sequence[Stage], back: LinkRates, prompt: int, cached: int = 0
+) -> ChainTimes:
+    """Return the predicted times of an answer to a prompt of `prompt` positions, of which `cached`
+    are cached in every stage.
+
+    `back` is the link from the last stage to the gateway, or to the first stage in a ring.
+    """
+    token = window_times(stages, back, 1, prompt).latency_s
+    left = max(1, prompt - cached)
+    size = min(left, CHUNK)
+    first = window_times(stages, back, size, cached, heads=1)
+    later = window_times(stages, back, size, cached + left // 2, heads=0)
+    return ChainTimes(first.latency_s + (left / size - 1) * later.interval_s, token)
+
+
+def window_times(
+    stages: Sequence[Stage], back: LinkRates, rows: int, position: int, heads: int | None = None
+) -> WindowTimes:
+    """Return the predicted times of a window of `rows` positions from `position` on: drafts that
+    are verified together, or a part of a prompt. `heads` of them need logits; None: all."""
+    window = Rows(rows, position)
+    logits = rows if heads is None else heads
+    computing = [stage.seconds(window, logits) for stage in stages]
+    arriving = [transfer_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]
+    answer = transfer_seconds(back, TOKEN_BYTES)
+    sending = [sending_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]
+    busiest = max((*computing, *sending), default=0.0)
+    return WindowTimes(sum(computing) + sum(arriving) + answer, busiest)
+
+
+def expected_tokens(acceptance: float, drafts: int) -> float:
+    """Return the mean number of tokens that a window of `drafts` drafts delivers, with the token
+    that the model chooses itself, if each draft is accepted with the probability `acceptance`."""
+    if acceptance >= 1.0:
+        return float(drafts + 1)
+    return (1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance)

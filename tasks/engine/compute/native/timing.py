@@ -1,0 +1,45 @@
+"""Times the native kernels against torch on this machine, in some milliseconds, before their
+use."""
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from ...clock import clock
+from ..products import torch_linear
+from .library import Kernels, dense
+
+_OUTPUTS: Final = 512
+_INPUTS: Final = 1024
+_ROWS: Final = (1, 32)  # a text and a prompt
+_ROUNDS: Final = 5
+_MOST: Final = 1.5
+"""How many times as long as torch the kernels may take. Whole steps in one call, and rows that do
+not depend on others, are worth some time; and a short measurement errs."""
+
+
+def slower(kernels: Kernels, dtype: torch.dtype) -> float | None:
+    """Return how many times as long as torch the kernels take with matrices of a dtype, if that is
+    too much."""
+    weight = torch.full((_OUTPUTS, _INPUTS), 1 / 64).to(dtype)
+    ours, theirs = dense(kernels, weight, None), torch_linear(weight, None)
+    worst = max(_ratio(ours, theirs, torch.ones(rows, _INPUTS, dtype=dtype)) for rows in _ROWS)
+    return worst if worst > _MOST else None
+
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _ratio(ours: Product, theirs: Product, x: torch.Tensor) -> float:
+    """Return the time of our product over that of theirs, each the fastest of some rounds.
+
+    The rounds alternate, because other programs make both slower.
+    """
+    best = [float("inf")] * 2
+    for _ in range(_ROUNDS):
+        for index, product in enumerate((ours, theirs)):
+            began = clock()
+            product(x)
+            best[index] = min(best[index], clock() - began)
+    return best[0] / max(best[1], 1e-9)

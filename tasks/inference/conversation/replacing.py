@@ -1,0 +1,84 @@
+"""Continues a request over another chain when its chain has lost a stage or hears none."""
+
+from collections.abc import Collection, Iterator
+
+import trio
+
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ...defaults import OPEN_ATTEMPTS
+from ...errors import NoRoute, SessionError, StageLost
+from ..chain import StageRefused
+from ..generation import GenerationRun
+from .opening import Opening
+from .routes import Routes
+from .talk import Talk
+
+
+class Replacing:
+    """Replaces chains of requests. The next session begins with the prompt and the tokens so
+    far."""
+
+    def __init__(self, host: Host, routes: Routes, opening: Opening) -> None:
+        self._host = host
+        self._routes = routes
+        self._opening = opening
+
+    async def replace(self, talk: Talk, run: GenerationRun, error: StageLost) -> None:
+        """Continue over another chain after a stage was lost.
+
+        If there is no other, and the stage will return, wait for it. The next session begins with
+        the prompt and the tokens so far. Returns without a chain if the job must yield. Raises
+        `error` if no chain covers the model any more, and SessionError if the stage does not
+        return in time or was lost too often during this request.
+        """
+        if error.cause:
+            await trio.sleep(talk.crashes.note(error, talk.answer.made, self._host.now()))
+        elif error.by is None:
+            talk.lost.add(PeerId(error.peer))
+        if await self.move(talk, run, error):
+            return
+        if not error.cause:
+            raise error
+        await self._opening.leave(talk)
+        try:
+            await self._opening.start(talk, {PeerId(error.peer)})
+        except NoRoute:
+            raise error from None
+
+    async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:
+        """Replace a chain that has a quiet or lost stage. Return whether another chain has taken
+        over.
+
+        Returns False if there is no other chain, or if the previous one has recovered.
+        """
+        most = len(talk.refused) + OPEN_ATTEMPTS
+        for without in self._suspects(before, error):
+            while len(talk.refused) < most:
+                try:
+                    run = self._routes.next_run(talk, {*talk.lost, *without})
+                except (NoRoute, SessionError):
+                    break
+                try:
+                    await self._opening.open(talk, run, set(run.peers) - set(before.peers))
+                except StageRefused:
+                    if talk.run is not None:
+                        continue
+                    await self._opening.start(talk)
+                    return True
+                if talk.run is run:
+                    await talk.answer.begin(run.route)
+                return talk.run is run
+        return False
+
+    def _suspects(self, run: GenerationRun, error: StageLost | None) -> Iterator[Collection[str]]:
+        """Yield sets of peers to leave out of the next chain, the most likely cause first.
+
+        If a stage has lost its neighbour, either of the two may be the unreachable one. Therefore,
+        each is also left out alone.
+        """
+        lost: set[str] = {error.peer} if error is not None else set()
+        parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
+        lost |= run.missed
+        yield lost
+        yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)

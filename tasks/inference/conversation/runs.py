@@ -1,0 +1,132 @@
+"""Open sessions of a gateway, and the messages that their stages send to it."""
+
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ....transport.link.calls import Call, Refusal, Reply
+from ....transport.link.link import Link
+from ...engine.interface import SessionId
+from ...errors import SessionError
+from ..courier import Courier
+from ..generation import GenerationRun, Model
+from ..recovery import LOST_STATE
+from ..session import Failed, PooledSpan, Quiet, SampledToken, SpanProgress, unpack_states
+from .talk import lost_stage
+from .windows import Windows
+
+
+class OpenRuns:
+    """The open sessions of one gateway by their ids. Stages' messages go to the session's run."""
+
+    def __init__(self, host: Host, courier: Courier, windows: Windows) -> None:
+        self._host = host
+        self._windows = windows
+        self._runs: dict[SessionId, tuple[GenerationRun, Model]] = {}
+        courier.handle("session.token", self._on_token)
+        courier.handle("session.progress", self._on_progress)
+        courier.handle("session.pooled", self._on_pooled)
+        courier.handle("session.failed", self._on_failed)
+        courier.handle("session.quiet", self._on_quiet)
+        courier.on_link_lost(self._link_lost)
+        courier.on_link_quiet(self._link_quiet)
+        courier.watch_links(self._waits_for)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: GenerationRun, model: Model) -> None:
+        """Accept messages for a run from now on."""
+        self._runs[run.session] = run, model
+
+    def model(self, run: GenerationRun) -> Model:
+        """Return the model of a run that was added."""
+        return self._runs[run.session][1]
+
+    def remove(self, run: GenerationRun) -> None:
+        """Accept no more messages for a run."""
+        del self._runs[run.session]
+
+    def _find(
+        self, call: Call, session: SessionId, epoch: int, *, head: bool
+    ) -> tuple[GenerationRun, Model]:
+        """Return the run of a session and its model.
+
+        Raises SessionError if the session is not open, or if the sender may not send this message.
+        If `head`, only the last stage may send it.
+        """
+        if session not in self._runs:
+            raise SessionError("unknown-session", "no such session is open here")
+        run, model = self._runs[session]
+        run.check(call.peer, epoch, head=head)
+        return run, model
+
+    def _on_token(self, call: Call) -> Reply | Refusal:
+        try:
+            token = SampledToken.parse(call.header)
+            run, model = self._find(call, token.session, token.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        now = self._host.now()
+        if run.take_token(token, model.vocabulary, now):
+            self._windows.follow(run, token, now)
+        return Reply()
+
+    def _on_progress(self, call: Call) -> Reply | Refusal:
+        try:
+            progress = SpanProgress.parse(call.header)
+            run, _ = self._find(call, progress.session, progress.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_progress(progress, self._host.now())
+        return Reply()
+
+    def _on_pooled(self, call: Call) -> Reply | Refusal:
+        try:
+            progress = PooledSpan.parse(call.header)
+            run, model = self._find(call, progress.session, progress.epoch, head=True)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        try:
+            states = unpack_states(call.payload, model.hidden)
+        except SessionError:
+            run.fail(SessionError("bad-stage", f"{run.describe(-1)} sent an invalid sum"))
+        else:
+            run.take_pooled(progress, states, self._host.now())
+        return Reply()
+
+    def _on_quiet(self, call: Call) -> Reply | Refusal:
+        try:
+            said = Quiet.parse(call.header)
+            run, _ = self._find(call, said.session, said.epoch, head=False)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_quiet(call.peer, said.peer, quiet=said.quiet)
+        return Reply()
+
+    def _on_failed(self, call: Call) -> Reply | Refusal:
+        try:
+            failed = Failed.parse(call.header)
+            run, _ = self._find(call, failed.session, failed.epoch, head=False)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        stage = run.describe(run.peers.index(call.peer))
+        if failed.lost in run.peers:
+            run.fail(lost_stage(run, failed.lost, f"{failed.message}, says {stage}", by=call.peer))
+        elif failed.code in LOST_STATE:
+            run.fail(lost_stage(run, call.peer, failed.message, cause=failed.code))
+        else:
+            run.fail(SessionError(failed.code, f"{stage}: {failed.message}"))
+        return Reply()
+
+    def _waits_for(self, peer: PeerId) -> bool:
+        """Return whether the peer is a stage of an open session."""
+        return any(peer in run.peers for run, _ in self._runs.values())
+
+    def _link_quiet(self, link: Link) -> None:
+        for run, _ in self._runs.values():
+            if link.peer in run.peers:
+                run.look()
+
+    def _link_lost(self, link: Link, code: str) -> None:
+        for run, _ in self._runs.values():
+            if link.peer in run.peers:
+                run.fail(lost_stage(run, link.peer, f"the link ended: {code}"))

@@ -1,0 +1,68 @@
+"""State of one request at its gateway, and the errors that its client and its chain see. No I/O."""
+
+from dataclasses import dataclass, field
+
+from ....transport.identity import PeerId
+from ...drafting.speculation import DraftCounts
+from ...errors import SessionError, StageLost
+from ..embedding import PooledAnswer
+from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
+from ..recovery import FULL, Crashes
+
+
+@dataclass(slots=True)
+class Talk:
+    """State of one request, with the chain that is open for it."""
+
+    model: Model
+    request: GenerateRequest
+    ids: list[int]
+    new: int  # most tokens that all chains of the request together may generate
+    answer: Answer | PooledAnswer
+    run: GenerationRun | None = None  # the open chain
+    refused: dict[PeerId, SessionError] = field(default_factory=dict)
+    lost: set[PeerId] = field(default_factory=set)
+    crashes: Crashes = field(default_factory=Crashes)
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+
+    @property
+    def must_yield(self) -> bool:
+        """Whether the request is for a job, over which an interactive request has priority now."""
+        turn = self.request.turn
+        return turn is not None and turn.is_over()
+
+    @property
+    def terms(self) -> RunTerms:
+        """The purpose of the request's sessions."""
+        request = self.request
+        pooled = isinstance(self.answer, PooledAnswer)
+        return RunTerms(request.job, request.user, pooled, request.top)
+
+
+def lost_stage(
+    run: GenerationRun,
+    peer: PeerId,
+    why: str,
+    *,
+    by: PeerId | None = None,
+    cause: str = "",
+) -> StageLost:
+    """Create the error for a lost stage. `by` is the stage that reported the loss, or None.
+
+    `cause` is the stage's code if it will return, otherwise "".
+    """
+    message = f"{run.describe(run.peers.index(peer))} is lost: {why}"
+    return StageLost(peer, message, by=by, cause=cause)
+
+
+def refusal_told(talk: Talk, refusal: SessionError) -> SessionError:
+    """Return a stage's refusal as an error for the client, with a hint if the stage lacks
+    memory."""
+    if refusal.code != FULL:
+        return refusal
+    prompt, new = len(talk.ids), talk.new - talk.answer.made
+    hint = (
+        f"the prompt has {prompt} tokens and the answer up to {new}: shorten it, set a smaller "
+        "`--max-tokens`, or try again when other answers have ended"
+    )
+    return SessionError(refusal.code, refusal.message, hint=hint)
