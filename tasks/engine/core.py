@@ -685,31 +685,15 @@ class Core:
         self, session: Session, job: SpanInProgress, choice: Choice, position: int, *, final: bool
     ) -> None:
         """Emit a chosen token."""
-        seconds, job.seconds = job.seconds, 0.0
+        seconds, predicted = job.seconds, job.predicted
+        job.seconds = job.predicted = 0.0
         header: Header = (
-<<<<<<< HEAD
             *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
-            *(final, seconds),
-            *((choice.top,) if choice.top else ()),
+            *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
         )
         job.answer.add(header)
         # A client waits for the first token.
         (self._emit if final or job.emitted == 1 else self._emit_soon)(header, b"")
-=======
-            *("token", session.name, span.epoch, position, token, logprob, final),
-            *(job.seconds, job.predicted, *((top,) if top else ())),
-        )
-        job.answer.add(header)
-        if final:
-            self._emit(header, b"")
-            self._finish(session, job)
-        else:
-            # A client waits for the first token.
-            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
-            job.source = model.fed_back(token)
-            job.start, job.count, job.done = position, 1, 0
-            job.seconds = job.predicted = 0.0
->>>>>>> main
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""

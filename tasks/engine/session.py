@@ -49,14 +49,10 @@ class SpanInProgress:
     emitted: int = 0
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
-<<<<<<< HEAD
+    predicted: float = 0.0  # seconds
     drafts: tuple[int, ...] = ()
     rows: list[Any] = field(default_factory=list)
     chosen: Sequence[Choice | EngineError] = ()  # from when tokens are chosen until they are sent
-=======
-    predicted: float = 0.0  # seconds
-    chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
->>>>>>> main
 
     @property
     def position(self) -> int:

@@ -555,15 +555,8 @@ class Stage:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
-<<<<<<< HEAD
         self.meter.made(session.use, tokens=before.token, seconds=event.seconds)
-        if event.count == 1:
-            session.served.speed.note(event.seconds)
-=======
-        before, token = session.spans.pop(end, (0.0, False))
-        self.meter.made(session.use, tokens=token, seconds=event.seconds)
         session.served.speed.note(event.count, event.predicted, event.seconds)
->>>>>>> main
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -590,15 +583,10 @@ class Stage:
         """Send a sampled token to the gateway and, if it is the last one of its span and not of the
         session, to the first stage."""
         order = session.open
-<<<<<<< HEAD
-        # The first token's time includes the prompt's, and a window's is that of several.
-        if session.made and event.seconds and not before.draft:
-            session.served.speed.note(event.seconds)
-=======
-        before, _ = session.spans.pop(event.position, (0.0, False))
-        rows = 1 if session.made else 2  # the first token's time includes the prompt's
-        session.served.speed.note(rows, event.predicted, event.seconds)
->>>>>>> main
+        if event.seconds:  # else it was computed together with the one before it
+            # The first token's time includes the prompt's, and a window's is that of several.
+            rows = 1 if session.made and not before.draft else 2
+            session.served.speed.note(rows, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
