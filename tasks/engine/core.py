@@ -659,14 +659,14 @@ class Core:
                 self._fail_job(session, job, choice)
                 return
             job.emitted += 1
-            ended = choice.token in span.stop_ids or (job.emitted == span.steps and not span.draft)
+            stopped = choice.token in span.stop_ids
             right = job.drafts[position - first : position - first + 1] == (choice.token,)
-            final = ended or (span.draft and not right)
+            final = stopped or (not right if span.draft else job.emitted == span.steps)
             self._token(session, job, choice, position, final=final)
             if final or not right:
                 break
         session.table.truncate(position)  # what follows was computed from wrong drafts
-        session.sampled = None if ended else (position, choice.token)
+        session.sampled = None if stopped else (position, choice.token)
         if final:
             self._finish(session, job)
             return
