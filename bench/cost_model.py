@@ -109,7 +109,7 @@ def gpus(folder: Path, stride: int) -> dict[str, object]:
 
 ENGINE_SHAPES: Final = {
     "125M": (12, 768, 2048, 12, 4, 32_000),
-    "wide": (4, 2048, 5632, 32, 4, 32_000),  # layers of a model with 1.1 B parameters
+    "wide": (4, 2048, 5632, 32, 4, 8_000),  # layers of a model with 1.1 B parameters
 }
 POSITIONS: Final = (2176, 1024, 64)
 PROMPTS: Final = (4, 16, 64, 160)  # rows
@@ -175,7 +175,9 @@ def _cpu_seconds(engine: EngineProcess) -> float:
 Case = tuple[Rows, ...]
 
 
-async def engine_steps(shape: str, rounds: int) -> tuple[list[Measured], DeviceRates]:
+async def engine_steps(
+    shape: str, rounds: int, machine: DeviceRates
+) -> tuple[list[Measured], DeviceRates]:
     """Measure steps of the worker with a model, all kinds in turn. Return the fastest of each kind,
     and the machine as the worker's costs calibrate it."""
     seconds: dict[Case, list[float]] = defaultdict(list)
@@ -205,7 +207,7 @@ async def engine_steps(shape: str, rounds: int) -> tuple[list[Measured], DeviceR
         Measured(work, rows, sum(each.sessions for each in rows), min(taken))
         for rows, taken in seconds.items()
     ]
-    return steps, calibrated(this_machine(), work, costs)
+    return steps, calibrated(machine, work, costs)
 
 
 async def _together(engine: EngineProcess, sessions: Sequence[Session]) -> float:
@@ -238,7 +240,7 @@ def engine(rounds: int) -> dict[str, object]:
     """Predict the worker's steps with each shape."""
     SHAPES.update(ENGINE_SHAPES)
     machine = this_machine()
-    measured = {shape: trio.run(engine_steps, shape, rounds) for shape in ENGINE_SHAPES}
+    measured = {shape: trio.run(engine_steps, shape, rounds, machine) for shape in ENGINE_SHAPES}
     found: dict[str, object] = {}
     errors = []
     for shape, (steps, known) in measured.items():

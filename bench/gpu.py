@@ -82,7 +82,7 @@ class Engine:
     def __init__(self, config: dict[str, Any], device: ComputeDevice, kv_bytes: int) -> None:
         self.tokens: dict[bytes, list[float]] = {}
         self.loaded: object = None
-        self.core = DeviceCore(device, self._emit, self._emit, lambda: None, memory_bytes=0)
+        self.core = DeviceCore(device, self._emit, self._emit, lambda urgent: None, memory_bytes=0)
         parts = Parts(True, 0, config["num_hidden_layers"], True)
         shard = LoadShard(ROOT, parts, config, (), "bfloat16", kv_bytes)
         self.core.handle(("load", 1, 0), memoryview(bytearray(load_payload(shard))))

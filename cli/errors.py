@@ -35,6 +35,7 @@ EXIT_OF_ERROR = {  # `unknown-model` gives FAILED, because waiting does not help
     "no-route": CANNOT_SERVE,
     "no-fit": CANNOT_SERVE,
     "no-memory": CANNOT_SERVE,
+    "overloaded": CANNOT_SERVE,
     "interrupted": INTERRUPTED,
     "bad-scenario": CANNOT_SIMULATE,
     "cannot-simulate": CANNOT_SIMULATE,

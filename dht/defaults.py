@@ -264,12 +264,10 @@ NAME_MEANINGS = 32  # roots considered for one name
 NAME_CHOICES = 4  # roots listed in a message
 
 # The index of KV (docs/spec/kv.md). Times in seconds.
-KV_BLOCK = 16  # tokens of a block
-KV_CHAIN = 2**18  # most blocks of a chain; three requests are enough to find a prefix of it
-KV_SECRET = (16, 64)  # bytes of a group's secret, least and most
+KV_CHAIN = 2**16  # most chunks of a chain, 2^24 positions; three requests find a prefix of it
 KV_CHAINS = 4_096  # most chains in this node's index
-KV_BLOCKS = 2**17  # most blocks of these chains, in some 60 MB
-KV_ASKED = 64  # blocks in one `kv.have`
+KV_CHUNKS = 2**14  # most chunks of these chains, in some 8 MB
+KV_ASKED = 64  # chunks in one `kv.have`
 KV_PROVIDERS = 16  # providers asked how long their prefix is
 KV_ANSWER = 4.0  # for one reply
 KV_FIND = 8.0  # for the look-up, and again for the requests

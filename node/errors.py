@@ -58,13 +58,22 @@ class ApiRefusal(NodeError):
     """A request to the HTTP API is refused with an HTTP status.
 
     `param` names the parameter at fault, if there is one. `allow` lists the methods of the
-    resource if the request's method is not one of them.
+    resource if the request's method is not one of them. `retry_s` is the number of seconds after
+    which the client should try again, or 0 if that would not help or is unknown.
     """
 
     def __init__(
-        self, status: int, code: str, message: str, *, param: str | None = None, allow: str = ""
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        allow: str = "",
+        retry_s: int = 0,
     ) -> None:
         super().__init__(code, message)
         self.status = status
         self.param = param
         self.allow = allow
+        self.retry_s = retry_s

@@ -4,6 +4,7 @@ TaskError                   `code` is a short fixed word
 ├── SessionError            a generation could not start or continue; codes: docs/spec/session.md
 │   ├── BadMessage          a peer's message is malformed or exceeds a limit
 │   ├── StageLost           a stage of the chain was lost
+│   ├── Overloaded          all stages are busy; it says when to come back
 │   └── PromptTooLong       more tokens than the model's context
 ├── ServingError            this node cannot serve its shard
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
@@ -49,6 +50,16 @@ class StageLost(SessionError):
         self.peer = peer
         self.by = by
         self.cause = cause
+
+
+class Overloaded(SessionError):
+    """The stages are too busy for one more request. `retry_s` is the number of seconds after which
+    it will probably be accepted."""
+
+    def __init__(self, message: str, retry_s: int) -> None:
+        unit = "second" if retry_s == 1 else "seconds"
+        super().__init__("overloaded", message, hint=f"try again in {retry_s} {unit}")
+        self.retry_s = retry_s
 
 
 class PromptTooLong(SessionError):

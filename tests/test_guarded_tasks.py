@@ -60,6 +60,7 @@ PARTS = {
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
     "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
     "tasks/sharing/asking.py": {"probe"},  # of a request

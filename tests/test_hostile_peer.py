@@ -33,6 +33,9 @@ from shoal.tasks.engine.adapters import LoadAdapter
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
     EngineEvent,
+    KvForm,
+    KvRange,
+    KvSource,
     Loaded,
     LoadShard,
     SessionId,
@@ -119,6 +122,12 @@ class Parrot:
         return b""
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
+        return 0
+
+    async def read_kv(self, source: KvSource, part: KvRange, form: KvForm = "exact") -> bytes:
+        return b""
+
+    async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         return 0
 
     async def fork(self, session: SessionId, into: SessionId) -> None:

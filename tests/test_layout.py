@@ -67,7 +67,15 @@ WHY_WORLD = (
 # Host itself.
 ENGINE_WORKER = {
     f"tasks/engine/{name}.py"
-    for name in ("worker", "core", "devicecore", "sampling", "session", "clock")
+    for name in (
+        "worker",
+        "core",
+        "devicecore",
+        "sampling",
+        "session",
+        "clock",
+        "activations/packing",
+    )
 } | {path.relative_to(ROOT).as_posix() for path in (ROOT / "tasks/engine/compute").rglob("*.py")}
 # The modules of the probe's process.
 PROBE = {f"tasks/hardware/{name}.py" for name in ("child", "measure", "devices")}

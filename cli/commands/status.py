@@ -54,6 +54,7 @@ def status_rows(answer: "messages.Status") -> list[tuple[str, str]]:
         ("swarm", f"{swarm}, {answer.peers} other {_plural('node', answer.peers)}"),
         ("serving", serving_line(answer.serving)),
         *speed_rows(answer.serving),
+        *answers_rows(answer.answers),
         *(("chosen", render.sentence(why)) for why in [answer.serving.why] if why),
         *(("beside it", serving_line(beside)) for beside in answer.beside),
         *(("models", model_line(model)) for model in answer.models),
@@ -182,6 +183,16 @@ def speed_rows(serving: "messages.ServingView") -> list[tuple[str, str]]:
         else "not compared with any steps yet"
     )
     return [("speed", f"{render.number(known.tokens_per_s)} tokens/s of one request; {wrong}")]
+
+
+def answers_rows(known: "messages.AnswersView") -> list[tuple[str, str]]:
+    """Format how far predictions about this node's answers were wrong."""
+    if not known.first_samples:
+        return []
+    line = f"predicted time to the first token {100 * known.first_error:.0f} % off"
+    if known.token_samples:
+        line += f", of a further token {100 * known.token_error:.0f} % off"
+    return [("answers", f"{line}, over {render.count(known.first_samples, 'answer')}")]
 
 
 def shard_line(shard: "messages.ShardView") -> str:

@@ -1,6 +1,6 @@
 """`KvIndex`: finds the peers that have the KV of the longest prefix of a prompt.
 
-The records about all chains with the same first block are stored under one key, so one look-up
+The records about all chains with the same first chunk are stored under one key, so one look-up
 finds the providers. Each provider is then asked how long a prefix of the chain it has (`kv.have`).
 Its reply is a claim. A peer that turns out not to have what it claimed is not asked again for a
 while. Spec: docs/spec/kv.md.
@@ -34,7 +34,7 @@ from .chain import Chain
 from .local import Layers, LocalChains
 from .search import SHORT, PrefixSearch
 
-_BAD_REQUEST: Final = Refusal("bad-request", "expected layers and prefixes of block names")
+_BAD_REQUEST: Final = Refusal("bad-request", "expected layers and prefixes of tags of chunks")
 _Layer = Annotated[int, Meta(ge=0, le=defaults.LAYERS_LIMIT)]
 
 
@@ -75,21 +75,22 @@ class _AskHave(Message, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class KvProvider:
-    """A peer that claims to have the first `blocks` blocks of a chain."""
+    """A peer that claims to have the first `chunks` chunks of a chain."""
 
     peer: PeerId
-    blocks: int
+    chunks: int
 
 
 @dataclass(frozen=True, slots=True)
 class KvFound:
     """Providers, longest prefix first, and the result of the look-up that found them.
 
-    `rounds` is the largest number of replies that one provider gave.
+    The look-up is None if a provider of the whole chain was found before it ended. `rounds` is the
+    largest number of replies that one provider gave.
     """
 
     providers: tuple[KvProvider, ...]
-    lookup: FindingResult
+    lookup: FindingResult | None
     rounds: int
 
 
@@ -121,12 +122,17 @@ class KvIndex:
 
     # KV on this node.
 
-    def announce(self, chain: Chain, layers: Layers) -> None:
-        """Announce that this node has these layers of a chain's blocks, and has just used them."""
-        self._say(self._held.add(chain, layers))
+    def announce(self, chain: Chain, layers: Layers, *, publish: bool = True) -> None:
+        """Announce that this node has these layers of a chain's chunks, and has just used them.
+
+        Unless `publish`, only peers that ask this node learn it.
+        """
+        changed = self._held.add(chain, layers)
+        if publish:
+            self._say(changed)
 
     def withdraw(self, chain: Chain) -> None:
-        """Withdraw a chain. Blocks that it shares with other chains stay announced."""
+        """Withdraw a chain. Chunks that it shares with other chains stay announced."""
         self._say(self._held.remove(chain))
 
     def _say(self, keys: set[Key]) -> None:
@@ -158,7 +164,7 @@ class KvIndex:
             self._said[key] = wanted
 
     def _on_have(self, call: Call) -> Answer:
-        """Answer `kv.have`: for each block name, a proof that this node has the block, or zeros."""
+        """Answer `kv.have`: for each tag, a proof that this node has the chunk, or zeros."""
         asked = bytes(call.payload)
         if len(asked) % SHORT or not 0 < len(asked) <= SHORT * defaults.KV_ASKED:
             return _BAD_REQUEST
@@ -169,37 +175,61 @@ class KvIndex:
         if not self._rates.take(call.peer, self._host.now()):
             return Refusal("busy", "too many `kv.have` calls")
         shorts = [asked[at : at + SHORT] for at in range(0, len(asked), SHORT)]
-        names = [self._held.name(short, layers) for short in shorts]
-        return Reply({}, kvsearch.answer(asked, names))
+        tags = [self._held.tag(short, layers) for short in shorts]
+        return Reply({}, kvsearch.answer(asked, tags))
 
     # KV on other nodes.
 
     async def longest(
-        self, chain: Chain, layers: Layers, *, timeout: float = defaults.KV_FIND
+        self,
+        chain: Chain,
+        layers: Layers,
+        *,
+        likely: Sequence[PeerId] = (),
+        look_up: bool = True,
+        timeout: float = defaults.KV_FIND,
     ) -> KvFound:
         """Find the providers of these layers of the longest prefix of a chain, this node included.
 
-        The look-up and the requests may take `timeout` seconds each. Peers that have no block of
-        the chain are left out.
+        The look-up and the requests may take `timeout` seconds each. Peers that have no chunk of
+        the chain are left out. The peers in `likely` are asked before the look-up has ended, and it
+        is cut short if one of them has the whole chain. Without `look_up`, only they are asked.
         """
-        found = await self._records.find(
+        asking = [peer for peer in likely if peer != self._own and not self._lied(peer)]
+        searches = {
+            peer: PrefixSearch(chain.tags, len(chain)) for peer in asking[: defaults.KV_PROVIDERS]
+        }
+        found: FindingResult | None = None
+        with trio.move_on_after(2 * timeout) as scope:
+            async with trio.open_nursery() as nursery:
+
+                def ask(peer: PeerId) -> None:
+                    search = searches[peer]
+                    self._guard.start(nursery, peer, self._ask, peer, search, layers, scope)
+
+                for peer in searches:
+                    ask(peer)
+                found = await self._look_up(chain, timeout) if look_up else None
+                scope.deadline = trio.current_time() + timeout
+                for peer, most in self._claims(found.records if found else (), chain, layers):
+                    if peer not in searches and len(searches) < defaults.KV_PROVIDERS:
+                        searches[peer] = PrefixSearch(chain.tags, most)
+                        ask(peer)
+        providers = [KvProvider(peer, search.held) for peer, search in searches.items()]
+        providers.append(KvProvider(self._own, self._held.held(chain, layers)))
+        best = sorted((one for one in providers if one.chunks), key=lambda one: -one.chunks)
+        rounds = max((search.rounds for search in searches.values()), default=0)
+        return KvFound(tuple(best), found, rounds)
+
+    async def _look_up(self, chain: Chain, timeout: float) -> FindingResult:
+        """Return the records under a chain's key."""
+        return await self._records.find(
             chain.key,
             most=defaults.FIND_MOST,
             enough=defaults.KV_PROVIDERS,
             timeout=timeout,
             kinds=(KvBody.kind,),
         )
-        claims = self._claims(found.records, chain, layers)
-        searches = {peer: PrefixSearch(chain.names, most) for peer, most in claims}
-        with trio.move_on_after(timeout):
-            async with trio.open_nursery() as nursery:
-                for peer, search in searches.items():
-                    self._guard.start(nursery, peer, self._ask, peer, search, layers)
-        providers = [KvProvider(peer, search.held) for peer, search in searches.items()]
-        providers.append(KvProvider(self._own, self._held.held(chain, layers)))
-        best = sorted((one for one in providers if one.blocks), key=lambda one: -one.blocks)
-        rounds = max((search.rounds for search in searches.values()), default=0)
-        return KvFound(tuple(best), found, rounds)
 
     def refute(self, peer: PeerId) -> None:
         """Distrust a peer for a while, because it did not have what it claimed."""
@@ -211,7 +241,7 @@ class KvIndex:
     def _claims(
         self, records: Sequence[FoundRecord], chain: Chain, layers: Layers
     ) -> list[tuple[PeerId, int]]:
-        """Return the peers to ask, each with the number of blocks that it claims to have.
+        """Return the peers to ask, each with the number of chunks that it claims to have.
 
         The largest claims come first. Equal claims are in random order.
         """
@@ -237,8 +267,13 @@ class KvIndex:
         """Return whether a peer is distrusted."""
         return self._liars.get(peer, 0.0) > self._host.now()
 
-    async def _ask(self, peer: PeerId, search: PrefixSearch, layers: Layers) -> None:
-        """Ask a provider how long its prefix is, until this is known or the provider has lied."""
+    async def _ask(
+        self, peer: PeerId, search: PrefixSearch, layers: Layers, scope: trio.CancelScope
+    ) -> None:
+        """Ask a provider how long its prefix is, until this is known or the provider has lied.
+
+        Cancels `scope` if it is the whole chain, because there is no longer prefix.
+        """
         try:
             link = await self._connect(peer)
             while not search.done:
@@ -253,5 +288,7 @@ class KvIndex:
                     self.refute(peer)
                     search.held = 0
                     return
+            if search.held == len(search):
+                scope.cancel()
         except TransportError:
             return  # what its earlier replies have shown still counts

@@ -1,6 +1,6 @@
-"""Chains whose KV this node has: their blocks, and the records to publish. No I/O.
+"""Chains whose KV this node has: their chunks, and the records to publish. No I/O.
 
-Chains with a common prefix share blocks. The number of chains and the number of blocks are limited.
+Chains with a common prefix share chunks. The number of chains and the number of chunks are limited.
 If a limit is exceeded, the least recently used chains are evicted.
 """
 
@@ -17,26 +17,26 @@ Layers = tuple[int, int]  # start, stop (exclusive)
 
 
 @dataclass(slots=True)
-class _Block:
-    """A block of one or several chains."""
+class _Chunk:
+    """A chunk of one or several chains."""
 
-    name: bytes
-    layers: dict[Layers, int]  # layer range -> number of chains with this block and range
+    tag: bytes
+    layers: dict[Layers, int]  # layer range -> number of chains with this chunk and range
 
 
 class LocalChains:
     """Index of the chains of this node.
 
-    `blocks` is the sum of the lengths of all chains. A block that several chains share counts once
+    `chunks` is the sum of the lengths of all chains. A chunk that several chains share counts once
     for each.
     """
 
-    def __init__(self, *, chains: int = defaults.KV_CHAINS, blocks: int = defaults.KV_BLOCKS):
-        self.blocks = 0
-        self._limits = chains, blocks
+    def __init__(self, *, chains: int = defaults.KV_CHAINS, chunks: int = defaults.KV_CHUNKS):
+        self.chunks = 0
+        self._limits = chains, chunks
         self._chains: OrderedDict[bytes, tuple[Chain, Layers]] = OrderedDict()  # by last use
         self._by_key: dict[Key, OrderedDict[bytes, None]] = {}
-        self._blocks: dict[bytes, _Block] = {}
+        self._chunks: dict[bytes, _Chunk] = {}
 
     def __len__(self) -> int:
         """Return the number of chains."""
@@ -48,66 +48,66 @@ class LocalChains:
         Evicts others if a limit is exceeded. Returns the keys whose records may have changed.
         """
         changed = self.remove(chain)
-        tip = chain.names[-1]
+        tip = chain.tags[-1]
         self._chains[tip] = chain, layers
         self._by_key.setdefault(chain.key, OrderedDict())[tip] = None
-        self.blocks += len(chain)
-        for name in chain.names:
-            block = self._blocks.get(name[:SHORT])
-            if block is None:
-                self._blocks[name[:SHORT]] = _Block(name, {layers: 1})
-            elif block.name == name:
-                block.layers[layers] = block.layers.get(layers, 0) + 1
+        self.chunks += len(chain)
+        for tag in chain.tags:
+            chunk = self._chunks.get(tag[:SHORT])
+            if chunk is None:
+                self._chunks[tag[:SHORT]] = _Chunk(tag, {layers: 1})
+            elif chunk.tag == tag:
+                chunk.layers[layers] = chunk.layers.get(layers, 0) + 1
         changed.add(chain.key)
         return changed | self._evict()
 
     def remove(self, chain: Chain) -> set[Key]:
-        """Remove a chain, but not the blocks that other chains share.
+        """Remove a chain, but not the chunks that other chains share.
 
         Returns the keys whose records may have changed.
         """
-        found = self._chains.pop(chain.names[-1], None)
+        found = self._chains.pop(chain.tags[-1], None)
         if found is None:
             return set()
         chain, layers = found
         tips = self._by_key[chain.key]
-        del tips[chain.names[-1]]
+        del tips[chain.tags[-1]]
         if not tips:
             del self._by_key[chain.key]
-        self.blocks -= len(chain)
-        for name in chain.names:
-            block = self._blocks.get(name[:SHORT])
-            if block is not None and block.name == name:
-                block.layers[layers] -= 1
-                if not block.layers[layers]:
-                    del block.layers[layers]
-                if not block.layers:
-                    del self._blocks[name[:SHORT]]
+        self.chunks -= len(chain)
+        for tag in chain.tags:
+            chunk = self._chunks.get(tag[:SHORT])
+            if chunk is not None and chunk.tag == tag:
+                chunk.layers[layers] -= 1
+                if not chunk.layers[layers]:
+                    del chunk.layers[layers]
+                if not chunk.layers:
+                    del self._chunks[tag[:SHORT]]
         return {chain.key}
 
     def _evict(self) -> set[Key]:
         """Remove the least recently used chains beyond the limits, and return the changed keys."""
-        chains, blocks = self._limits
+        chains, chunks = self._limits
         changed: set[Key] = set()
-        while len(self._chains) > chains or self.blocks > blocks:
+        while len(self._chains) > chains or self.chunks > chunks:
             chain, _ = next(iter(self._chains.values()))
             changed |= self.remove(chain)
         return changed
 
-    def name(self, short: bytes, layers: Layers) -> bytes | None:
-        """Return the full name of a block whose name begins with `short`.
+    def tag(self, short: bytes, layers: Layers) -> bytes | None:
+        """Return the full tag of a chunk whose tag begins with `short`.
 
-        Returns None if this node does not have the block with all these layers.
+        Returns None if this node does not have the chunk with all these layers.
         """
-        block = self._blocks.get(short)
-        if block is None or not any(_covers(here, layers) for here in block.layers):
+        chunk = self._chunks.get(short)
+        if chunk is None or not any(_covers(here, layers) for here in chunk.layers):
             return None
-        return block.name
+        return chunk.tag
 
     def held(self, chain: Chain, layers: Layers) -> int:
-        """Return how many leading blocks of a chain this node has with all these layers."""
-        for count, name in enumerate(chain.names):
-            if self.name(name[:SHORT], layers) != name:
+        """Return how many leading chunks of a chain this node has with all these layers."""
+        for count, tag in enumerate(chain.tags):
+            if self.tag(tag[:SHORT], layers) != tag:
                 return count
         return len(chain)
 
@@ -128,10 +128,10 @@ class LocalChains:
     def _is_contained(self, tip: bytes, layers: Layers) -> bool:
         """Return whether another chain contains this one, with at least the same layers.
 
-        That is so if another chain has the last block of this one.
+        That is so if another chain has the last chunk of this one.
         """
-        block = self._blocks[tip[:SHORT]]
-        there = sum(count for here, count in block.layers.items() if _covers(here, layers))
+        chunk = self._chunks[tip[:SHORT]]
+        there = sum(count for here, count in chunk.layers.items() if _covers(here, layers))
         return there > 1  # the chain itself counts once
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...tasks.costs.seconds import product_seconds, step_seconds
 from ...tasks.costs.steps import shard_costs
 from ...tasks.costs.work import ModelWork, Rows
+from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
 from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
@@ -33,9 +34,10 @@ from ...tasks.engine.families import (
     kv_token_bytes,
     tensor_shapes,
 )
-from ...tasks.engine.interface import DType, LoadShard, Parts, Span
+from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
+from ...tasks.engine.kvparts import KvShape
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
-from ...tasks.engine.shard import Choice, Compute, Pick, Piece
+from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
 from ...tasks.engine.wire import Buffer
 from ...transport.host.seam import Files
 from .profile import Profile
@@ -120,6 +122,13 @@ class NumberCompute:
             self._number(data[at : at + width], span.start) for at in range(0, len(data), width)
         ]
 
+    def unpacked(self, data: Buffer, count: int) -> list[int]:
+        width = packed_bytes(self.arch.hidden)
+        rows = [bytes(data[at : at + width]) for at in range(0, len(data), width)]
+        if len(rows) != count or any(len(row) != width for row in rows):
+            raise EngineError("bad-hidden", f"the input is not {count} packed rows")
+        return [int.from_bytes(row[:_PIECES], "little") % _PRIME for row in rows]
+
     def fed_back(self, *tokens: int) -> list[int]:
         return [self._embedded(token) for token in tokens]
 
@@ -177,6 +186,42 @@ class NumberCompute:
             for index, number in enumerate(row):
                 self._block(table.blocks[index // BLOCK])[layer][index % BLOCK] = number
 
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> bytes:
+        """Return the stored numbers in some slots, padded to the size of real keys and values.
+
+        They are exact in both forms, so that a simulated text does not depend on the form.
+        """
+        places = _positions(slots)
+        shape = KvShape(self.arch.kv_heads, self.arch.head_dim, self.dtype)
+        size = shape.layer_bytes(len(places), form)
+        rows = (
+            array("Q", [self._block(at // BLOCK)[layer][at % BLOCK] for at in places]).tobytes()
+            for layer in layers
+        )
+        return b"".join(row.ljust(size, b"\0") for row in rows)
+
+    def parsed_kv(
+        self, count: int, layers: range, form: KvForm, data: memoryview
+    ) -> list["array[int]"]:
+        size = len(data) // len(layers)
+        return [array("Q", bytes(data[at : at + 8 * count])) for at in range(0, len(data), size)]
+
+    def write_kv(self, slots: Slots, layers: range, values: list["array[int]"]) -> None:
+        for layer, row in zip(layers, values, strict=True):
+            for at, number in zip(_positions(slots), row, strict=True):
+                self._block(at // BLOCK)[layer][at % BLOCK] = number
+
+    def kept_kv(self, slots: Slots) -> list[list[int]]:
+        places = _positions(slots)
+        return [
+            [self._block(at // BLOCK)[layer][at % BLOCK] for at in places]
+            for layer in range(len(self._layers))
+        ]
+
+    def kv_distance(self, slots: Slots, values: list[list[int]]) -> float:
+        """Return 1 if any number differs, because similar numbers mean nothing."""
+        return float(self.kept_kv(slots) != values)
+
     def values(self, rows: list[int], logits: bool, position: int) -> bytes:
         return b"".join(map(self._logits if logits else self._hidden, rows))
 
@@ -200,6 +245,13 @@ class NumberCompute:
 
     def joined(self, outputs: Sequence[Buffer | NDArray[np.float32]]) -> Buffer:
         return b"".join(map(bytes, outputs))
+
+    def packed_rows(self, outputs: Sequence[bytes]) -> Buffer:
+        """Encode the numbers of rows exactly, with as many bytes as packed rows would have."""
+        data, width = b"".join(outputs), packed_bytes(self.arch.hidden)
+        rows = (data[at : at + self._width] for at in range(0, len(data), self._width))
+        pieces = (row[: _PIECES * self._step : self._step] for row in rows)
+        return b"".join(piece.ljust(width, b"\0") for piece in pieces)
 
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice]:
         return [self._choose(pick.rows[-1], pick) for pick in picks]
@@ -247,6 +299,11 @@ class NumberCompute:
         logits = np.zeros(self.arch.vocab, np.float32)
         logits[number % self.arch.vocab] = 1.0
         return logits.tobytes()
+
+
+def _positions(slots: Slots) -> list[int]:
+    """Return each slot of some runs."""
+    return [at for first, end in slots for at in range(first, end)]
 
 
 def _finite(row: bytes, dtype: DType) -> bool:
@@ -320,12 +377,20 @@ class Timed:
 
         self.source, self.fed_back, self.joined = inner.source, inner.fed_back, inner.joined
         self.pooled = inner.pooled
+        self.unpacked, self.packed_rows = inner.unpacked, inner.packed_rows
         self.allocate, self.copy, self.adapt = inner.allocate, inner.copy, inner.adapt
         self.export, self.imported, self.install = inner.export, inner.imported, inner.install
+        self.parsed_kv, self.write_kv = inner.parsed_kv, inner.write_kv
+        self.kept_kv, self.kv_distance = inner.kept_kv, inner.kv_distance
 
     @property
     def exactness(self) -> str:
         return self._inner.exactness
+
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        data = self._inner.read_kv(slots, layers, form)
+        self._watch.spent += len(data) / self._rates.bandwidth
+        return data
 
     def costs(self) -> StepCosts:
         """Return the costs of a step on the machine, as its profile predicts them."""

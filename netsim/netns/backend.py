@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -30,6 +30,7 @@ from ..errors import SimError
 from ..network.link import LinkSpec
 from .gateway import QUIET, KernelGateway
 from .namespaces import KernelRefused, Namespace, Namespaces, available
+from .programs import KernelProgram
 from .switch import SwitchProcess
 
 PORT: Final = 4001
@@ -194,6 +195,7 @@ class KernelWorld:
             raise KernelRefused(reason)
         self.hosts: dict[str, KernelHost] = {}
         self.gateways: dict[str, KernelGateway] = {}
+        self.programs: list[KernelProgram] = []
         self._addresses = 0
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-netns-"))
         with ExitStack() as parts:
@@ -209,14 +211,20 @@ class KernelWorld:
         self.close()
 
     def close(self) -> None:
-        """Stop all daemons, then remove the processes, namespaces and files."""
+        """Stop all daemons and programs, then remove the processes, namespaces and files."""
         try:
+            for program in self.programs:
+                program.tell_to_stop()
             for host in self.hosts.values():
                 host.tell_to_stop()
             deadline = time.monotonic() + STOP_S
             for host in self.hosts.values():
                 host.stop(max(0.0, deadline - time.monotonic()))
+            for program in self.programs:
+                program.stop()
         finally:
+            for program in self.programs:
+                program.stop(0.0)
             for host in self.hosts.values():
                 host.stop(0.0)  # for daemons that still run because the waiting was interrupted
             self._parts.close()
@@ -307,6 +315,18 @@ class KernelWorld:
         Without `engine`, the daemon finds no torch: it is a member that computes nothing.
         """
         self.hosts[name].start(args, engine=engine)
+
+    def run(
+        self, name: str, *command: str, environment: Mapping[str, str] | None = None
+    ) -> KernelProgram:
+        """Start a program other than shoal on a host, which the end of the world stops.
+
+        `environment` is added to that of this process. `KernelProgram.finish` waits for its end.
+        """
+        log = self.folder / f"{name}-{len(self.programs)}.log"
+        program = KernelProgram(self.hosts[name].space, command, log, environment)
+        self.programs.append(program)
+        return program
 
     def where(self, name: str) -> str:
         """Return the address of a host's daemon, in the form that `--bootstrap` expects."""

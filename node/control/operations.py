@@ -104,6 +104,7 @@ class Operations:
             shares=share_views(compute.sharing, compute.sharing.sharing.all()),
             audience=compute.sharing.audience,
             shared=offer_views(compute.sharing, own.peer),
+            answers=views.answers_view(compute.gateway.errors),
         )
 
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:

@@ -14,6 +14,7 @@ from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
 from ...tasks.hardware.facts import Device, Speed
 from ...tasks.hardware.hardware import Hardware
+from ...tasks.inference.choice import AnswerErrors
 from ...tasks.inference.routing import find_route, largest_room
 from ...tasks.inference.speed import ServedSpeed
 from ...tasks.inference.stage import Stage
@@ -32,6 +33,7 @@ from ..health import Condition
 from .messages.encoding import extended
 from .messages.models import AddedModel, ModelEntry, ServingNode, ShownModel, VoucherView
 from .messages.node import (
+    AnswersView,
     CapacityView,
     ConditionView,
     DeviceView,
@@ -228,6 +230,12 @@ def serving_view(
         shard=shard_view(shard, names) if shard else None,
         predicted=predicted,
     )
+
+
+def answers_view(errors: AnswerErrors) -> AnswersView:
+    """Describe how far predictions about this gateway's answers are wrong."""
+    first, token = errors.first.value, errors.token.value
+    return AnswersView(first.mean, first.samples, token.mean, token.samples)
 
 
 def prediction_view(speed: ServedSpeed) -> PredictionView | None:

@@ -11,6 +11,7 @@ from ..models.consent import Witnesses, backing_of
 from ..swarm.grouping import Grouping
 from ..swarm.seeking import Seeking
 from .base import Base
+from .chunks import ChunkParts
 from .content import ContentParts
 from .interest import Keeping
 from .jobs import Working
@@ -40,6 +41,9 @@ class ComputeParts:
             seek=seeking.seek, find_adapter=content.adapter_files.named,
         )  # fmt: skip
         self.sharing = SharingParts(base, network, content, self.gateway)
+        self.chunks = None
+        if base.engine is not None:
+            self.chunks = ChunkParts(base, network, content, base.engine)
         self.serving = self._new_serving()
         self.grouping = Grouping(
             network.state, base.credentials, endpoint, network.membership, base.health,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from ...tasks.errors import Overloaded
 from ...transport.errors import MISHAP, ShoalError
 from .. import defaults
 from ..errors import ApiRefusal, ControlError
@@ -48,7 +49,8 @@ def refusal_of(error: ShoalError) -> ApiRefusal:
     if hint and "--" in hint:  # an option of a command, which this client does not have
         hint = None
     message = f"{error.message} ({hint})" if hint else error.message
-    return ApiRefusal(status, openai_code or code, message, param=param)
+    retry = error.retry_s if isinstance(error, Overloaded) else 0
+    return ApiRefusal(status, openai_code or code, message, param=param, retry_s=retry)
 
 
 def mishap() -> ControlError:
@@ -74,8 +76,8 @@ def headers_of(refusal: ApiRefusal) -> dict[str, str]:
     """Return the headers that a refusal adds to its response."""
     if refusal.status == 401:
         return {"WWW-Authenticate": "Bearer"}
-    if refusal.status == 429:
-        return {"Retry-After": str(defaults.API_RETRY)}
+    if refusal.retry_s or refusal.status == 429:
+        return {"Retry-After": str(refusal.retry_s or defaults.API_RETRY)}
     return {"Allow": refusal.allow} if refusal.allow else {}
 
 

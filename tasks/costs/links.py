@@ -5,13 +5,14 @@ from typing import Final
 
 from ...transport.bytestream import PathKind
 from ...transport.link.status import LinkStatus
-from .rates import LinkRates
+from .rates import RATE_LEAST, LinkRates
 
 UNKNOWN_TRIP_S: Final = 0.1
 """Round trip before the first measurement."""
 MESSAGE_S: Final = 0.0005
 """Seconds in which both ends handle a message: encryption, framing, and two tasks that wake up."""
 LOSS_MOST: Final = 0.5
+TRIP_MOST_S: Final = 60.0
 _RATES: Final = {  # byte/s of paths whose rate was not measured
     PathKind.LOOPBACK: 500e6,
     PathKind.LAN: 50e6,
@@ -27,8 +28,8 @@ _NEAR_S: Final = 0.005  # seconds by which two peers differ at least, as it seem
 def link_rates(status: LinkStatus) -> LinkRates:
     """Return the rates of a link as this node has measured them. The kind of the path stands for
     unknown ones."""
-    trip = UNKNOWN_TRIP_S if status.rtt is None else max(0.0, status.rtt)
-    rate = status.rate if status.rate > 0.0 else _usual_rate(status.path)
+    trip = UNKNOWN_TRIP_S if status.rtt is None else min(max(0.0, status.rtt), TRIP_MOST_S)
+    rate = max(status.rate, RATE_LEAST) if status.rate > 0.0 else _usual_rate(status.path)
     loss = status.loss if status.loss > 0.0 else 0.0  # false for NaN
     return LinkRates(trip, rate, min(loss, LOSS_MOST), MESSAGE_S)
 

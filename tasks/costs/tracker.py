@@ -33,6 +33,29 @@ class ModelError(NamedTuple):
     samples: int
 
 
+class MeanError:
+    """Mean relative error of predictions, over about the last 50 of them."""
+
+    __slots__ = ("_mean", "_samples")
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        self._samples = 0
+
+    @property
+    def value(self) -> ModelError:
+        """The mean error so far."""
+        return ModelError(self._mean, self._samples)
+
+    def note(self, predicted: float, measured: float) -> None:
+        """Record a prediction and what was measured. Ignores seconds that are not believed."""
+        if not _believed(predicted, measured):
+            return
+        self._samples += 1
+        error = min(abs(predicted - measured) / measured, ERROR_MOST)
+        self._mean += max(1.0 / self._samples, 1.0 - ERROR_MEMORY) * (error - self._mean)
+
+
 class Tracker:
     """Predicted against measured seconds of one thing: a shard, a peer's stage, or a link.
 
@@ -46,20 +69,20 @@ class Tracker:
         self.samples = 0
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
-        self._error = 0.0
+        self._error = MeanError()
 
     @property
     def error(self) -> ModelError:
         """The error of the corrected predictions, each made before its measurement."""
-        return ModelError(self._error, max(0, self.samples - 1))
+        return self._error.value
 
     def note(self, predicted: float, measured: float) -> bool:
         """Record one uncorrected prediction and the measured seconds. Return whether they were
         believed: both must be finite, above 0 and at most LONGEST."""
-        if not (0.0 < predicted <= LONGEST and 0.0 < measured <= LONGEST):  # false for NaN
+        if not _believed(predicted, measured):
             return False
         if self.samples:
-            self._note_error(abs(predicted * self.factor - measured) / measured)
+            self._error.note(predicted * self.factor, measured)
         self.samples += 1
         ratio = min(max(measured / predicted, 1 / RATIO), RATIO)
         if len(self._recent) == WINDOW:
@@ -75,9 +98,10 @@ class Tracker:
         upper = self._sorted[middle]
         return upper if odd else math.sqrt(self._sorted[middle - 1] * upper)
 
-    def _note_error(self, error: float) -> None:
-        weight = max(1.0 / self.samples, 1.0 - ERROR_MEMORY)
-        self._error += weight * (min(error, ERROR_MOST) - self._error)
+
+def _believed(predicted: float, measured: float) -> bool:
+    """Return whether both are seconds that a clock can show. NaN is not."""
+    return 0.0 < predicted <= LONGEST and 0.0 < measured <= LONGEST
 
 
 class Expected(NamedTuple, Generic[K]):

@@ -27,6 +27,19 @@ GROWTH: Final = 3
 BlockName = tuple[str, bytes]
 """(scope, name): the gateway whose sessions may share the block, and the prefix's name."""
 
+_INEXACT: Final = " int8"  # ends the scope of blocks that stem from a copy in int8
+
+
+def inexact(names: Sequence[BlockName]) -> list[BlockName]:
+    """Return the names of blocks that stem from a copy in int8, which exact sessions do not
+    find."""
+    return [(scope + _INEXACT, name) for scope, name in names]
+
+
+def _from(block: int, names: Sequence[BlockName]) -> list[BlockName]:
+    """Return the names, those from number `block` on as inexact ones."""
+    return [*names[:block], *inexact(names[block:])]
+
 
 class BlockCopy(NamedTuple):
     """Command to copy the content of the block `source` to the block `target`."""
@@ -159,6 +172,10 @@ class BlockPool:
             found.append(block)
         return found
 
+    def look(self, name: BlockName) -> int | None:
+        """Return the block with a name, or None. It stays in the cache, and may be evicted."""
+        return self._by_name.get(name)
+
     def use(self, block: int) -> None:
         """Count one more table that has the block."""
         self._users[block] += 1
@@ -222,10 +239,12 @@ class BlockTable:
         names: Sequence[BlockName] = (),
         *,
         soon: int | None = None,
+        exact: bool = True,
     ) -> None:
         """Create a table with the longest prefix of `names` that is cached.
 
-        `soon` is the number of positions to promise now (None: all). Raises EngineError `no-memory`
+        Unless `exact`, the prefix may go on with blocks that stem from copies in int8. `soon` is
+        the number of positions to promise now (None: all). Raises EngineError `no-memory`
         if they cannot be promised, or if the pool is smaller than `tokens` positions.
         """
         self.tokens = tokens
@@ -240,9 +259,16 @@ class BlockTable:
         self._blocks: list[int] = []
         self._names = names[: soon // BLOCK]
         self._named = 0  # leading blocks that were offered to the cache
+        self._withheld: Sequence[BlockName] | None = None  # names that are not offered yet
+        self.inexact_from: int | None = None
+        """The first block that stems from a copy in int8, or None."""
         self._written = False
         self.changes = 0
-        for block in pool.find(self._names):
+        found = pool.find(self._names)
+        rest = [] if exact else pool.find(inexact(self._names[len(found) :]))
+        if rest:
+            self.mark_inexact(len(found))
+        for block in [*found, *rest]:
             self._append(block)
         self.length = self._named = len(self._blocks) * BLOCK
         self._named //= BLOCK
@@ -282,6 +308,7 @@ class BlockTable:
         """
         if length < self.length:
             self._names = self._names[: length // BLOCK]
+            self._withheld = self._withheld and self._withheld[: length // BLOCK]
         self._shorten(length)
 
     def _shorten(self, length: int) -> None:
@@ -306,16 +333,33 @@ class BlockTable:
         # A session may compute again what it has found under its names, but nothing else.
         (self.truncate if self._written else self._shorten)(start)
         self._written = True
-        copies = []
-        if start % BLOCK:
-            copies = self._own_last()
+        copies = self._own_last() if start % BLOCK else []
+        self._allocate(end)
+        return copies
+
+    def grow(self, end: int) -> list[BlockCopy]:
+        """Take blocks for the positions up to `end`, which is promised, and drop none.
+
+        Returns the copies that must be made before anything is written from `length` on.
+        """
+        blocks = len(self._blocks)
+        copies = self._own_last() if self.length % BLOCK and blocks == self._full else []
+        self._allocate(end)
+        return copies
+
+    @property
+    def _full(self) -> int:
+        """The number of blocks that hold the positions below `length`."""
+        return blocks_for(self.length)
+
+    def _allocate(self, end: int) -> None:
+        """Append blocks until `end` positions have one."""
         missing = blocks_for(end) - len(self._blocks)
         while missing > 0:
             taken = self._pool.allocate(missing, self._blocks[-1] if self._blocks else -1)
             for block in taken:
                 self._append(block)
             missing -= len(taken)
-        return copies
 
     def _own_last(self) -> list[BlockCopy]:
         """Make the last block writable: copy it if another table has it, else remove its name."""
@@ -340,10 +384,33 @@ class BlockTable:
         self._named = max(self._named, full)
 
     def name_all(self, names: Sequence[BlockName]) -> None:
-        """Replace the names by those of the whole session, and offer all full blocks to the
-        cache."""
-        self._names = names[: self.length // BLOCK]
+        """Replace the names by those of the whole session, and offer all full blocks to the cache,
+        except withheld ones."""
+        names = names[: self.length // BLOCK]
+        if self._withheld is not None:
+            names = names[: len(self._names)]
+        first = self.inexact_from
+        self._names = names if first is None else _from(first, names)
         self.fill(self.length)
+
+    def mark_inexact(self, block: int) -> None:
+        """Record that the blocks from `block` on stem from a copy in int8, unless earlier ones
+        do."""
+        if self.inexact_from is None:
+            self.inexact_from = block
+            self._names = _from(block, self._names)
+            self._withheld = self._withheld and _from(block, self._withheld)
+
+    def withhold(self) -> None:
+        """Offer no more blocks to the cache until `trust` is called."""
+        if self._withheld is None:
+            self._withheld, self._names = self._names, self._names[: self.length // BLOCK]
+
+    def trust(self) -> None:
+        """Offer the blocks to the cache that were withheld."""
+        if self._withheld is not None:
+            self._names, self._withheld = self._withheld, None
+            self.fill(self.length)
 
     def share(self, other: "BlockTable") -> None:
         """Replace the content by that of another table, without copying it. Its length must be

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from ..costs.shardcosts import ShardCosts
+from . import arrival
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS, WINDOW_ROWS
@@ -43,25 +44,27 @@ class Core:
         self,
         emit: Emit,
         emit_soon: Emit | None = None,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[bool], None] = lambda urgent: None,
         *,
         memory_bytes: int = 0,
     ) -> None:
         """Create a core without shards.
 
         `emit` sends a frame at once. `emit_soon` may delay a frame until the next one, or until
-        `settle`, which is called after each step. `memory_bytes` limits weights and KV of all
-        shards together (0: the available memory).
+        `settle(urgent)`, which is called after each step and sends it if `urgent`. `memory_bytes`
+        limits weights and KV of all shards together (0: the available memory).
         """
         self._emit = emit
         self._emit_soon = emit_soon or emit
         self._settle = settle
+        self._urgent = False  # whether a frame of the step must be sent at its end
         self._memory_bytes = memory_bytes
         self._shards: dict[int, LoadedShard] = {}
         self._scheduler = Scheduler()
         self._sessions: dict[SessionId, Session] = {}
         self._by_share: dict[Share, Session] = {}
         self._opened = 0  # number of sessions that were ever opened
+        kv_parts = arrival.KvParts(self.session, self._copied, self._loaded)
         self._requests: Mapping[str, Request] = {
             "load": self._load,
             "unload": self._unload,
@@ -70,6 +73,8 @@ class Core:
             "close": self._close,
             "export": self._export,
             "import": self._import,
+            "read": kv_parts.read,
+            "write": kv_parts.write,
             "fork": self._fork,
             "usage": self._usage,
         }
@@ -190,12 +195,12 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own = header
+        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
-        if not isinstance(own, bool):
-            raise EngineError("bad-span", "a session is of the machine's own gateway or not")
+        if not (isinstance(own, bool) and isinstance(packed, bool) and isinstance(exact, bool)):
+            raise EngineError("bad-span", "a session is of this machine, packed, and exact, or not")
         if not isinstance(owner, str) or not isinstance(background, bool):
             raise EngineError("bad-span", "a session has an owner and may be in the background")
         if soon is not None and (type(soon) is not int or soon < 0):
@@ -215,7 +220,7 @@ class Core:
         used = shard.adapters.use(adapter, blocks_for(tokens)) if adapter else None
         try:
             shard.adapters.make_room(blocks_for(tokens if soon is None else min(soon, tokens)))
-            table = BlockTable(shard.pool, tokens, names, soon=soon)
+            table = BlockTable(shard.pool, tokens, names, soon=soon, exact=exact)
             states = _states_beside(table, shard)
         except EngineError:
             shard.adapters.release(used)
@@ -230,6 +235,7 @@ class Core:
         self._opened += 1
         session = Session(name, owner, shard, table, share, self._opened)
         session.adapter, session.own, session.states = used, own, states
+        session.packed = packed is True
         self._sessions[name] = self._by_share[share] = session
         return table.length, b""
 
@@ -257,6 +263,7 @@ class Core:
         length, data = shard.copies.parse(payload, table.tokens, session.adapter_root)
         values = shard.compute.imported(length, data)
         table.secure(length)
+        session.arrival = None
         table.prepare(0, length)
         shard.compute.install(table, length, values)
         table.fill(length)
@@ -276,6 +283,7 @@ class Core:
         if source is not into:
             into.table.secure(source.table.length)
             into.table.share(source.table)
+            into.arrival = None
         into.forget()
         return into.table.length, b""
 
@@ -389,7 +397,7 @@ class Core:
         refused."""
         model = session.shard.compute
         parts = model.parts
-        self._check_input(span, model)
+        self._check_input(session, span, model)
         if span.draft:
             self._check_window(span, model)
         if span.want != "hidden" and not parts.head:
@@ -407,7 +415,7 @@ class Core:
             raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
 
     @staticmethod
-    def _check_input(span: Span, model: Compute) -> None:
+    def _check_input(session: Session, span: Span, model: Compute) -> None:
         """Raise EngineError unless the tokens and hidden states of a span are the shard's input."""
         arch = model.arch
         if span.tokens is not None:
@@ -417,7 +425,7 @@ class Core:
                 raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
             if span.hidden is None:
                 return
-        if len(span.hidden or b"") != span.count * arch.hidden * DTYPE_BYTES[model.dtype]:
+        if len(span.hidden or b"") != span.count * session.row_bytes:
             raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
 
     @staticmethod
@@ -513,7 +521,12 @@ class Core:
             )
         if not span.draft:
             session.sampled = None
-        source = session.shard.compute.source(span)
+        arrival.begin(session)
+        compute = session.shard.compute
+        if span.hidden is not None and session.packed:
+            source = compute.unpacked(span.hidden, span.count)
+        else:
+            source = compute.source(span)
         job = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
         if span.draft and span.want == "token":
             job.drafts = (span.tokens or ())[1:]
@@ -526,6 +539,8 @@ class Core:
             self._scheduler.rest(session.share)
         else:
             rows = job.count - job.done
+            if job.decode:
+                self._scheduler.groups.came(session.share, self.clock())
             self._scheduler.want(session.share, rows, job.position, decode=job.decode)
 
     def step(self) -> None:
@@ -555,8 +570,12 @@ class Core:
             done.append((session, job, [next(outputs) for _ in range(_parts(job, rows))]))
             session.table.fill(job.position + rows)
             job.done += rows
+            if session.doubt is not None:
+                self._settle_doubt(session, job)
         self._choose(model, done)
-        seconds = self.clock() - started
+        ended = self.clock()
+        seconds = ended - started
+        self._scheduler.groups.stepped(started, ended)
         total = sum(session.share.charged for session, _ in work)
         for (session, _), (_, job, output) in zip(work, done, strict=True):
             part = session.share.charged / total if total > 0 else 1 / len(work)
@@ -565,7 +584,18 @@ class Core:
             if session.job is job:
                 self._advance(session, job, model, output)
             self._next(session)
-        self._settle()
+        # All at once: the next stage then computes the rows of this step in one step too.
+        self._settle(self._urgent)
+        self._urgent = False
+
+    def _settle_doubt(self, session: Session, job: SpanInProgress) -> None:
+        """Compare what has arrived from elsewhere with what was computed, and fail if it
+        differs."""
+        assert session.doubt is not None  # the caller has checked
+        try:
+            session.doubt.check(session)
+        except EngineError as error:
+            self._fail_job(session, job, error)
 
     def _secured(self, work: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
         """Return the part of the work for which there is memory, after ending the sessions whose
@@ -692,23 +722,32 @@ class Core:
             *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
         )
         job.answer.add(header)
-        # A client waits for the first token.
-        (self._emit if final or job.emitted == 1 else self._emit_soon)(header, b"")
+        if final:
+            self._emit_with_step(header, b"")
+        else:
+            # A client waits for the first token.
+            (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
         span = job.span
         seconds = job.seconds, job.predicted
         header = ("hidden", session.name, span.epoch, span.start, span.count, *seconds)
-        payload = model.joined(job.outputs)
+        packed = session.packed and span.want == "hidden" and not model.parts.head
+        payload = model.packed_rows(job.outputs) if packed else model.joined(job.outputs)
         job.answer.add(header, payload)
-        self._emit(header, payload)
+        self._emit_with_step(header, payload)
         self._finish(session, job)
 
-    @staticmethod
-    def _finish(session: Session, job: SpanInProgress) -> None:
+    def _emit_with_step(self, header: Header, payload: Buffer) -> None:
+        """Emit a frame at the end of the step, with the other frames of the step."""
+        self._emit_soon(header, payload)
+        self._urgent = True
+
+    def _finish(self, session: Session, job: SpanInProgress) -> None:
         """End the session's job and store its answer for repetitions, unless it is a window's."""
         session.job = None
+        self._scheduler.groups.left(session.share, self.clock())
         if not job.span.draft:
             session.keep(job.answer)
 

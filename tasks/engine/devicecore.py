@@ -17,7 +17,7 @@ class DeviceCore(Core):
         device: ComputeDevice,
         emit: Emit,
         emit_soon: Emit,
-        settle: Callable[[], None],
+        settle: Callable[[bool], None],
         *,
         memory_bytes: int,
     ) -> None:

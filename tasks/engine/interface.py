@@ -199,7 +199,9 @@ class SessionTerms:
     the concatenated names of the full blocks of the prompt (docs/spec/session.md). `shard` is the
     number under which the session's shard was loaded. `soon` is the number of positions to reserve
     at once (None: all). The session gets more as it grows, and fails with `preempted` if the memory
-    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "".
+    is needed by others. `adapter` is the root of an adapter that the shard has loaded, or "". If
+    `packed`, its hidden states come and go packed (activations/layout.py). Unless
+    `exact`, cached blocks may stem from copies in int8.
     """
 
     owner: str = ""
@@ -210,7 +212,46 @@ class SessionTerms:
     soon: int | None = None
     adapter: str = ""
     own: bool = False
+    packed: bool = False
+    exact: bool = True
 
+
+KvForm = Literal["exact", "int8"]
+"""How a part of KV is encoded: in the shard's dtype, or as int8 with a scale in float16 for each
+position and head. The values of an `int8` part are not those that were computed, so sessions that
+need the exact ones never use it."""
+
+
+class KvRange(Row, frozen=True):
+    """Positions `start` to `stop` - 1 of the layers `first` to `last` - 1 of a model."""
+
+    start: Annotated[int, Meta(ge=0, le=1 << 24)]
+    stop: Annotated[int, Meta(ge=1, le=1 << 24)]
+    first: Annotated[int, Meta(ge=0, le=MAX_LAYERS)]
+    last: Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
+
+    def check(self) -> None:
+        """Raise ValueError if there are no positions or no layers."""
+        if self.start >= self.stop or self.first >= self.last:
+            raise ValueError("a range of KV has positions and layers")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBlocks:
+    """Cached blocks of the shard that was loaded under a number, one name each (NAME_BYTES).
+
+    `owner` is the gateway that named them, and `adapter` the root of the adapter that they were
+    computed with, or "".
+    """
+
+    shard: int
+    owner: str
+    names: bytes
+    adapter: str = ""
+
+
+KvSource = NamedBlocks | SessionId
+"""Where KV is read: cached blocks, or an open session, even while it is computed."""
 
 EXACTNESS_BYTES = 64
 """Size of the longest name of a class of exactness in bytes."""
@@ -280,6 +321,25 @@ class Engine(Protocol):
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
         """Replace an open session's KV by an exported copy. Return its length in tokens."""
+        ...
+
+    async def read_kv(self, source: KvSource, part: KvRange, form: KvForm = "exact") -> bytes:
+        """Return a part of the KV of named blocks, or of an open session.
+
+        A part has at most KV_PART_BYTES. The positions of named blocks begin and end with a block.
+        Raises EngineError `bad-state` if the source does not have the part, and `unknown-session`.
+        """
+        ...
+
+    async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
+        """Write a part, as `read_kv` returned it, into a session that computes nothing.
+
+        The parts of each layer are written in the order of positions, beginning at the session's
+        length; layers may arrive in any order. Returns the session's new length: the number of
+        positions that have arrived in all layers. If `doubted`, the last block is computed again
+        before anything is believed: the length ends before it, and a span that finds another
+        content fails with `bad-chunk`. Raises EngineError `bad-state` if the part does not fit.
+        """
         ...
 
     async def fork(self, session: SessionId, into: SessionId) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
+from msgspec.structs import astuple
 
 from ...transport.host.seam import Host
 from . import defaults
@@ -21,8 +22,12 @@ from .interface import (
     DEFAULT_TERMS,
     EngineEvent,
     FailedEvent,
+    KvForm,
+    KvRange,
+    KvSource,
     Loaded,
     LoadShard,
+    NamedBlocks,
     SessionId,
     SessionTerms,
     Span,
@@ -145,6 +150,8 @@ class EngineProcess:
         self._replies: dict[int, _Reply] = {}
         self._numbers = itertools.count(1)
         self._on_restart: list[Callable[[], None]] = []
+        # The worker reads and writes parts between two steps, so their number is limited.
+        self._parts = trio.Semaphore(defaults.KV_PARTS)
         self._starts = 0
         self._loaded = False  # whether the present worker has loaded a shard
         self.pid: int | None = None  # pid of the worker, or None if there is none
@@ -328,7 +335,7 @@ class EngineProcess:
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
-            more = terms.shard, terms.soon, terms.adapter, terms.own
+            more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
             value, _ = await self._request("open", *fields, *more, payload=terms.names)
         except BaseException as error:
             self._sessions.pop(session, None)
@@ -358,6 +365,21 @@ class EngineProcess:
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
         value, _ = await self._request("import", session, payload=state)
+        return value if isinstance(value, int) else 0
+
+    async def read_kv(self, source: KvSource, part: KvRange, form: KvForm = "exact") -> bytes:
+        if isinstance(source, NamedBlocks):
+            fields = b"", source.shard, source.owner, source.adapter
+            names = source.names
+        else:
+            fields, names = (source, 0, "", ""), b""
+        async with self._parts:
+            _, payload = await self._request("read", *fields, astuple(part), form, payload=names)
+        return bytes(payload)
+
+    async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
+        async with self._parts:
+            value, _ = await self._request("write", session, doubted, payload=part)
         return value if isinstance(value, int) else 0
 
     async def fork(self, session: SessionId, into: SessionId) -> None:

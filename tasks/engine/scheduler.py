@@ -34,6 +34,7 @@ from .defaults import (
     ACCOUNTS,
     DECODE_FACTOR,
     DECODE_PART,
+    GROUP_GAIN,
     PREFILL_FACTOR,
     PREFILL_STEP_FACTOR,
     PREFILL_STEP_S,
@@ -43,6 +44,7 @@ from .defaults import (
     STEP_S,
     USERS,
 )
+from .grouping import Groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +143,8 @@ class Scheduler:
     """Sessions of one device with their work."""
 
     def __init__(self) -> None:
+        self.groups = Groups()
+        """The sessions whose rows visit other stages too."""
         self._gateways: dict[str, _Gateway] = {}
         self._ready: dict[Share, None] = {}
         self._time = 0.0  # virtual time of the gateway that was served last
@@ -187,6 +191,7 @@ class Scheduler:
     def leave(self, share: Share) -> None:
         """Remove a session."""
         self.rest(share)
+        self.groups.gone(share)
         share.user.shares -= 1
         share.user.gateway.shares -= 1
 
@@ -300,7 +305,9 @@ class Scheduler:
             + sum(adapter.fixed for adapter in adapters)
         )
         rows = sum([share.rows for share in shares])
-        if step.seconds + wanted <= budget and step.rows + rows <= step.costs.most_rows:
+        sessions = self._most(step.costs, shares)
+        fits = step.rows + rows <= step.costs.most_rows and len(shares) <= sessions
+        if step.seconds + wanted <= budget and fits:
             self._take_all(step, shares, wanted, adapters)
             return
         first = len(step.chosen)
@@ -308,7 +315,8 @@ class Scheduler:
             rows = share.rows
             if rows > 1 and not self._fits(step, share, rows, budget):
                 rows = 1
-            if not self._fits(step, share, rows, budget) and step.chosen:
+            full = len(step.chosen) - first >= sessions
+            if step.chosen and (full or not self._fits(step, share, rows, budget)):
                 break
             self._add(step, share, rows, step.price(share, rows))
         taken = len(step.chosen) - first
@@ -319,6 +327,23 @@ class Scheduler:
         """Return whether rows of a session fit into a step."""
         within = step.rows + rows <= step.costs.most_rows
         return within and step.seconds + step.price(share, rows) <= budget
+
+    def _most(self, costs: StepCosts, shares: Collection[Share]) -> int:
+        """Return how many running texts a step may have, so that the sessions that travel
+        through a chain visit its stages in groups.
+
+        A step of fewer texts must be faster by more than a small part, or groups have no use.
+        """
+        if self.groups.count < 2:
+            return len(shares)
+        travelling = [share for share in shares if share in self.groups]
+        later = len(travelling) - self.groups.most()
+        if later <= 0:
+            return len(shares)
+        row = sum(share.row + costs.attended * share.position for share in travelling)
+        if row / len(travelling) * later < GROUP_GAIN * costs.fixed:
+            return len(shares)
+        return len(shares) - later
 
     def _take_all(
         self, step: _Step, shares: Collection[Share], wanted: float, adapters: set[AdapterCosts]

@@ -3,17 +3,22 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
 from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES, WAITING_DRAFTS
 from .errors import EngineError
+from .families import DTYPE_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
 from .shard import Choice, LoadedShard
 from .states import SessionStates
 from .wire import Buffer, Header
+
+if TYPE_CHECKING:
+    from .arrival import Arrival, Doubt
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
 
@@ -85,6 +90,9 @@ class Session:
         self.adapter: LoadedAdapter | None = None
         self.states: SessionStates | None = None  # of recurrent layers
         self.own = False  # whether it is of the machine's own gateway
+        self.arrival: Arrival | None = None  # parts of KV from elsewhere, until the next span
+        self.doubt: Doubt | None = None  # what its next positions must have, or it ends
+        self.packed = False  # whether hidden states come and go packed
         self.age = age  # grows from session to session: the youngest has the highest
         self.epoch = 0
         self.waiting: deque[Span] = deque()
@@ -98,6 +106,13 @@ class Session:
     def adapter_root(self) -> str:
         """The root of the session's adapter, or ""."""
         return self.adapter.root if self.adapter is not None else ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of a hidden state, as input or as output."""
+        compute = self.shard.compute
+        hidden = compute.arch.hidden
+        return packed_bytes(hidden) if self.packed else hidden * DTYPE_BYTES[compute.dtype]
 
     def reaches(self, start: int) -> bool:
         """Return whether the states of recurrent layers after `start` positions are there."""

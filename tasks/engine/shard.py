@@ -8,8 +8,9 @@ from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
 from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, kv_room, kv_token_bytes, state_bytes
-from .interface import DType, Likely, LoadShard, Parts, Sampling, Span
+from .interface import DType, KvForm, KvRange, Likely, LoadShard, Parts, Sampling, Span
 from .kvcopy import KvCopies
+from .kvparts import KvPartCodec
 from .scheduler import AdapterCosts, StepCosts
 from .states import SessionStates, StatePool, StateUse
 from .wire import Buffer
@@ -54,6 +55,10 @@ class Choice(NamedTuple):
     top: tuple[Likely, ...] = ()
 
 
+Slots = Sequence[tuple[int, int]]
+"""Places of consecutive positions in a shard's memory of KV, as runs (first, after last)."""
+
+
 class Compute(Protocol):
     """Interface that computes the layers of one shard.
 
@@ -96,6 +101,14 @@ class Compute(Protocol):
         are not finite."""
         ...
 
+    def unpacked(self, data: Buffer, count: int) -> Any:
+        """Return `count` packed rows as `source` returns rows (activations/layout.py).
+
+        Raises EngineError `bad-hidden` if there is another number of bytes, and `not-finite` if a
+        scale is not finite.
+        """
+        ...
+
     def fed_back(self, *tokens: int) -> Any:
         """Return a sampled token, and the drafts that follow it, as the next input."""
         ...
@@ -127,6 +140,10 @@ class Compute(Protocol):
         """Concatenate several outputs of `values` or `pooled` and return them as bytes."""
         ...
 
+    def packed_rows(self, outputs: list[Any]) -> Buffer:
+        """Concatenate several outputs of `values` as packed rows (activations/layout.py)."""
+        ...
+
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         """Return, for each pick, the token and its log-probability, and the most likely tokens.
 
@@ -149,6 +166,30 @@ class Compute(Protocol):
         """Write imported keys and values into the first positions of a session."""
         ...
 
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        """Return the KV in `slots` of some of the shard's layers, counted from 0."""
+        ...
+
+    def parsed_kv(self, count: int, layers: range, form: KvForm, data: memoryview) -> Any:
+        """Return the KV of `count` positions from what `read_kv` returned, as `write_kv` takes it.
+
+        Raises EngineError `bad-state` if a value is not finite.
+        """
+        ...
+
+    def write_kv(self, slots: Slots, layers: range, values: Any) -> None:
+        """Write KV into `slots` of some of the shard's layers, counted from 0."""
+        ...
+
+    def kept_kv(self, slots: Slots) -> Any:
+        """Return a copy of the KV of all layers, with which `kv_distance` compares."""
+        ...
+
+    def kv_distance(self, slots: Slots, values: Any) -> float:
+        """Return how far the KV in `slots` is from `values`: the largest relative distance (L2) of
+        the keys or the values of a layer."""
+        ...
+
 
 class LoadedShard:
     """A shard in the worker: the object that computes it, and the KV of its sessions."""
@@ -169,6 +210,8 @@ class LoadedShard:
         self.root = shard.root
         self.adapters = LoadedAdapters(self.pool, self.block_bytes)
         self.copies = KvCopies(shard.root, arch, parts, shard.dtype, compute.exactness)
+        self.kv_parts = KvPartCodec(shard.root, arch, parts, shard.dtype, compute.exactness)
+        self.layer_range = range(parts.start, parts.stop)
         self.costs = compute.costs()
 
     def adapt(self, adapter: LoadAdapter, load: Callable[[Compute, LoadAdapter], Any]) -> None:
@@ -204,6 +247,10 @@ class LoadedShard:
         With recurrent layers they cannot, on any stage: a block has no state of such a layer.
         """
         return not self.compute.arch.recurrent
+
+    def layers(self, part: KvRange) -> range:
+        """Return the layers of a part of KV, counted from the shard's first one."""
+        return range(part.first - self.layer_range.start, part.last - self.layer_range.start)
 
     def new_states(self) -> SessionStates | None:
         """Return the states of a new session, if layers of the shard are recurrent.

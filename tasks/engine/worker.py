@@ -102,10 +102,10 @@ class FrameSender:
         self._channel.put(header, payload)
         self._queued = True
 
-    def settle(self) -> None:
-        """Send the queued frames, unless something was sent in the last PIECE_SECONDS and another
-        step follows soon."""
-        if self._queued and time.perf_counter() - self._sent >= PIECE_SECONDS:
+    def settle(self, urgent: bool) -> None:
+        """Send the queued frames. Unless `urgent`, they wait if something was sent in the last
+        PIECE_SECONDS, because another step follows soon."""
+        if self._queued and (urgent or time.perf_counter() - self._sent >= PIECE_SECONDS):
             self._flush()
 
     def _flush(self) -> None:

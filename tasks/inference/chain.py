@@ -1,7 +1,8 @@
 """Opens and closes the stages of a session on behalf of its gateway."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import trio
 
@@ -10,20 +11,32 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.link import Link
+from ..chunks.naming import CHUNK_BLOCKS
 from ..defaults import (
     ADAPTER_TIMEOUT,
     ANSWER_SOON,
+    CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
 )
-from ..engine.interface import Sampling
+from ..engine.activations.layout import PACKED_FAMILIES, Activations
+from ..engine.interface import NAME_BYTES, Sampling
 from ..errors import SessionError
 from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
-from .session import Close, Open, SessionOpened, parse_dtype, parse_opened, stage_code
+from .session import (
+    Close,
+    Open,
+    SessionOpened,
+    parse_closed,
+    parse_dtype,
+    parse_opened,
+    stage_code,
+)
+from .slowlinks import LinkRates
 
 
 class StageRefused(Exception):
@@ -42,6 +55,7 @@ class Chains:
         self._host = host
         self._names = PrefixNames(host.entropy(32))
         self._courier = courier
+        self._slow = LinkRates[tuple[PeerId, PeerId]]()  # between stages
         self._unopened: dict[PeerId, float] = {}  # time of the last failed open, by stage
         # The cancel scopes of the calls in progress, each with the peer that is called.
         self._asking: dict[trio.CancelScope, PeerId] = {}
@@ -56,6 +70,20 @@ class Chains:
         since = self._host.now() - ROUTE_AROUND
         self._unopened = {peer: at for peer, at in self._unopened.items() if at > since}
         return self._unopened.keys()
+
+    def names(self, model: Model, ids: Sequence[int]) -> bytes:
+        """Return the concatenated names of the full blocks of a prompt."""
+        return self._names.of(model.identity, ids)
+
+    def activations(self, model: Model, run: GenerationRun) -> Activations:
+        """Return how hidden states travel in a new session: packed if a link between two stages is
+        too slow for exact ones, and the model's family has passed the check of what this
+        changes."""
+        if run.terms.pooled or model.family not in PACKED_FAMILIES:
+            return "exact"
+        now = self._host.now()
+        slow = any(self._slow.rate(link, now) for link in pairwise(run.peers))
+        return "int8" if slow else "exact"
 
     async def open(
         self, run: GenerationRun, model: Model, sampling: Sampling, peers: Collection[PeerId]
@@ -111,13 +139,17 @@ class Chains:
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
             veil=self._names.veil(run.session),
+            exact=run.terms.exact,
+            activations=run.activations,
         )
         await self._courier.meet(hop.peer)
         try:
             call = "session.open", message.header(), names
-            # A stage may have to fetch the adapter first.
+            # A stage may have to fetch the adapter first, and may fetch KV of the prompt.
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
-            return parse_opened(await self._ask(hop.peer, *call, timeout), message.tokens)
+            timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
+            reply = await self._ask(hop.peer, *call, timeout)
+            return parse_opened(reply, message.tokens, message.activations)
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -150,6 +182,12 @@ class Chains:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
 
+    def _note_slow(self, run: GenerationRun, peer: PeerId, to: PeerId, rate: float) -> None:
+        """Remember that a stage has called the link to the next one slow. Other links are
+        ignored."""
+        if (peer, to) in pairwise(run.peers):
+            self._slow.note((peer, to), rate, self._host.now())
+
     def _link_quiet(self, link: Link) -> None:
         """Cancel all calls that wait for the peer of this link."""
         for scope, peer in self._asking.items():
@@ -168,8 +206,11 @@ class Chains:
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids[:-1])
 
         async def close_one(peer: PeerId) -> None:
-            with suppress(CallRefused, LinkClosed):  # a dead stage has no session to close
-                await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+            # A dead stage has no session to close.
+            with suppress(CallRefused, LinkClosed, SessionError):
+                reply = await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+                for link in parse_closed(reply).slow:
+                    self._note_slow(run, peer, *link)
 
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:

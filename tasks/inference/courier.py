@@ -10,6 +10,7 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Handler, Refusal, Reply
 from ...transport.link.link import Link
+from ..routing.defaults import LINK_S
 
 Connect = Callable[[PeerId], Awaitable[object]]
 """Establishes a link to a peer. Raises DialFailed if that fails."""
@@ -64,12 +65,29 @@ class Courier:
         True."""
         self._endpoint.watch_links(watcher)
 
+    def waiting(self, peer: PeerId) -> tuple[int, float]:
+        """Return the bytes that have not arrived at a peer yet, and the round trip to it in
+        seconds."""
+        link = self._endpoint.link(peer) if peer != self.peer else None
+        return (0, 0.0) if link is None else (link.backlog, link.rtt)
+
     def reaches(self, peer: PeerId) -> bool:
         """Return whether new messages can be sent to the peer: it is linked and not quiet, or this
         node."""
         return peer == self.peer or (
             self._endpoint.link(peer) is not None and not self.is_quiet(peer)
         )
+
+    def round_trip(self, peer: PeerId) -> float | None:
+        """Return the round trip to a peer in seconds, as its link measures it: LINK_S before that,
+        0 for this node, and None without a link."""
+        if peer == self.peer:
+            return 0.0
+        link = self._endpoint.link(peer)
+        if link is None:
+            return None
+        trip = link.round_trip
+        return LINK_S if trip is None else trip
 
     async def meet(self, peer: PeerId) -> None:
         """Try to establish a link to a peer that has none, ignoring failure.

@@ -93,6 +93,8 @@ class Gateway:
         self._runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
+        self.errors = routes.choice.errors
+        """The errors of predictions about answers."""
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         replacing = Replacing(host, routes, self._opening)
         self._conversation = Conversation(host, courier, self._opening, replacing, self._windows)

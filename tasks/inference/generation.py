@@ -12,7 +12,9 @@ import trio
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE, STALLED
 from ..drafting.speculation import DraftCounts, Speculation
+from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
+from ..engine.families import Architecture
 from ..engine.interface import Sampling, SessionId
 from ..errors import SessionError
 from ..text.frames import TextInfo
@@ -46,7 +48,8 @@ class Model:
     """A model that can answer. `context` is in tokens, `vocabulary` the number of token ids.
 
     `hidden` is the number of values in a hidden state. `adapter` is the root of the adapter that a
-    request uses, or "".
+    request uses, or "". `family` is that of its architecture. `arch` describes the model for the
+    cost model, if it is known.
     """
 
     root: str
@@ -57,6 +60,8 @@ class Model:
     vocabulary: int
     text: TextCodec
     adapter: str = ""
+    family: str = ""
+    arch: Architecture | None = None
 
     @property
     def identity(self) -> str:
@@ -160,16 +165,46 @@ class Pooled:
 class RunTerms:
     """Purpose of a session. `job` is the id of its job, or "". `user` is the name of the user in
     whose name it runs, or "". A `pooled` session generates no tokens. `top` is the number of most
-    likely tokens that come with each token."""
+    likely tokens that come with each token. An `exact` session uses no KV that stems from copies in
+    int8."""
 
     job: str = ""
     user: str = ""
     pooled: bool = False
     top: int = 0
+    exact: bool = False
 
 
 Item = Arrived | Pooled | SpanProgress | SessionError
 """A message of the chain, or the error that ends the session."""
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """When the tokens of a session came. Times are in seconds."""
+
+    began: float  # when its stages were open
+    opening_s: float = 0.0  # from the choice of the chain until then
+    first_at: float | None = None
+    last_at: float = 0.0
+    tokens: int = 0
+    on_first: Callable[[], None] | None = None  # called at the first token
+
+    def note(self, now: float) -> None:
+        """Record a token."""
+        self.last_at = now
+        self.tokens += 1
+        if self.first_at is None:
+            self.first_at = now
+            if self.on_first is not None:
+                self.on_first()
+
+    @property
+    def token_s(self) -> float:
+        """Mean time between two tokens, 0 if there are fewer."""
+        if self.first_at is None or self.tokens < 2:
+            return 0.0
+        return (self.last_at - self.first_at) / (self.tokens - 1)
 
 
 class GenerationRun:
@@ -199,7 +234,9 @@ class GenerationRun:
         self.epoch = 1
         self.can_draft = True  # whether all stages compute windows
         self.speculation: Speculation | None = None
+        self.activations: Activations = "exact"  # of all stages
         self.heard_at = now  # when the chain last sent a message
+        self.times = RunTimes(now)
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
         self._looking = False
         self._expected = len(ids)
@@ -249,6 +286,7 @@ class GenerationRun:
             self._final = True
             self._ended.set()
         self.heard_at = now
+        self.times.note(now)
         self._put(Arrived(token, now))
         return not token.final
 

@@ -46,6 +46,15 @@ class MemoryQueue:
         found.pop(gateway, None)
         return sum(found.values())
 
+    def reserved(self, gateway: PeerId, now: float) -> int:
+        """Return the blocks that are reserved for the requests of other gateways."""
+        self._forget(now)
+        found: dict[PeerId, int] = {}
+        for key, each in self._waiting.items():
+            found.setdefault(key[0], each.blocks)
+        found.pop(gateway, None)
+        return sum(found.values())
+
     def wait(self, gateway: PeerId, message: Open, blocks: int, now: float) -> None:
         """Add a request, or note that it was repeated."""
         key = _key(gateway, message)

@@ -53,6 +53,8 @@ class _Loaded:
             context=checked.context,
             vocabulary=checked.vocab,
             text=text,
+            family=checked.family,
+            arch=checked,
         )
         self.ready.set()
 

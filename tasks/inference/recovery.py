@@ -23,10 +23,12 @@ from ..errors import NoRoute, SessionError, StageLost
 PREEMPTED: Final = "preempted"
 """Code of a stage that ended a session because others needed its memory."""
 
-FULL: Final = "no-memory"
-"""Code of a stage whose memory is full of other sessions."""
+FULL: Final = frozenset({"no-memory", "too-many-sessions"})
+"""Codes of a stage that has no room beside its other sessions."""
 
-LOST_STATE = frozenset({PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard"})
+LOST_STATE = frozenset(
+    {PREEMPTED, "worker-crashed", "shard-replaced", "shard-gone", "no-shard", "bad-chunk"}
+)
 """Codes of a stage that lost its state. Unless its node moves, it serves the same layers again."""
 
 
@@ -35,7 +37,7 @@ def returning(refused: Mapping[PeerId, SessionError]) -> set[PeerId]:
 
     They lost their state, or their memory is full of other sessions.
     """
-    codes = LOST_STATE | {FULL}
+    codes = LOST_STATE | FULL
     return {peer for peer, error in refused.items() if error.code in codes}
 
 
@@ -49,7 +51,7 @@ def patience(refused: Mapping[PeerId, SessionError], preempted: bool) -> float:
     codes = {refused[peer].code for peer in returning(refused)}
     if preempted:
         return RESUME_PATIENCE
-    if FULL in codes:
+    if FULL & codes:
         return MEMORY_PATIENCE
     loads = codes <= {"no-shard"}
     return RETURN_PATIENCE + LOAD_PATIENCE * loads

@@ -1,11 +1,6 @@
-"""Chooses the chain of shards that answers a request. Pure functions.
+"""The shards of members that can answer a request, and the error if none can. Pure functions."""
 
-Every stage computes its whole published shard, as the engine does. Each shard in a chain must
-therefore begin exactly where the previous one ends.
-"""
-
-import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ...state.membership.record import MemberRecord, ShardRecord
@@ -15,24 +10,26 @@ from ..engine.families import DTYPE_BYTES
 from ..engine.interface import Parts
 from ..errors import NoRoute
 from ..placement.holes import holes_of, missing_sentence
+from ..routing.defaults import LINK_S, SHARDS_LOOKED, SHARDS_OF_PEER
+from ..routing.paths import Hop, Search, StageCost
+
+__all__ = [
+    "Hop",
+    "Members",
+    "Preference",
+    "find_route",
+    "largest_room",
+    "no_route",
+    "parts_of",
+    "shards_of",
+]
 
 Members = Mapping[PeerId, MemberRecord]
-# (hops to avoid, all hops, hops on other nodes, order that depends on the session)
-_Cost = tuple[int, int, int, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A stage of a chain: its peer, and the shard that it computes."""
-
-    peer: PeerId
-    parts: Parts
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Criteria for the choice among several chains that can answer.
+    """Criteria for the choice among several chains, if nothing is known of the stages' speed.
 
     Chains with fewer peers in `avoid` come first, even if they are longer, then those with fewer
     hops. Ties go to chains with more hops on the peer `own`, then to an order that depends on
@@ -42,6 +39,22 @@ class Preference:
     own: PeerId | None = None
     session: bytes = b""
     avoid: Collection[PeerId] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _EqualCosts:
+    """Costs by which all layers are equally fast, and all other peers equally far away."""
+
+    own: PeerId | None
+
+    def stage(self, hop: Hop) -> StageCost:
+        return StageCost(0.0, 0.0, 0.0, 0.005 + 0.001 * (hop.parts.stop - hop.parts.start))
+
+    def link(self, one: PeerId | None, other: PeerId) -> float:
+        return 0.0 if other == (self.own if one is None else one) else LINK_S
+
+    def opening(self, peer: PeerId) -> float:
+        return 0.0
 
 
 def find_route(
@@ -58,10 +71,34 @@ def find_route(
     Of these positions, `answer` are for tokens that are still to be generated. All stages compute
     in one dtype. Raises NoRoute, whose message says what is missing.
     """
-    chain = _best_chain(members, root, layers, tokens, prefer)
+    costs = _EqualCosts(prefer.own)
+    search = Search(layers, costs, prefer.session, frozenset(prefer.avoid))
+    chain = search.best(shards_of(members, root, layers, tokens))
     if chain is None:
-        raise _no_route(members, root, layers, tokens, answer)
+        raise no_route(members, root, layers, tokens, answer)
     return chain
+
+
+def shards_of(members: Members, root: str, layers: int, tokens: int) -> list[Hop]:
+    """Return the shards of a model that have free KV for `tokens` positions.
+
+    Of each peer at most SHARDS_OF_PEER, and at most SHARDS_LOOKED in all, because hostile members
+    may publish thousands.
+    """
+    found: list[Hop] = []
+    for peer, record in members.items():
+        hops = (
+            Hop(peer, parts_of(shard), shard.dtype)
+            for shard in record.shards
+            if shard.root == root
+            and shard.stop <= layers
+            and shard.kv_tokens_free >= tokens
+            and shard.dtype in DTYPE_BYTES
+        )
+        found += [hop for hop, _ in zip(hops, range(SHARDS_OF_PEER), strict=False)]
+        if len(found) >= SHARDS_LOOKED:
+            break
+    return found
 
 
 def largest_room(members: Members, root: str, layers: int) -> int | None:
@@ -104,69 +141,13 @@ def _widest(shards: list[ShardRecord], layers: int) -> int | None:
     return finished
 
 
-def _best_chain(
-    members: Members, root: str, layers: int, tokens: int, prefer: Preference
-) -> tuple[Hop, ...] | None:
-    """Return the preferred chain among those of all dtypes, or None if there is none."""
-    shards = list(_shards(members, root, layers, tokens))
-    chains = [
-        chain
-        for dtype in sorted({hop.dtype for hop in shards})
-        if (chain := _chain([h for h in shards if h.dtype == dtype], layers, prefer))
-    ]
-    return min(chains, key=lambda chain: chain[0])[1] if chains else None
-
-
-def _shards(members: Members, root: str, layers: int, tokens: int) -> Iterator[Hop]:
-    """Yield the shards of the model that have free KV for `tokens` positions."""
-    for peer, record in members.items():
-        for shard in record.shards:
-            fits = shard.stop <= layers and shard.kv_tokens_free >= tokens
-            if shard.root == root and fits and shard.dtype in DTYPE_BYTES:
-                yield Hop(peer, _parts(shard), shard.dtype)
-
-
-def _parts(shard: ShardRecord) -> Parts:
+def parts_of(shard: ShardRecord) -> Parts:
+    """Return the parts of a model that a shard has."""
     return Parts(shard.embedding, shard.start, shard.stop, shard.head)
 
 
-def _chain(
-    hops: list[Hop], layers: int, prefer: Preference
-) -> tuple[_Cost, tuple[Hop, ...]] | None:
-    """Return (cost, chain) for the cheapest chain, or None if there is none.
-
-    Finds the shortest path over layer boundaries in one pass, because every hop leads forward. The
-    first hop must have the embedding, and the last hop the head.
-    """
-    best: dict[int, tuple[_Cost, tuple[Hop, ...]]] = {0: ((0, 0, 0, b""), ())}
-    finished: list[tuple[_Cost, tuple[Hop, ...]]] = []
-    for hop in sorted(hops, key=lambda hop: (hop.parts.start, hop.parts.stop)):
-        before = best.get(hop.parts.start)
-        if before is None or (hop.parts.start == 0 and not hop.parts.embedding):
-            continue
-        if len(before[1]) >= MAX_STAGES:
-            continue  # stages refuse longer chains
-        (avoided, count, others, order), chain = before
-        cost = (
-            avoided + (hop.peer in prefer.avoid),
-            count + 1,
-            others + (hop.peer != prefer.own),
-            order + _order(prefer.session, hop.peer),
-        )
-        if hop.parts.stop == layers:
-            if hop.parts.head:
-                finished.append((cost, (*chain, hop)))
-        elif hop.parts.stop not in best or cost < best[hop.parts.stop][0]:
-            best[hop.parts.stop] = (cost, (*chain, hop))
-    return min(finished, key=lambda found: found[0], default=None)
-
-
-def _order(session: bytes, peer: PeerId) -> bytes:
-    """Return a sort key for a peer that differs from session to session."""
-    return hashlib.sha256(session + peer.encode()).digest()[:8]
-
-
-def _no_route(members: Members, root: str, layers: int, tokens: int, answer: int) -> NoRoute:
+def no_route(members: Members, root: str, layers: int, tokens: int, answer: int) -> NoRoute:
+    """Return the error of a request for `tokens` positions that no chain can answer."""
     holes = holes_of(members, root, layers)
     if not holes:
         return _too_small(largest_room(members, root, layers), tokens - answer, answer)

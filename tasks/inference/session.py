@@ -19,6 +19,7 @@ from ...transport.errors import Undecodable
 from ...transport.identity import PeerId
 from ...transport.message import Message, Natural, Root
 from ..defaults import (
+    MAX_AHEAD,
     MAX_POSITIONS,
     MAX_SPAN_TOKENS,
     MAX_STAGES,
@@ -26,6 +27,7 @@ from ..defaults import (
     MAX_TOP,
     MAX_WINDOW,
 )
+from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
@@ -41,7 +43,7 @@ _STAGE_CODES = """
 
     bad-span unsupported no-embedding no-head bad-token bad-hidden too-large too-long old-epoch
     gap not-finite preempted worker-crashed shard-replaced too-many session-exists
-    engine-unavailable bad-adapter no-adapter
+    engine-unavailable bad-adapter no-adapter bad-chunk
 
     timeout unknown-method busy bad-request failed
 """
@@ -60,6 +62,7 @@ _Whole = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Peer = Annotated[PeerId, Meta(min_length=1, max_length=64)]
 _Position = Annotated[int, Meta(ge=0, le=MAX_POSITIONS)]
 _Before = Annotated[int, Meta(ge=0, le=MAX_POSITIONS - 1)]
+_Rate = Annotated[float, Meta(gt=0.0, le=1e12)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 
 
@@ -110,6 +113,8 @@ class Open(EpochMessage, frozen=True):
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
     veil: Annotated[bytes, Meta(max_length=VEIL_BYTES)] = b""  # of drafts, for both ends only
+    exact: bool = False  # whether no KV may stem from copies in int8
+    activations: Activations = "exact"  # how the stages send hidden states to each other
 
     @property
     def idle(self) -> bool:
@@ -241,11 +246,22 @@ class Close(SessionMessage, frozen=True):
 
 
 class Probe(Message, frozen=True):
-    """`stage.probe`: a question for the load of one shard."""
+    """`stage.probe`: a question for the load of one shard, and for one prompt.
+
+    The payload has names of the beginnings of the prompt, `every` positions apart.
+    """
 
     root: Root
     parts: Parts
     dtype: DType
+    prompt: _Position = 0  # positions of the prompt
+    soon: _Position = 0  # that the session would reserve at once, or 0
+    every: Annotated[int, Meta(ge=1, le=MAX_POSITIONS)] = 1  # positions from name to name
+    ahead: Annotated[int, Meta(ge=0, le=MAX_AHEAD)] = 0  # the gateway's requests that wait for room
+
+    def header(self) -> dict[str, object]:
+        """Return the fields as the header of a call."""
+        return self.fields() | {"parts": astuple(self.parts)}
 
     @classmethod
     def parse(cls, header: Mapping[str, object]) -> Self:
@@ -262,10 +278,19 @@ class Probe(Message, frozen=True):
 
 class SessionOpened(Message, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
-    `drafts`: whether it computes windows of drafts for this session."""
+    `activations` repeats how it sends and expects hidden states. `drafts`: whether it computes
+    windows of drafts for this session."""
 
     cached: Natural
+    activations: Activations = "exact"
     drafts: bool = False
+
+
+class SessionClosed(Message, frozen=True):
+    """Reply to `session.close`. `slow` are the links to next stages that have lately been too slow
+    for exact hidden states: the peer and the rate in byte/s of each."""
+
+    slow: Annotated[tuple[tuple[_Peer, _Rate], ...], Meta(max_length=MAX_STAGES)] = ()
 
 
 class StageLoad(Message, frozen=True):
@@ -273,19 +298,35 @@ class StageLoad(Message, frozen=True):
 
     `room` is the number of positions that one more session of the asking gateway may have.
     `sessions` are open, and `running` of them compute or wait. `waiting` is the number of their
-    spans.
+    spans. For the prompt that was asked about: `wait` is the seconds by which others delay it,
+    `cached` the number of its positions that are probably cached, and `back` the seconds until
+    there is room for its session (0: now).
     """
 
     room: Natural
     sessions: Natural
     running: Natural
     waiting: Natural
+    wait: _Seconds = 0.0
+    cached: _Position = 0
+    back: _Seconds = 0.0
+
+    @classmethod
+    def parse(cls, header: Mapping[str, object]) -> Self:
+        """Decode and check an untrusted reply. Raises BadMessage if it is invalid."""
+        try:
+            return typed(cls, header)
+        except Undecodable as error:
+            raise BadMessage(str(error)) from None
 
 
-def parse_opened(header: Mapping[str, object], tokens: int) -> SessionOpened:
-    """Decode the reply to `session.open`.
+def parse_opened(
+    header: Mapping[str, object], tokens: int, activations: Activations = "exact"
+) -> SessionOpened:
+    """Return a reply to `session.open`.
 
-    Raises BadMessage if it is invalid or the cached prefix is longer than `tokens`.
+    Raises BadMessage if the reply is invalid, if the prefix is longer than `tokens`, or if the
+    stage has not agreed to `activations`.
     """
     try:
         opened = typed(SessionOpened, header)
@@ -293,7 +334,17 @@ def parse_opened(header: Mapping[str, object], tokens: int) -> SessionOpened:
         raise BadMessage(str(error)) from None
     if opened.cached > tokens:
         raise BadMessage(f"`cached` is more than the session's {tokens} tokens")
+    if opened.activations != activations:
+        raise BadMessage(f"the stage sends `{opened.activations}` hidden states")
     return opened
+
+
+def parse_closed(header: Mapping[str, object]) -> SessionClosed:
+    """Return a reply to `session.close`. Raises BadMessage if it is invalid."""
+    try:
+        return typed(SessionClosed, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
 
 
 def printable(text: str) -> str:

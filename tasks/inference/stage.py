@@ -18,11 +18,9 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
-from ...transport.rates import Rate, Rates
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
-    PROBES,
     SENT_BYTES,
     SESSION_IDLE,
     SESSIONS_PER_STAGE,
@@ -58,9 +56,9 @@ from .session import (
     Failed,
     FeedToken,
     Open,
-    Probe,
     Quiet,
     SampledToken,
+    SessionClosed,
     SessionOpened,
     SpanMessage,
     SpanProgress,
@@ -68,8 +66,11 @@ from .session import (
     unpack_tokens,
     veiled,
 )
+from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
+from .stagechunks import StageChunks
+from .stageload import StageLoads
 from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan
 
 
@@ -114,18 +115,20 @@ class Stage:
         self._courier = courier
         self._engine_or_none = engine
         self._adapters = StageAdapters(host, courier.peer)
+        self.chunks = StageChunks()
+        """KV of other nodes for the sessions here, and what these leave behind."""
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
         self._budget = SentBudget(sent_bytes)
+        self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
         courier.on_link_lost(self._link_lost)
         courier.hold_links(self._computes_for)
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
-        self._probes = Rates(Rate(*PROBES))
-        courier.handle("stage.probe", self._on_probe)
+        courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
         courier.handle("session.span", _coded(self._on_span))
@@ -211,6 +214,7 @@ class Stage:
     def _link_lost(self, link: Link, code: str) -> None:
         """End the sessions of a lost gateway. Fail the sessions whose chain has lost a
         neighbour."""
+        self._slow.lost(link.peer)
         for session in list(self._all.open.values()):
             if session.gateway == link.peer:
                 self._drop(session)
@@ -255,16 +259,6 @@ class Stage:
         async for item in self._to_free:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
-
-    def _on_probe(self, call: Call) -> Reply | Refusal:
-        """Handle `stage.probe`: reply with the present load of a shard."""
-        if not self._probes.take(call.peer, self._host.now()):
-            return Refusal("busy", "this stage is asked too often")
-        try:
-            served = self._all.find_shard(Probe.parse(call.header))
-        except SessionError as error:
-            return Refusal(error.code, error.message)
-        return Reply(self._all.load(served, call.peer).fields())
 
     # Opening and closing.
 
@@ -323,14 +317,18 @@ class Stage:
         try:
             for event in session.awaits:
                 await event.wait()
+            session.served.names.note(session.gateway, names)
             names = names_behind(names, session.before)
             order, number = session.open, session.served.number
             terms = SessionTerms(
                 *(session.gateway, order.idle, names, order.user, number, order.soon),
                 order.adapter,
                 own=session.gateway == self._courier.peer,
+                exact=session.exact,
+                packed=session.packed,
             )
             cached = await self._adapters.open(self._engine, session, on_event, terms)
+            cached = await self.chunks.brought(session, names, cached)
             opened = session.name in self._all.open
         finally:
             self._all.opening.discard(session)
@@ -338,23 +336,30 @@ class Stage:
                 self._drop(session)
         if not opened:
             raise SessionError(session.failed or "session-closed", "the session was closed")
+        session.computed = cached
         self.meter.opened(session.use)
-        return Reply(SessionOpened(cached, session.served.held.drafts).fields())
+        held, order = session.served.held, session.open
+        return Reply(SessionOpened(cached, order.activations, held.drafts).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
             closed = call.peer, Close.parse(call.header).session
         except SessionError as error:
             return Refusal(error.code, error.message)
-        freed = []
+        freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(*closed):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
-            freed.append(self._drop(session, names_behind(names, session.before)))
+            session.served.names.note(session.gateway, names)
+            names = names_behind(names, session.before)
+            freed.append(self._drop(session, names))
+            self.chunks.saved(session, names)
+            if rate := self._slow.rate(session.next, now):
+                slow[session.next] = rate
         for event in freed:
             await event.wait()
-        return Reply()
+        return Reply(SessionClosed(tuple(slow.items())).fields())
 
     def _drop(self, session: StageSession, names: bytes = b"") -> trio.Event:
         """Remove a session and free its KV, except blocks with one of `names`, which stay cached.
@@ -391,7 +396,7 @@ class Stage:
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
         held = session.served.held
-        if not held.parts.head and message.count * held.token_bytes > PASSED_BYTES:
+        if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
         if message.draft:
@@ -401,7 +406,7 @@ class Stage:
                 session.inputs = Inputs(message.start + message.count)
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
-        elif len(call.payload) != message.count * held.token_bytes:
+        elif len(call.payload) != message.count * session.row_bytes:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
@@ -438,7 +443,7 @@ class Stage:
         if session.ended:
             return
         if session.open.index:
-            states = message.count * held.token_bytes
+            states = message.count * session.row_bytes
             if len(payload) != states + 4 * message.count:
                 raise SessionError("bad-message", f"{len(payload)} bytes are not that window")
             self._pass_window(session, message, memoryview(payload), states)
@@ -545,6 +550,8 @@ class Stage:
                 case DroppedEvent():
                     session.queued.popleft()
                 case FailedEvent():
+                    if event.code == "bad-chunk":
+                        self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
             self._fail(session, "stage-lost", error.message, lost=session.next)
@@ -556,6 +563,9 @@ class Stage:
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
         self.meter.made(session.use, tokens=before.token, seconds=event.seconds)
+        if not before.draft:
+            texts = self._all.texts(session.served)
+            session.note_computed(end, event.count, event.seconds, texts)
         session.served.speed.note(event.count, event.predicted, event.seconds)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
@@ -576,6 +586,9 @@ class Stage:
             seconds=before.seconds + event.seconds,
             draft=before.draft,
         )
+        if event.count > BLOCK:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         data = b"".join((event.data, before.veiled)) if before.draft else event.data
         self._courier.post(session.next, "session.span", span.header(), data)
 
@@ -584,9 +597,12 @@ class Stage:
         session, to the first stage."""
         order = session.open
         if event.seconds:  # else it was computed together with the one before it
-            # The first token's time includes the prompt's, and a window's is that of several.
-            rows = 1 if session.made and not before.draft else 2
-            session.served.speed.note(rows, event.predicted, event.seconds)
+            rows = 1 if session.made else max(1, event.position - session.computed)
+            if not before.draft:
+                texts = self._all.texts(session.served)
+                session.note_computed(event.position, rows, event.seconds, texts)
+            # The time of a window is that of several rows.
+            session.served.speed.note(rows + before.draft, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         self.meter.made(session.use, tokens=1, seconds=event.seconds)

@@ -8,6 +8,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import (
+    ANSWER_SOON,
     CLOSED_REMEMBERED,
     KV_SHARE,
     KV_TURN,
@@ -16,14 +17,17 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
 )
 from ..drafting.inputs import Inputs
+from ..engine.activations.layout import packed_bytes
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
 from ..errors import SessionError
 from ..placement.shard import HeldShard
+from ..routing.affinity import CachedNames
+from ..routing.waiting import AnswerLength, StepTimes
 from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
 from .sentlog import SentLog
-from .session import FeedToken, Open, Probe, SpanMessage, StageLoad
+from .session import FeedToken, Open, Probe, SpanMessage
 from .speed import ServedSpeed
 
 Name = tuple[PeerId, SessionId, int]
@@ -32,13 +36,24 @@ Name = tuple[PeerId, SessionId, int]
 
 @dataclass(slots=True, eq=False)
 class ServedShard:
-    """A shard that the engine has loaded under `number`, and its speed."""
+    """A shard that the engine has loaded under `number`, and what was measured of it.
+
+    `names` are the prefixes that it has probably cached. `answer` is the mean length of answers.
+    """
 
     number: int
     held: HeldShard
     used: float  # when a session was last open
     speed: ServedSpeed = field(default_factory=ServedSpeed)
     queue: MemoryQueue = field(default_factory=MemoryQueue)
+    times: StepTimes = field(init=False)
+    answer: AnswerLength = field(default_factory=AnswerLength)
+    names: CachedNames = field(init=False)
+
+    def __post_init__(self) -> None:
+        costs = self.speed.costs
+        self.times = StepTimes(costs.row_s, costs.step_s + costs.row_s)
+        self.names = CachedNames(self.held.kv_tokens)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +85,11 @@ class StageSession:
     opened: float = 0.0  # when it was admitted
     awaits: tuple[trio.Event, ...] = ()  # set when the engine has the memory for it
     failed: str = ""  # code of the failure that has ended it
+    source: PeerId | None = None  # the node from which KV was fetched for it
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
+    computed: int = 0  # positions that are cached or have been computed
     queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
     inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
     ended: bool = False  # whether the last token was sent
@@ -87,6 +104,39 @@ class StageSession:
         order = self.open
         growing = self.reached + GROWTH * BLOCK if self.reached > order.soon else order.soon
         return blocks_for(min(order.tokens, growing))
+
+    @property
+    def prompt(self) -> int:
+        """Positions of the prompt, as far as `tokens` and `soon` tell: at most ANSWER_SOON too
+        few."""
+        return self.open.soon - min(ANSWER_SOON, self.open.soon - 1)
+
+    @property
+    def pending(self) -> int:
+        """Positions of the prompt that have not been computed yet."""
+        return max(0, self.prompt - self.computed) if not self.made else 0
+
+    def expected(self, answer: AnswerLength) -> float:
+        """Return how many tokens the answer will probably still have."""
+        end = self.open.tokens - max(self.reached, self.prompt)
+        return min(float(max(end, 0)), answer.tokens)
+
+    def note_computed(self, end: int, rows: int, seconds: float, texts: int) -> None:
+        """Record that the engine has computed `rows` positions up to `end`, beside `texts`
+        texts."""
+        self.computed = max(self.computed, end)
+        if rows > 1:
+            self.served.times.note_prompt(rows, seconds)
+        else:
+            self.served.times.note_token(texts, seconds)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the session's KV must not stem from copies in int8.
+
+        Sessions in float32 are exact in any case: of these, the same text is promised.
+        """
+        return self.open.exact or self.served.held.dtype == "float32"
 
     @property
     def waiting(self) -> int:
@@ -104,9 +154,22 @@ class StageSession:
         return len(self.open.stages) == 1
 
     @property
-    def before(self) -> tuple[PeerId, ...]:
-        """The stages before this one, which compute its inputs."""
-        return self.open.stages[: self.open.index]
+    def packed(self) -> bool:
+        """Whether hidden states come and go packed (engine/activations/layout.py)."""
+        return self.open.activations == "int8"
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of a hidden state from or for another stage."""
+        held = self.served.held
+        return packed_bytes(held.hidden) if self.packed else held.token_bytes
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """What the inputs of this stage depend on beside the tokens: the stages before this one,
+        and whether they have packed them."""
+        before = self.open.stages[: self.open.index]
+        return (*before, self.open.activations) if before and self.packed else before
 
     @property
     def previous(self) -> PeerId:
@@ -132,6 +195,11 @@ class StageSessions:
         """Sessions that the engine has not opened yet. Some may be closed already."""
         self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
 
+    @property
+    def own(self) -> PeerId:
+        """The peer id of this node."""
+        return self._own
+
     def of_shard(self, served: ServedShard | None) -> list[StageSession]:
         """Return the sessions of a shard."""
         return [session for session in self.open.values() if session.served is served]
@@ -144,12 +212,17 @@ class StageSessions:
             self._closed.popitem(last=False)
         return [each for each in self.open.values() if each.name[:2] == closed]
 
+    def texts(self, served: ServedShard) -> int:
+        """Return how many sessions of a shard generate text now."""
+        return sum(each.waiting > 0 and each.asked for each in self.of_shard(served))
+
     def remove(self, session: StageSession, now: float) -> bool:
         """Remove a session. Return whether it was open."""
         if self.open.get(session.name) is not session:
             return False
         del self.open[session.name]
         session.served.used = now
+        session.served.answer.note(session.reached - session.prompt)
         session.log.drop()
         return True
 
@@ -315,12 +388,6 @@ class StageSessions:
         if own and gateway != self._own:  # its first session may take all that is free
             room = min(room, int(blocks * KV_SHARE) - sum(own))
         return max(room, 0) * BLOCK
-
-    def load(self, served: ServedShard, asker: PeerId) -> StageLoad:
-        """Return how busy a shard is, for a gateway that asks."""
-        waiting = [session.waiting for session in self.of_shard(served)]
-        running = sum(count > 0 for count in waiting)
-        return StageLoad(self.room_for(served, asker), len(waiting), running, sum(waiting))
 
     def find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> StageSession:
         """Return the open session of a message for stage `index`.

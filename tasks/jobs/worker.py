@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 ROOM = KINDS[CLAIMS].live_bytes  # space in bytes for all claims of this node
 
 
-_NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "unreachable")
+_NOT_NOW = ("busy", "no-route", "no-memory", "too-many-sessions", "overloaded", "unreachable")
 """Codes of temporary obstacles, which do not count as failures of the job."""
 
 

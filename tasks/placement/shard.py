@@ -35,6 +35,8 @@ class HeldShard:
     vocabulary: int  # number of token ids
     context: int  # the longest session, in tokens
     kv_tokens: int  # positions of KV reserved for all sessions together
+    kv_heads: int = 0  # of the KV of one position; 0: it cannot be copied …
+    head_dim: int = 0  # … and values of each
     drafts: bool = False  # whether windows of drafts can be taken back
 
     @property
@@ -126,5 +128,7 @@ def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
         arch.vocab,
         arch.context,
         kv_room(arch, parts, shard.dtype, shard.kv_bytes).positions,
+        0 if arch.recurrent else arch.kv_heads,
+        arch.head_dim,
         not arch.recurrent,
     )

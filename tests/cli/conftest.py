@@ -134,6 +134,8 @@ STATUS: dict[str, Any] = {
         {"name": "text of tiny", "pid": 2, "resident_bytes": 30 << 20}]},
     "disk": {"used_bytes": 5 << 20, "limit_bytes": 50 << 30, "set": False},
     "sessions": {"stage": 0, "gateway": 0},
+    "answers": {"first_error": 0.213, "first_samples": 12, "token_error": 0.061,
+                "token_samples": 10},
     "stalls": {"count": 0, "worst_ms": None, "task": None},
     "capacity": {"cores": 2, "memory_bytes": 1 << 30, "engine": True, "load_rate": 5e8,
                  "devices": [{"name": "cpu", "instructions": "AVX2", "memory_bytes": 8 << 30,

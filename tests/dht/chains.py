@@ -2,25 +2,25 @@
 
 from random import Random
 
-from shoal.dht import defaults
-from shoal.dht.kv.chain import Chain, KvGroup, KvScope, chain_of
+from shoal.dht.kv.chain import Chain, KvScope, chain_of
 
-GROUP = KvGroup(b"the secret of a group" * 2)
-SCOPE = KvScope("ab" * 32, "bfloat16", GROUP)
+SCOPE = KvScope("ab" * 32, "bfloat16")
 LAYERS = (0, 8)
 
 
-def tokens(blocks: int, seed: int = 0) -> list[int]:
+def names(chunks: int, seed: int = 0) -> list[bytes]:
+    """Names of chunks, as a gateway would make them."""
     random = Random(seed)
-    return [random.randrange(128_000) for _ in range(blocks * defaults.KV_BLOCK)]
+    return [random.randbytes(16) for _ in range(chunks)]
 
 
-def chain(blocks: int, seed: int = 0, scope: KvScope = SCOPE) -> Chain:
-    found = chain_of(scope, tokens(blocks, seed))
+def chain(chunks: int, seed: int = 0, scope: KvScope = SCOPE) -> Chain:
+    found = chain_of(scope, names(chunks, seed))
     assert found is not None
     return found
 
 
-def forked(one: Chain, blocks: int, more: int, seed: int) -> Chain:
-    """Return a chain that shares the first `blocks` blocks of `one` and continues differently."""
-    return Chain(one.scope, one.names[:blocks]).extended(tokens(more, seed))
+def forked(one: Chain, chunks: int, more: int, seed: int) -> Chain:
+    """Return a chain that shares the first `chunks` chunks of `one` and continues differently."""
+    rest = tuple(map(one.scope.tag, names(more, seed)))
+    return Chain(one.scope, one.tags[:chunks] + rest)

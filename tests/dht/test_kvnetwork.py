@@ -60,7 +60,7 @@ def test_512_blocks_need_one_look_up_and_three_round_trips(
         found = await asker.within(lambda: asker.kv.longest(wanted, LAYERS))
         took = trio.current_time() - began
         monkeypatch.undo()
-        assert [one.blocks for one in found.providers] == sorted(lengths, reverse=True)
+        assert [one.chunks for one in found.providers] == sorted(lengths, reverse=True)
         assert len(finds) == 1
         trips: dict[str, int] = {}
         for link, method in calls:

@@ -87,6 +87,7 @@ class Wire:
         self.steps = 0  # things delivered
         self.freeze_at: int | None = None
         self.delay = 0.0  # seconds before each
+        self.backlog = 0  # bytes that have not arrived yet, on each link
         self.nursery: trio.Nursery | None = None  # of handlers that take their time
 
     def later(self, work: Callable[[], object]) -> None:
@@ -102,11 +103,14 @@ class Wire:
 
 
 class FakeLink:
+    round_trip: float | None = None  # in seconds, as if it was not measured yet
+
     def __init__(self, wire: Wire, own: PeerId, peer: PeerId) -> None:
         self._wire = wire
         self._own = own
         self.peer = peer
         self.quiet = peer in wire.endpoints[own].quiet if own in wire.endpoints else False
+        self.backlog, self.rtt = wire.backlog, 0.02
 
     def _target(self) -> "FakeEndpoint":
         target = self._wire.endpoints.get(self.peer)

@@ -140,6 +140,17 @@ class Link:
         return self.paths.is_long
 
     @property
+    def backlog(self) -> int:
+        """Bytes that wait to be sent, or have been sent and are not acknowledged."""
+        return self._lane.outbox.backlog
+
+    @property
+    def rtt(self) -> float:
+        """The round trip of the path in use in seconds, 0 before the first measurement."""
+        path = self.paths.used
+        return (path.connection.rtt or 0.0) if path is not None else 0.0
+
+    @property
     def carried(self) -> int:
         """Bytes sent and received so far, a count."""
         return self.paths.bytes_in + self.paths.bytes_out
@@ -156,6 +167,12 @@ class Link:
         Maps each IP address to the peer's TCP and UDP port there (see `LinkPaths.places`).
         """
         return self.paths.places
+
+    @property
+    def round_trip(self) -> float | None:
+        """The round trip in seconds on the path in use, None before the first measurement."""
+        path = self.paths.used
+        return path.connection.rtt if path else None
 
     @property
     def status(self) -> LinkStatus:

@@ -120,6 +120,18 @@ class PredictionView:
     samples: int
 
 
+@dataclass(frozen=True, slots=True)
+class AnswersView:
+    """How far predictions about this node's answers are from what it measures: the mean of
+    |predicted - measured| / measured, for the time until the first token and for each further
+    one, and the number of measured answers."""
+
+    first_error: float
+    first_samples: int
+    token_error: float
+    token_samples: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingView:
     """The layers that a node serves, or its progress until it serves some.
@@ -303,6 +315,7 @@ class Status:
     shares: tuple[ShareView, ...] = ()
     audience: str = ""
     shared: tuple[OfferView, ...] = ()
+    answers: AnswersView = AnswersView(0.0, 0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,17 @@ from typing import Any
 
 import torch
 
+from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
 from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..clock import clock
 from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from ..errors import EngineError
 from ..families import Architecture
-from ..interface import EXACTNESS_BYTES, LoadShard, Span
+from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
-from ..shard import Choice, Pick, Piece
+from ..shard import Choice, Pick, Piece, Slots
 from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
@@ -121,6 +122,10 @@ class TorchCompute(ShardModel):
         _check_finite(hidden, span.start)
         return self.device.upload(hidden)
 
+    def unpacked(self, data: Buffer, count: int) -> torch.Tensor:
+        rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
+        return self.device.upload(rows)
+
     def fed_back(self, *tokens: int) -> torch.Tensor:
         return self.device.upload(torch.tensor(tokens))
 
@@ -191,6 +196,10 @@ class TorchCompute(ShardModel):
         out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
         return raw_bytes(self.device.download(out.contiguous()))
 
+    def packed_rows(self, outputs: Sequence[torch.Tensor]) -> Buffer:
+        out = outputs[0] if len(outputs) == 1 else torch.cat(list(outputs))
+        return raw_bytes(self.device.download(pack(out)))
+
     def choose(self, picks: Sequence[Pick]) -> Sequence[Choice | EngineError]:
         logits = self.logits(torch.cat([pick.rows[-1:] for pick in picks]))
         on_device = self.device.samples and not self.device.is_cpu
@@ -217,6 +226,21 @@ class TorchCompute(ShardModel):
 
     def install(self, table: BlockTable, length: int, values: torch.Tensor) -> None:
         self._memory.install(table, length, values)
+
+    def read_kv(self, slots: Slots, layers: range, form: KvForm) -> Buffer:
+        return self._memory.read(slots, layers, form)
+
+    def parsed_kv(self, count: int, layers: range, form: KvForm, data: memoryview) -> torch.Tensor:
+        return self._memory.parsed(count, layers, form, data)
+
+    def write_kv(self, slots: Slots, layers: range, values: torch.Tensor) -> None:
+        self._memory.write(slots, layers, values)
+
+    def kept_kv(self, slots: Slots) -> torch.Tensor:
+        return self._memory.kept(slots)
+
+    def kv_distance(self, slots: Slots, values: torch.Tensor) -> float:
+        return self._memory.distance(slots, values)
 
 
 def native_steps(model: ShardModel, kernels: Kernels) -> NativeSteps | None:

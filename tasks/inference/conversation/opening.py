@@ -7,7 +7,7 @@ import trio
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
 from ...defaults import MEMORY_LOOK, OPEN_ATTEMPTS, RETURN_LOOK
-from ...errors import NoRoute, SessionError
+from ...errors import NoRoute, Overloaded, SessionError
 from ..chain import Chains, StageRefused
 from ..courier import Courier
 from ..generation import GenerationRun
@@ -27,6 +27,7 @@ class Opening:
         self._courier = courier
         self._chains = chains
         self._routes = routes
+        self._choice = routes.choice
         self._runs = runs
 
     async def start(self, talk: Talk, awaited: Collection[PeerId] = ()) -> None:
@@ -37,10 +38,21 @@ class Opening:
         SessionError if stages refuse or do not return in time, and NoRoute if no chain covers the
         model.
         """
+        try:
+            await self._open_soon(talk, awaited)
+        finally:
+            self._choice.leave(talk.place)
+        if talk.run is not None:
+            await talk.answer.begin(talk.run.route)
+
+    async def _open_soon(self, talk: Talk, awaited: Collection[PeerId]) -> None:
+        """Open a chain unless one is already open, as `start`."""
         began, pause = self._host.now(), RETURN_LOOK
         while talk.run is None:
             try:
                 await self._open_any(talk, awaited)
+            except Overloaded:
+                raise
             except (SessionError, NoRoute) as error:
                 # A node may be too busy with loading to be heard, and then it is on no route.
                 quiet = set(filter(self._courier.is_quiet, awaited))
@@ -49,13 +61,14 @@ class Opening:
                     raise
                 if self._host.now() >= began + patience(talk.refused, talk.crashes.preempted):
                     raise not_back(error, self._host.now() - began) from None
-                full = any(each.code == FULL for each in talk.refused.values())
+                full = {peer for peer, each in talk.refused.items() if each.code in FULL}
                 talk.refused.clear()
+                if full:
+                    await self._choice.look_again(self._routes.wish(talk), full)
                 await trio.sleep(pause)
                 pause = min(2 * pause, MEMORY_LOOK) if full else RETURN_LOOK
                 if talk.must_yield:
                     return
-        await talk.answer.begin(talk.run.route)
 
     async def _open_any(self, talk: Talk, awaited: Collection[PeerId]) -> None:
         """Open the best chain, or another one if its stages refuse: OPEN_ATTEMPTS chains at most.
@@ -79,6 +92,8 @@ class Opening:
         run is closed. Raises Refused if a stage refuses.
         """
         before, began = talk.run, self._host.now()
+        talk.activations = talk.activations or self._chains.activations(talk.model, run)
+        run.activations = talk.activations
         self._runs.add(run, talk.model)
         try:
             await self._chains.open(run, talk.model, talk.request.sampling, fresh)
@@ -88,6 +103,7 @@ class Opening:
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
             run.heard_at = self._host.now()
+            self._choice.opened(run)
             talk.run = run
         except StageRefused as refusal:
             talk.refused[refusal.peer] = refusal.error
@@ -120,4 +136,5 @@ class Opening:
         try:
             await self._chains.close(run, self._runs.model(run))
         finally:
+            self._choice.closed(run)
             self._runs.remove(run)

@@ -10,9 +10,9 @@ from ....transport.host.seam import Host
 from ...defaults import SEEK_TIME
 from ...errors import NoRoute
 from ..chain import Chains
+from ..choice import Choice, Wish
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..routing import Hop, Members, Preference, find_route
 from ..session import SESSION_BYTES
 from .talk import Talk, refusal_told
 
@@ -31,18 +31,21 @@ class Routes:
         self, host: Host, courier: Courier, directory: Directory, chains: Chains, seek: Seek
     ) -> None:
         self._host = host
-        self._courier = courier
         self._directory = directory
         self._chains = chains
         self._seek = seek
+        self.choice = Choice(host, courier, directory, chains)
+        """The gateway's knowledge of the stages."""
 
     async def some_run(self, talk: Talk) -> GenerationRun:
         """Return a session over the best chain. If the members form no chain, look for more members
         first.
 
-        Raises NoRoute if these do not help within SEEK_TIME.
+        Raises NoRoute if these do not help within SEEK_TIME, and Overloaded if the best chain would
+        make the request wait for too long.
         """
         version = self._directory.version
+        await self.choice.look(self.wish(talk), {*talk.refused, *talk.lost})
         try:
             return self.next_run(talk, talk.lost)
         except NoRoute:
@@ -63,31 +66,19 @@ class Routes:
         refusal (SessionError) instead.
         """
         session = self._host.entropy(SESSION_BYTES)
-        new = talk.new - talk.answer.made
-        without = {*talk.refused, *without}
-        members = {
-            peer: record
-            for peer, record in self._directory.members().items()
-            if peer not in without and not self._courier.is_quiet(peer)
-        }
-        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
+        gone = {*talk.refused, *without}
         try:
-            try:
-                route = self._route(talk, linked, new, session)
-            except NoRoute:  # a new link takes time, so chains of linked members are tried first
-                route = self._route(talk, members, new, session)
+            return self.choice.run(self.wish(talk), gone, session, talk.terms)
         except NoRoute:
             for error in talk.refused.values():  # a stage's refusal is more informative
                 raise refusal_told(talk, error) from None
             raise
-        return GenerationRun(session, route, talk.ids, new, self._host.now(), talk.terms)
 
-    def _route(self, talk: Talk, members: Members, new: int, session: bytes) -> tuple[Hop, ...]:
-        return find_route(
-            members,
-            talk.model.root,
-            talk.model.layers,
-            len(talk.ids) + new,
-            Preference(self._courier.peer, session, self._chains.avoided()),
-            answer=new,
+    def wish(self, talk: Talk) -> Wish:
+        """Return what a request needs of a chain now."""
+        made = talk.answer.made
+        names = b"" if talk.terms.pooled else self._chains.names(talk.model, talk.ids)
+        first = not made and talk.request.turn is None and not talk.crashes.preempted
+        return Wish(
+            talk.model, talk.ids, talk.new - made, names, talk.place, talk.said, first=first
         )

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
 from ...drafting.speculation import DraftCounts
+from ...engine.activations.layout import Activations
 from ...errors import SessionError, StageLost
+from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
 from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
-from ..recovery import FULL, Crashes
+from ..line import Place
+from ..recovery import Crashes
 
 
 @dataclass(slots=True)
@@ -24,6 +27,12 @@ class Talk:
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    activations: Activations | None = None  # of all runs: the text must not depend on their number
+    place: Place = field(init=False)  # in the line of those that wait for room
+    said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes
+
+    def __post_init__(self) -> None:
+        self.place = Place(self.model.root)
 
     @property
     def must_yield(self) -> bool:
@@ -33,10 +42,14 @@ class Talk:
 
     @property
     def terms(self) -> RunTerms:
-        """The purpose of the request's sessions."""
+        """The purpose of the request's sessions.
+
+        One that continues an answer is exact, so that the text goes on as it would have.
+        """
         request = self.request
         pooled = isinstance(self.answer, PooledAnswer)
-        return RunTerms(request.job, request.user, pooled, request.top)
+        exact = self.answer.made > 0
+        return RunTerms(request.job, request.user, pooled, request.top, exact)
 
 
 def lost_stage(
@@ -58,7 +71,7 @@ def lost_stage(
 def refusal_told(talk: Talk, refusal: SessionError) -> SessionError:
     """Return a stage's refusal as an error for the client, with a hint if the stage lacks
     memory."""
-    if refusal.code != FULL:
+    if refusal.code != "no-memory":
         return refusal
     prompt, new = len(talk.ids), talk.new - talk.answer.made
     hint = (

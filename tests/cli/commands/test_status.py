@@ -134,6 +134,17 @@ def test_status_shows_the_predicted_speed_and_its_error() -> None:
     assert "speed" not in dict(status_rows(decode(Status, {**STATUS, "serving": serving})))
 
 
+def test_status_shows_how_far_predictions_about_answers_were_wrong() -> None:
+    def line(**change: float) -> str | None:
+        answers = {**STATUS["answers"], **change}
+        return dict(status_rows(decode(Status, {**STATUS, "answers": answers}))).get("answers")
+
+    first = "predicted time to the first token 21 % off"
+    assert line() == f"{first}, of a further token 6 % off, over 12 answers"
+    assert line(token_samples=0) == f"{first}, over 12 answers"
+    assert line(first_samples=0) is None
+
+
 def test_status_and_peers_show_room() -> None:
     model = {**STATUS["models"][0], "complete": True, "missing": None, "room_tokens": 1792}
     rows = dict(status_rows(decode(Status, {**STATUS, "models": [model]})))

@@ -8,7 +8,7 @@ import trio
 
 from shoal.dht import defaults
 from shoal.dht.finding import FindingResult
-from shoal.dht.kv.chain import Chain, KvGroup, KvScope
+from shoal.dht.kv.chain import Chain
 from shoal.dht.kv.index import KvFound, KvIndex, KvProvider
 from shoal.dht.kv.search import PROOF, SHORT, PrefixSearch
 from shoal.dht.lookup.foundrecords import FoundRecord
@@ -19,7 +19,7 @@ from shoal.transport.host.real import RealHost
 from shoal.transport.identity import PeerId
 from shoal.transport.link.calls import Answer, Reply
 
-from ..chains import LAYERS, SCOPE, chain, forked
+from ..chains import LAYERS, chain, forked
 from ..network import Network, Wire
 from ..nodes import identity, record
 
@@ -114,7 +114,7 @@ async def test_the_longest_prefix_is_found(autojump_clock: trio.testing.MockCloc
     found = await swarm.longest(wanted)
     assert found.providers == (KvProvider(swarm.peers[2], 317), KvProvider(swarm.peers[1], 100))
     assert swarm.board.finds == 1 and found.rounds <= 3
-    assert swarm.dialled[swarm.peers[4]] == 0, "its chain has another first block"
+    assert swarm.dialled[swarm.peers[4]] == 0, "its chain has another first chunk"
 
 
 @pytest.mark.trio
@@ -165,8 +165,8 @@ async def test_many_changes_are_published_slowly(autojump_clock: trio.testing.Mo
         nursery.cancel_scope.cancel()
 
 
-def claimed(question_blocks: int) -> Reply:
-    return Reply({}, b"\7" * question_blocks * PROOF)
+def claimed(asked: int) -> Reply:
+    return Reply({}, b"\7" * asked * PROOF)
 
 
 @pytest.mark.trio
@@ -278,21 +278,19 @@ async def test_too_many_requests(autojump_clock: trio.testing.MockClock) -> None
 
 
 @pytest.mark.trio
-async def test_outside_of_the_group_a_hit_looks_like_a_miss(
+async def test_without_the_names_a_hit_looks_like_a_miss(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A peer that knows prompt and model, but not the secret, learns nothing. Twin: with the
-    secret it sees the hit. (Style_reliability B4 row 18.)"""
-    stranger = KvScope(SCOPE.root, SCOPE.precision, KvGroup(b"not the secret of it"))
+    """A peer that knows prompt and model, but not the gateway's secret, learns nothing. Twin: with
+    the names it sees the hit. (Style_reliability B4 row 18.)"""
     swarm = Swarm(2)
-    hits = [chain(6, seed=seed) for seed in range(50)]
-    for held in hits:
-        swarm.indexes[1].announce(held, LAYERS)
+    for seed in range(50):
+        swarm.indexes[1].announce(chain(6, seed=seed), LAYERS)
     link = swarm.nodes[0].link(swarm.peers[1])
     assert link is not None
 
-    async def seen(seed: int, scope: KvScope) -> bytes:
-        question = b"".join(name[:SHORT] for name in chain(6, seed, scope).names)
+    async def seen(seed: int) -> bytes:
+        question = b"".join(tag[:SHORT] for tag in chain(6, seed).tags)
         while True:
             try:
                 reply = await link.call("kv.have", {"layers": [0, 8]}, question, timeout=1.0)
@@ -301,7 +299,32 @@ async def test_outside_of_the_group_a_hit_looks_like_a_miss(
             else:
                 return bytes(reply.payload)
 
-    outside = {await seen(seed, stranger) for seed in range(100)}
+    # The names that another secret makes of the same prompts.
+    outside = {await seen(1000 + seed) for seed in range(100)}
     assert outside == {bytes(6 * PROOF)}, "50 hits and 50 misses look the same"
-    inside = [any(await seen(seed, SCOPE)) for seed in range(100)]
+    inside = [any(await seen(seed)) for seed in range(100)]
     assert inside == [True] * 50 + [False] * 50
+
+
+@pytest.mark.trio
+async def test_likely_peers_are_asked_before_the_look_up_ends(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm, wanted = Swarm(4), chain(20)
+    for number, length in ((1, 20), (2, 7)):
+        swarm.indexes[number].announce(chain(length), LAYERS)
+
+    async def never(self: Pen, key: Key, **how: Any) -> FindingResult:
+        await trio.sleep(how["timeout"])
+        return FindingResult(())
+
+    monkeypatch.setattr(Pen, "find", never)
+    began = trio.current_time()
+    find = swarm.indexes[0].longest
+    found = await find(wanted, LAYERS, likely=swarm.peers)
+    assert found.providers[0] == KvProvider(swarm.peers[1], 20)
+    assert trio.current_time() < began + 0.1 and found.lookup is None
+    found = await find(wanted, LAYERS, likely=[swarm.peers[2]], timeout=2)
+    assert found.providers == (KvProvider(swarm.peers[2], 7),)
+    swarm.indexes[0].refute(swarm.peers[2])
+    assert not (await find(wanted, LAYERS, likely=[swarm.peers[2]], timeout=2)).providers

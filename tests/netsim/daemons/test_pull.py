@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from shoal.dht.kv.chain import KvGroup, KvScope, chain_of
+from shoal.dht.kv.chain import KvScope, chain_of
 from shoal.dht.kv.index import KvFound, KvProvider
 from shoal.dht.records.record import BlobBody, NameBody, ShardBody
 from shoal.netsim.daemons.daemon import DaemonHandle
@@ -234,9 +234,10 @@ def test_a_provider_of_wrong_bytes_is_dropped_and_named() -> None:
 def test_the_kv_of_a_prompt_is_found_at_a_node_that_is_not_a_member() -> None:
     async def body(world: World) -> None:
         holder, hub, asker = await apart(world)
-        scope = KvScope(await root_of(holder), "float32", KvGroup(b"of these three alone"))
-        mine, wanted = chain_of(scope, range(160)), chain_of(scope, range(400))
-        other = chain_of(scope, [*range(80), *range(1000, 1200)])
+        scope = KvScope(await root_of(holder), "float32")
+        names = [number.to_bytes(16) for number in range(25)]
+        mine, wanted = chain_of(scope, names[:10]), chain_of(scope, names)
+        other = chain_of(scope, [*names[:5], *(name[::-1] for name in names[:12])])
         assert mine is not None and wanted is not None and other is not None
         holder.node.kv.announce(mine, (0, 6))
         hub.node.kv.announce(other, (0, 6))

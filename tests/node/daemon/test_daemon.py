@@ -21,6 +21,9 @@ from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
     EngineEvent,
+    KvForm,
+    KvRange,
+    KvSource,
     Loaded,
     LoadShard,
     SessionId,
@@ -86,6 +89,12 @@ class FakeEngine:
 
     async def import_kv(self, session: SessionId, state: bytes) -> int:
         raise EngineError("unsupported", "no import here")
+
+    async def read_kv(self, source: KvSource, part: KvRange, form: KvForm = "exact") -> bytes:
+        raise EngineError("unsupported", "no parts here")
+
+    async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
+        raise EngineError("unsupported", "no parts here")
 
     async def fork(self, session: SessionId, into: SessionId) -> None:
         raise EngineError("unsupported", "no fork here")

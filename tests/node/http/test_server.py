@@ -14,7 +14,7 @@ import trio
 from shoal.node import defaults
 from shoal.node.errors import ControlError
 from shoal.node.http.server import CONDITION
-from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError
+from shoal.tasks.errors import NoRoute, Overloaded, PromptTooLong, SessionError
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
 from shoal.tasks.text.process import TextDelta
 
@@ -166,6 +166,7 @@ def failing(error: Exception, *, after: str = "") -> Any:
     [
         (PromptTooLong(300, 256), 400, "context_length_exceeded"),
         (SessionError("no-memory", "no room"), 503, "no-memory"),
+        (Overloaded("busy", 42), 503, "overloaded"),
         (NoRoute("nobody serves layers 3:6"), 503, "no-route"),
         (ControlError("stopping", "the daemon is stopping"), 503, "stopping"),
         (ExceptionGroup("", [NoRoute("nobody")]), 503, "no-route"),
@@ -191,6 +192,16 @@ async def test_an_error_within_the_text_is_an_event(tmp_path: Path, error: Excep
     *_, last = [each for each in response.body.decode().split("\n\n") if each]
     assert response.status == 200 and b"[DONE]" not in response.body
     assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
+
+
+async def test_an_overloaded_swarm_says_when_to_come_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, failing(Overloaded("busy", 42))) as served:
+        for body in (CHAT, STREAM):
+            response = await served.ask(served.post(body))
+            assert response.headers["retry-after"] == "42"
+            assert "try again in 42 seconds" in response.error["message"]
+    async with serving(tmp_path, failing(NoRoute("nobody serves"))) as served:
+        assert "retry-after" not in (await served.ask(served.post(CHAT))).headers
 
 
 async def test_a_hint_about_a_command_is_left_out(tmp_path: Path) -> None:

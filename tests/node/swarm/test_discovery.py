@@ -91,8 +91,12 @@ async def test_node_publishes_holdings_names_and_shards(world: World) -> None:
     assert isinstance(name, NameBody) and isinstance(blob, BlobBody)
     assert name.name == "tiny" and name.root == blob.root and blob.ranges is None
     assert isinstance(shard, ShardBody)
-    measured = daemon.node.stage.speed(shard.root, Parts(True, 0, shard.stop, True))
+    speed = daemon.node.stage.speed(shard.root, Parts(True, 0, shard.stop, True))
+    measured = speed.tokens_per_s
     assert shard.speed == pytest.approx(measured, rel=0.05)
+    predicted = (await daemon.status())["serving"]["predicted"]
+    assert predicted["tokens_per_s"] == pytest.approx(measured)
+    assert predicted["samples"] > 30 and predicted["error"] < 0.05
     daemon.node.discovery.speed = lambda _: measured * 1.2
     assert daemon.node.discovery._measured(shard) == shard, "a small change is not published"
     daemon.node.discovery.speed = lambda _: measured * 2

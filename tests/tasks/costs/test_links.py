@@ -7,14 +7,7 @@ import pytest
 from shoal.tasks.costs.links import HOME_RATE, LOSS_MOST, UNKNOWN_TRIP_S, between, link_rates
 from shoal.tasks.costs.rates import LinkRates
 from shoal.tasks.costs.seconds import transfer_seconds
-from shoal.transport.handshake.hello import Admitted
-from shoal.transport.link.status import LinkStatus
-
-
-def status(rtt: float | None, path: str, rate: float = 0.0, loss: float = 0.0) -> LinkStatus:
-    return LinkStatus(
-        rtt, 0, 0, ("", 0), 0.0, path, (), True, b"", b"", Admitted("open"), 0, rate, loss
-    )
+from tests.tasks.costs.linkstatus import status
 
 
 def test_what_was_measured_counts_and_the_kind_of_path_stands_for_the_rest() -> None:

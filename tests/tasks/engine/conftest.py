@@ -199,8 +199,8 @@ class Driver:
 
     def request(self, name: str, *fields: object, payload: Buffer = b"") -> tuple[Any, ...]:
         """The reply's header without its number, and its payload."""
-        if name == "open" and len(fields) == 8:
-            fields = (*fields, False)  # not of the machine's own gateway
+        if name == "open":  # not of the machine's own gateway, not packed, and exact, unless given
+            fields = (*fields, *(False, False, True)[len(fields) - 8 :])
         with torch.inference_mode():
             self.core.handle((name, 1, *fields), memoryview(bytearray(payload)))
         header, data = self.frames.pop()
@@ -211,9 +211,13 @@ class Driver:
         """The shard that was loaded first."""
         return self.core._shards[0]
 
-    def open(self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "") -> bytes:
+    def open(
+        self, name: bytes, tokens: int = 64, shard: int = 0, *, adapter: str = "",
+        packed: bool = False,
+    ) -> bytes:  # fmt: skip
         name = name.ljust(16, b".")
-        opened = self.request("open", name, tokens, "gateway", False, b"", shard, None, adapter)
+        rest = False, b"", shard, None, adapter, False, packed
+        opened = self.request("open", name, tokens, "gateway", *rest)
         assert opened[:2] == ("ok", 0)
         return name
 

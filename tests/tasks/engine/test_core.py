@@ -82,25 +82,40 @@ def test_sessions_take_turns_and_do_not_mix(whole: Any, checkpoint: Any) -> None
         assert got == made.greedy(tokens, 10)
 
 
-def test_only_tokens_inside_a_loop_may_wait(whole: Any) -> None:
-    """Tokens inside a loop; not the first and not the final one."""
+def test_the_first_token_of_a_loop_does_not_wait_for_the_step(whole: Any) -> None:
     session = whole.open(b"s")
     before = 2  # frames: the load's reply and the open's
     assert len(whole.run(prompt(session, steps=5))) == 5
-    assert whole.soon == [before + 1, before + 2, before + 3]
+    assert whole.soon == [before + 1, before + 2, before + 3, before + 4]
     whole.soon.clear()
     for name in (b"a", b"b"):
         whole.submit(prompt(whole.open(name), steps=4))
     assert len(whole.events()) == 8
     first = before + 5 + 2  # the load, two opens more, and the five tokens
-    assert whole.soon == [first + at for at in (2, 3, 4, 5)]
+    assert whole.soon == [first + at for at in (2, 3, 4, 5, 6, 7)]
 
 
 def test_waiting_tokens_are_settled_after_each_step(whole: Any) -> None:
-    settled: list[int] = []
-    whole.core._settle = lambda: settled.append(len(whole.frames))
+    settled: list[tuple[int, bool]] = []
+    whole.core._settle = lambda urgent: settled.append((len(whole.frames), urgent))
     whole.run(prompt(whole.open(b"s"), steps=5))
-    assert settled == [1, 2, 3, 4, 5]
+    assert settled == [(1, False), (2, False), (3, False), (4, False), (5, True)]
+
+
+def test_the_hidden_states_of_a_step_leave_together_at_its_end(
+    checkpoint: Any, driver: Any
+) -> None:
+    """So the next stage computes them in one step too, and the daemon is woken up once."""
+    stage = driver(checkpoint("Llama").shard(checkpoint("Llama").splits(2)[0]))
+    names = [stage.open(name) for name in (b"a", b"b", b"c")]
+    settled: list[tuple[int, bool]] = []
+    stage.core._settle = lambda urgent: settled.append((len(stage.frames), urgent))
+    stage.soon.clear()
+    for name in names:
+        stage.submit(Span(name, 0, 0, 2, tokens=(1, 2)))
+    assert len(stage.events()) == 3
+    assert len(stage.soon) == 3
+    assert settled == [(3, True)]
 
 
 def test_a_long_prompt_shares_its_steps_with_running_texts(checkpoint: Any, driver: Any) -> None:

@@ -19,7 +19,7 @@ from shoal.tasks.engine.compute.products import linear_of_quantised
 from shoal.tasks.engine.compute.torchcompute import TorchCompute, computing
 from shoal.tasks.engine.families import architecture, shapes
 from shoal.tasks.engine.interface import DType, LoadShard
-from shoal.tasks.engine.kernels import library_path
+from shoal.tasks.engine.kernels import VARIABLE, library_path
 from shoal.tasks.engine.shard import Piece
 from tests.tasks.engine.test_products import quantised
 
@@ -243,7 +243,7 @@ def test_a_kernel_that_differs_from_torch_is_not_used(
         out[:, 69] = 0
 
     monkeypatch.setattr(Kernels, "product", wrong)
-    monkeypatch.setenv(choice.VARIABLE, SETS[0])
+    monkeypatch.setenv(VARIABLE, SETS[0])
     choice.choice.cache_clear()
     try:
         assert choice.kernels() is None
@@ -267,7 +267,7 @@ def test_the_kernels_can_be_switched_off(value: str, said: str) -> None:
     code = "from shoal.tasks.engine.compute.native.choice import kernels; print(kernels())"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={choice.VARIABLE: value, "PATH": "/usr/bin:/bin"},
+        env={VARIABLE: value, "PATH": "/usr/bin:/bin"},
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

@@ -33,22 +33,25 @@ def test_frames_that_may_wait_leave_in_order_with_the_next(
     sender = FrameSender(ours)
     sender.queue(("first",), b"")
     assert arrived(theirs) == [], "the step has not ended"
-    sender.settle()
+    sender.settle(False)
     assert arrived(theirs) == [("first",)], "nothing had left for long"
     sender.queue(("second",), b"")
-    sender.settle()
+    sender.settle(False)
     assert arrived(theirs) == []
     sender.send(("third",), b"")
     assert arrived(theirs) == [("second",), ("third",)]
     now += PIECE_SECONDS
-    sender.settle()
+    sender.settle(False)
     assert arrived(theirs) == []
     sender.queue(("fourth",), b"")
     sender.queue(("fifth",), b"")
-    sender.settle()
+    sender.settle(False)
     assert arrived(theirs) == [("fourth",), ("fifth",)]
     sender.queue(("sixth",), b"")
-    sender.settle()
+    sender.settle(False)
     now += PIECE_SECONDS
-    sender.settle()
+    sender.settle(False)
     assert arrived(theirs) == [("sixth",)]
+    sender.queue(("seventh",), b"")
+    sender.settle(True)
+    assert arrived(theirs) == [("seventh",)]

@@ -2,21 +2,47 @@
 
 from typing import Any
 
+import msgpack
 import pytest
 import trio
 
-from shoal.tasks.defaults import PROBES
+from shoal.tasks.defaults import PROBES, PROMPT_IDLE, SESSIONS_PER_GATEWAY
 from shoal.tasks.engine.interface import Parts, Sampling
+from shoal.tasks.inference.names import PrefixNames
 from shoal.tasks.inference.session import Open, Probe, SpanMessage, pack_tokens
+from shoal.tasks.routing.affinity import Prefix
+from shoal.tasks.routing.defaults import PROBE_NAMES
 from shoal.transport.errors import CallRefused
 from tests.tasks.fake_swarm import CONTEXT, ROOT, VOCABULARY, FakeSwarm, Node
 
 SESSION = b"s" * 16
 
 
-async def probe(asker: Node, stage: Node) -> dict[str, Any]:
-    question = Probe(ROOT, Parts(True, 0, 2, True), "float32").fields()
-    return dict((await asker.courier.call(stage.peer, "stage.probe", question, timeout=5)).header)
+WHOLE = Parts(True, 0, 2, True)
+NAMES = PrefixNames(b"secret").of("root", [7] * 1024)
+
+
+async def probe(asker: Node, stage: Node, names: bytes = b"", **more: Any) -> dict[str, Any]:
+    question = Probe(ROOT, WHOLE, "float32", **more).header()
+    call = asker.courier.call(stage.peer, "stage.probe", question, names, timeout=5)
+    return dict((await call).header)
+
+
+def order(stage: Node, session: bytes, tokens: int, soon: int) -> dict[str, object]:
+    return Open(
+        session=session,
+        epoch=1,
+        root=ROOT,
+        parts=WHOLE,
+        dtype="float32",
+        stages=(stage.peer,),
+        index=0,
+        tokens=tokens,
+        soon=soon,
+        steps=tokens,
+        stop_ids=(VOCABULARY - 1,),
+        sampling=Sampling(),
+    ).header()
 
 
 @pytest.mark.trio
@@ -67,7 +93,7 @@ async def test_a_peer_may_not_probe_without_end(autojump_clock: object) -> None:
     (stage,), client = swarm.stages, swarm.client
 
     async def body(_: FakeSwarm) -> None:
-        for _number in range(PROBES[0]):
+        for _number in range(int(PROBES[0])):
             await probe(client, stage)
         with pytest.raises(CallRefused) as refused:
             await probe(client, stage)
@@ -77,3 +103,132 @@ async def test_a_peer_may_not_probe_without_end(autojump_clock: object) -> None:
 
     with trio.fail_after(60):
         await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_gateway_with_many_requests_is_not_refused(autojump_clock: object) -> None:
+    """It opens as many sessions as a stage takes of it, each for half a second, and asks first."""
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+
+    async def body(_: FakeSwarm) -> None:
+        for _round in range(60):
+            for _session in range(SESSIONS_PER_GATEWAY):
+                await probe(client, stage)
+            await trio.sleep(0.5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_prompt_that_is_being_computed_delays_the_next_one(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    served = stage.stage._all.shards[0]
+    served.times.note_prompt(100, 0.1)  # a millisecond for each row
+
+    async def body(_: FakeSwarm) -> None:
+        assert "wait" not in await probe(client, stage, prompt=500)
+        opening = order(stage, SESSION, 1064, 1064)
+        await client.courier.call(stage.peer, "session.open", opening, timeout=5)
+        monkeypatch.setattr(stage.engine, "submit", lambda span: None)
+        span = SpanMessage(SESSION, 1, 0, 0, 256, False, 0.0)
+        client.courier.post(stage.peer, "session.span", span.header(), pack_tokens((1,) * 256))
+        await trio.sleep(0.1)
+        assert (await probe(client, stage, prompt=500))["wait"] == pytest.approx(0.5)
+        await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_sessions_that_send_nothing_do_not_make_a_stage_look_busy(
+    autojump_clock: object,
+) -> None:
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    stage.stage._all.shards[0].times.note_prompt(100, 0.1)
+
+    async def body(_: FakeSwarm) -> None:
+        opening = order(stage, SESSION, 1900, 1900)
+        await client.courier.call(stage.peer, "session.open", opening, timeout=5)
+        await trio.sleep(PROMPT_IDLE + 0.1)
+        assert "wait" not in await probe(client, stage, prompt=500)
+        await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_stage_says_what_it_has_cached_for_the_asker_alone(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    other = Node(swarm, 90, None)
+    swarm.nodes.append(other)
+    prefix = Prefix.of(NAMES)
+
+    async def body(_: FakeSwarm) -> None:
+        asked = {"prompt": 1100, "every": prefix.every}
+        assert "cached" not in await probe(client, stage, prefix.joined, **asked)
+        opening = order(stage, SESSION, 1100, 1100)
+        await client.courier.call(stage.peer, "session.open", opening, NAMES, timeout=5)
+        assert (await probe(client, stage, prefix.joined, **asked))["cached"] == 1024
+        assert "cached" not in await probe(other, stage, prefix.joined, **asked)
+        await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("names", [bytes(15), bytes(16 * (PROBE_NAMES + 1))])
+async def test_too_many_or_malformed_names_are_refused(
+    autojump_clock: object, names: bytes
+) -> None:
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+
+    async def body(_: FakeSwarm) -> None:
+        with pytest.raises(CallRefused) as refused:
+            await probe(client, stage, names)
+        assert refused.value.code == "bad-message"
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+@pytest.mark.trio
+async def test_a_full_stage_says_when_it_has_room_again(autojump_clock: object) -> None:
+    """One session has all the memory, and about 40 tokens to go, at 50 ms each."""
+    swarm = FakeSwarm((2,))
+    (stage,), client = swarm.stages, swarm.client
+    stage.serve(WHOLE, kv_tokens=1024)
+    served = stage.stage._all.shards[0]
+    served.times.note_token(1, 0.05)
+    served.answer.tokens = 40.0
+
+    async def body(_: FakeSwarm) -> None:
+        assert "back" not in await probe(client, stage, prompt=100, soon=164)
+        opening = order(stage, SESSION, 1000, 1000)
+        await client.courier.call(stage.peer, "session.open", opening, timeout=5)
+        session = next(iter(stage.stage._all.open.values()))
+        session.computed = session.reached = 940
+        back = (await probe(client, stage, prompt=100, soon=164))["back"]
+        assert back == pytest.approx(40 * 0.05, rel=0.01)
+        later = (await probe(client, stage, prompt=100, soon=164, ahead=9))["back"]
+        assert later > back
+        await client.courier.call(stage.peer, "session.close", {"session": SESSION}, timeout=5)
+
+    with trio.fail_after(60):
+        await swarm.run(body)
+
+
+def test_a_probe_can_be_sent() -> None:
+    """In real lanes headers are packed; those of the tests above are not."""
+    sent = msgpack.unpackb(msgpack.packb(Probe(ROOT, WHOLE, "float32", 9, 8, 256, 3).header()))
+    assert Probe.parse(sent) == Probe(ROOT, WHOLE, "float32", 9, 8, 256, 3)

@@ -1,5 +1,6 @@
 """Tests of the shortest chain that covers a model, and of the error if there is none."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -10,7 +11,8 @@ from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.defaults import MAX_STAGES
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.errors import NoRoute
-from shoal.tasks.inference.routing import Hop, Preference, find_route, largest_room
+from shoal.tasks.inference.routing import Hop, Preference, find_route, largest_room, shards_of
+from shoal.tasks.routing.defaults import SHARDS_LOOKED, SHARDS_OF_PEER
 from shoal.transport.identity import PeerId
 
 ROOT = "ab" * 32
@@ -259,3 +261,12 @@ def test_the_largest_room_takes_no_search() -> None:
     members = Counted(with_room(a1=900, b1=700))
     assert largest_room(members, ROOT, LAYERS) == 700
     assert members.passes == 1
+
+
+def test_a_member_with_thousands_of_shards_gets_a_few_looked_at() -> None:
+    shard = ShardRecord(ROOT, True, 0, LAYERS, True, "float32", 100)
+    flood = {PeerId("flood"): member("flood", *[shard] * 5000), **swarm(a=(0, LAYERS))}
+    found = shards_of(flood, ROOT, LAYERS, 10)
+    assert Counter(hop.peer for hop in found) == {"flood": SHARDS_OF_PEER, "a": 1}
+    crowd = {PeerId(f"p{n}"): member(f"p{n}", *[shard] * 8) for n in range(1000)}
+    assert len(shards_of(crowd, ROOT, LAYERS, 10)) == SHARDS_LOOKED

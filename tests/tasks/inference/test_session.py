@@ -23,6 +23,7 @@ from shoal.tasks.inference.session import (
     SpanMessage,
     SpanProgress,
     pack_tokens,
+    parse_closed,
     parse_opened,
     stage_code,
     unpack_states,
@@ -205,6 +206,22 @@ def test_a_cached_prefix_is_within_the_session() -> None:
     for value in (4, -1, None):
         with pytest.raises(BadMessage):
             parse_opened({"cached": value}, 3)
+
+
+def test_a_stage_agrees_to_how_hidden_states_travel() -> None:
+    assert parse_opened({"cached": 0, "activations": "int8"}, 3, "int8").cached == 0
+    for said, asked in (("int8", "exact"), (None, "int8"), ("int4", "int8")):
+        with pytest.raises(BadMessage):
+            parse_opened({"cached": 0} | ({"activations": said} if said else {}), 3, asked)  # type: ignore[arg-type]
+
+
+def test_a_close_tells_the_rates_of_slow_links() -> None:
+    assert parse_closed({}).slow == ()
+    assert parse_closed({"slow": [["peer", 5.0]]}).slow == (("peer", 5.0),)
+    for slow in ([["peer", 0.0]], [["peer", math.inf]], [["peer", math.nan]], [["", 1.0]],
+                 [["peer"]], [["peer", 1.0]] * 65, 5):  # fmt: skip
+        with pytest.raises(BadMessage):
+            parse_closed({"slow": slow})
 
 
 @pytest.mark.parametrize("values", [(), (1.0,), (1.0, 2.0, 3.0), (1.0, math.nan), (math.inf, 0.0)])

@@ -1367,3 +1367,68 @@ async def test_adapters_that_do_not_exist_leave_places_for_those_that_do(
         assert await ask(liars[0], 5, "5" * 64) == "open", "the places are free again"
 
     await _run(swarm, body)
+
+
+PACKED = HIDDEN + 2  # bytes of a row
+
+
+@pytest.mark.trio
+async def test_packed_hidden_states_have_their_own_size_and_names(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = FakeSwarm((2, 4))
+    first, second = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        found = []
+        for activations in ("exact", "int8"):
+            for index, node in enumerate(swarm.stages):
+                order = _open(swarm, index, activations=activations).header()
+                reply = await swarm.client.courier.call(
+                    node.peer, "session.open", order, NAMES[:48], timeout=5
+                )
+                assert reply.header.get("activations", "exact") == activations
+            found.append([node.engine.terms[-1] for node in swarm.stages])
+            if activations == "exact":
+                await _close_all(swarm)
+                swarm.stages[0].stage._all._closed.clear()
+                swarm.stages[1].stage._all._closed.clear()
+        exact, packed = found
+        assert [terms.packed for terms in exact + packed] == [False, False, True, True]
+        assert exact[0].names == packed[0].names  # the first stage has tokens
+        assert exact[1].names != packed[1].names
+        header = _span(gateway=swarm.client.peer, index=1, token=False).header()
+        for size, refused in ((3 * HIDDEN * 4, 1), (3 * PACKED + 1, 2)):
+            _post(first, second, "session.span", header, bytes(size))
+            await _settle()
+            assert [each.code for each in swarm.wire.refusals] == ["bad-message"] * refused
+        assert second.engine.spans == []
+        taken: list[Span] = []
+        monkeypatch.setattr(second.engine, "submit", taken.append)
+        _post(first, second, "session.span", header, bytes(3 * PACKED))
+        await _settle()
+        assert [len(span.hidden or b"") for span in taken] == [3 * PACKED]
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_stage_tells_the_rate_of_a_slow_link(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 4))
+
+    async def body(_: FakeSwarm) -> None:
+        await _open_all(swarm)
+        for start in (0, 17):
+            header = _span(start=start, count=17, token=False).header()
+            _post(swarm.client, swarm.stages[0], "session.span", header, pack_tokens([1] * 17))
+            await _settle()
+            swarm.wire.backlog = 1000
+            await trio.sleep(1)
+        for node, slow in zip(swarm.stages, (True, False), strict=True):
+            reply = await _call(swarm.client, node, "session.close", Close(SESSION).header())
+            told: Any = reply.header.get("slow", ())
+            assert [each[0] for each in told] == [swarm.stages[1].peer] * slow
+        swarm.assert_free()
+
+    await _run(swarm, body)

@@ -7,8 +7,8 @@ from typing import Final
 import torch
 from torch.nn import functional as F
 
+from .calls import pieces_of, shape_of
 from .library import BFLOAT16, FLOAT32, INT4, INT8, Attending, Kernels, NativeLinear
-from .steps import pieces_of, shape_of
 
 _OUTPUTS: Final = 70
 _INPUTS: Final = 160

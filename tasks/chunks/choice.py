@@ -1,0 +1,54 @@
+"""Chooses how many chunks to fetch, and which to compute. Pure functions.
+
+A chunk is of use only after all chunks before it. Computing one takes longer the later it is,
+because each position attends to all before it, and fetching takes the same for each. So the choice
+is how many chunks to fetch before the rest is computed.
+"""
+
+from dataclasses import dataclass
+
+from ..costs.rates import LinkRates
+from ..costs.seconds import transfer_seconds
+from ..costs.shardcosts import ShardCosts
+from ..defaults import PREFILL_TOKENS
+from .naming import CHUNK
+
+
+def compute_seconds(costs: ShardCosts, start: int, stop: int) -> float:
+    """Return the seconds in which a stage computes the positions `start` to `stop` - 1 of a
+    prompt."""
+    rows = max(0, stop - start)
+    pairs = rows * (start + stop + 1) / 2
+    steps = -(-rows // PREFILL_TOKENS)
+    return steps * costs.step_s + rows * costs.row_s + pairs * costs.pair_s
+
+
+def fetch_seconds(link: LinkRates, size: int) -> float:
+    """Return the seconds until parts of `size` bytes have arrived that are asked for now."""
+    return link.round_trip_s / 2 + transfer_seconds(link, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How many chunks to fetch, and the predicted seconds of that and of computing them."""
+
+    chunks: int
+    fetch_s: float
+    compute_s: float
+
+
+def worthwhile(
+    costs: ShardCosts, link: LinkRates, chunk_bytes: int, first: int, most: int
+) -> Choice:
+    """Return how many chunks, at most `most`, to fetch from number `first` on.
+
+    It is the number that saves the most seconds, and 0 if none does. `chunk_bytes` is the size of
+    one chunk in all layers.
+    """
+    best = Choice(0, 0.0, 0.0)
+    for chunks in range(1, most + 1):
+        fetch = fetch_seconds(link, chunks * chunk_bytes)
+        compute = compute_seconds(costs, first * CHUNK, (first + chunks) * CHUNK)
+        if compute - fetch > best.compute_s - best.fetch_s:
+            best = Choice(chunks, fetch, compute)
+    return best

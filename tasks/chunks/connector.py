@@ -1,0 +1,255 @@
+"""What a stage uses to get KV from other nodes instead of computing it, and to offer its own.
+
+Two sides, as a stage schedules and its worker computes. The scheduling side (`matched`) says how
+many positions of a prompt can come from elsewhere, and is worth fetching. The worker's side
+(`load`) brings them into the session, layer by layer. `saved` offers what a session leaves behind.
+Spec: docs/spec/kv.md.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import trio
+
+from ...dht.kv.chain import Chain
+from ...dht.kv.index import KvFound
+from ...transport.bytestream import PathKind
+from ...transport.errors import TransportError
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.link.link import Link
+from ..costs.links import link_rates
+from ..costs.rates import LinkRates
+from ..costs.shardcosts import ShardCosts
+from ..defaults import (
+    CHUNK_HOPE,
+    CHUNK_LOOK,
+    CHUNK_LOOK_SHARE,
+    CHUNK_LOOK_UP,
+    CHUNK_RATE_AGE,
+    CHUNK_SHY,
+    CHUNK_TIMEOUT,
+    CHUNK_TRIES,
+    CHUNK_WORTH,
+)
+from ..engine.interface import Engine, KvForm, SessionId
+from ..engine.kvparts import KvShape
+from .choice import compute_seconds, worthwhile
+from .fetching import ChunkFetch, FetchPlan
+from .naming import CHUNK, chunk_names
+from .store import KvOrigin, Layers, SharedChunks
+
+_RATES: Final = 256  # providers whose rate is remembered
+_NEAR: Final = (PathKind.LOOPBACK.value, PathKind.LAN.value)  # paths whose usual rate is known
+
+
+class Index(Protocol):
+    """The part of a `KvIndex` that the connector uses."""
+
+    async def longest(
+        self,
+        chain: Chain,
+        layers: Layers,
+        *,
+        likely: Sequence[PeerId] = ...,
+        look_up: bool = ...,
+        timeout: float = ...,
+    ) -> KvFound: ...
+    def refute(self, peer: PeerId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the connector asks of its node.
+
+    `connect` opens a link or raises TransportError. `replicas(root, layers, seconds)` returns
+    linked members that serve these layers of a model and reply within so many seconds.
+    `trusts(peer)` says whether a peer's KV is believed unseen.
+    """
+
+    connect: Callable[[PeerId], Awaitable[Link]]
+    replicas: Callable[[str, Layers, float], Sequence[PeerId]]
+    trusts: Callable[[PeerId], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A session that may use KV of other nodes.
+
+    `names` are those of the prompt's full blocks. `cached` positions are here. `exact` sessions
+    take exact copies of their own class only. `costs` are those of computing here.
+    """
+
+    session: SessionId
+    origin: KvOrigin
+    names: bytes = field(repr=False)
+    cached: int
+    exact: bool
+    shape: KvShape
+    costs: ShardCosts
+
+    @property
+    def form(self) -> KvForm:
+        """The form in which its parts travel."""
+        return "exact" if self.exact else "int8"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """A provider of the chunks below `chunks`, and the link to it."""
+
+    link: Link
+    chunks: int
+
+
+class ChunkConnector:
+    """KV of other nodes for the sessions of one stage, and its own KV for them."""
+
+    def __init__(
+        self,
+        host: Host,
+        own: PeerId,
+        engine: Engine,
+        index: Index,
+        store: SharedChunks,
+        around: Surroundings,
+    ) -> None:
+        self._host = host
+        self._own = own
+        self._engine = engine
+        self._index = index
+        self._store = store
+        self._around = around
+        # By provider: bytes/s of the last fetch, and when that was.
+        self._rates: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
+        self._shy_until = 0.0
+        self.fetched_bytes = 0
+        """Bytes of KV that were fetched from peers since the start."""
+
+    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]:
+        """Fetch what is worth it, and return the session's length and the provider that the last
+        positions are from.
+
+        Never fails: what cannot be fetched is computed.
+        """
+        length, source = wanted.cached, None
+        with trio.move_on_after(CHUNK_TIMEOUT):
+            for outside in (await self.matched(wanted))[:CHUNK_TRIES]:
+                got = await self.load(wanted, outside)
+                if got > length:
+                    return got, outside.link.peer
+        return length, source
+
+    # The scheduling side.
+
+    async def matched(self, wanted: Wanted) -> list[Outside]:
+        """Return the providers of more positions than are here, the best first.
+
+        Looks no longer than a small part of the time in which they would be computed.
+        """
+        chain = wanted.origin.chain(wanted.names)
+        first = wanted.cached // CHUNK
+        if chain is None or len(chain) <= first:
+            return []
+        seconds = compute_seconds(wanted.costs, wanted.cached, len(chain) * CHUNK)
+        if seconds < CHUNK_WORTH:
+            return []
+        limit = min(CHUNK_LOOK, CHUNK_LOOK_SHARE * seconds)
+        likely = self._around.replicas(wanted.origin.root, wanted.origin.layers, limit)
+        look_up = limit >= CHUNK_LOOK_UP
+        found: list[Outside] = []
+        if not (likely or look_up):
+            return found
+        with trio.move_on_after(limit):
+            known = await self._index.longest(
+                chain, wanted.origin.layers, likely=likely, look_up=look_up, timeout=limit
+            )
+            for each in known.providers:
+                if each.chunks > first and self._may_ask(each.peer):
+                    try:
+                        link = await self._around.connect(each.peer)
+                    except TransportError:
+                        continue
+                    found.append(Outside(link, each.chunks))
+        return found
+
+    def _may_ask(self, peer: PeerId) -> bool:
+        """Return whether a provider may be used: after wrong values, only trusted ones."""
+        if peer == self._own:
+            return False
+        return self._host.now() >= self._shy_until or self._around.trusts(peer)
+
+    def _plan(self, wanted: Wanted, outside: Outside) -> FetchPlan | None:
+        """Return what to fetch from a provider, or None if computing everything is faster."""
+        chain = wanted.origin.chain(wanted.names)
+        assert chain is not None  # providers of a chain were found
+        peer, first = outside.link.peer, wanted.cached // CHUNK
+        plan = FetchPlan(
+            session=wanted.session,
+            names=tuple(chunk_names(wanted.names)),
+            tags=chain.tags,
+            start=wanted.cached,
+            last=outside.chunks,
+            layers=wanted.origin.layers,
+            form=wanted.form,
+            shape=wanted.shape,
+            costs=wanted.costs,
+            doubted=not self._around.trusts(peer),
+        )
+        most = outside.chunks - first
+        link = self._link(outside.link)
+        choice = worthwhile(wanted.costs, link, plan.chunk_bytes, first, most)
+        if not choice.chunks:
+            return None
+        patience = CHUNK_HOPE * (choice.compute_s - choice.fetch_s) if link.rate else 0.0
+        return replace(plan, last=first + choice.chunks, patience=patience)
+
+    # The worker's side.
+
+    async def load(self, wanted: Wanted, outside: Outside) -> int:
+        """Bring the positions that are worth fetching into the session, and return its length."""
+        plan = self._plan(wanted, outside)
+        if plan is None:
+            return wanted.cached
+        peer = outside.link.peer
+        fetch = ChunkFetch(self._host, self._own, outside.link, self._engine, plan)
+        try:
+            await fetch.run()
+        finally:
+            self._note(peer, fetch)
+        return max(wanted.cached, fetch.length)
+
+    def _note(self, peer: PeerId, fetch: ChunkFetch) -> None:
+        """Remember the rate of a provider, and what it did wrong."""
+        self.fetched_bytes += fetch.bytes
+        if fetch.bytes or fetch.ending == "slow":
+            self._rates[peer] = max(fetch.rate, 1.0), self._host.now()
+            self._rates.move_to_end(peer)
+            while len(self._rates) > _RATES:
+                self._rates.popitem(last=False)
+        if fetch.ending == "liar":
+            self._index.refute(peer)
+
+    def _link(self, link: Link) -> LinkRates:
+        """Return the rates of a link: its round trip, and the rate of the last fetch over it.
+
+        Without one lately, it is the usual one if the peer is near, and else unlimited: the fetch
+        itself finds out.
+        """
+        usual = link_rates(link.status)
+        rate, at = self._rates.get(link.peer, (0.0, 0.0))
+        if self._host.now() >= at + CHUNK_RATE_AGE:
+            rate = usual.rate if link.status.path in _NEAR else 0.0
+        return replace(usual, rate=rate, loss=0.0)
+
+    def refute(self, peer: PeerId) -> None:
+        """Distrust a provider whose values were not those that were computed here, and strangers
+        altogether for a while."""
+        self._index.refute(peer)
+        self._shy_until = self._host.now() + CHUNK_SHY
+
+    def saved(self, origin: KvOrigin, names: bytes) -> None:
+        """Offer the full chunks of a session that has ended, whose blocks have these names."""
+        self._store.add(origin, names)

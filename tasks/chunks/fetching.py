@@ -1,0 +1,249 @@
+"""Fetches chunks from one provider into a session, part by part.
+
+The parts of the first chunk come first, and show how fast the provider is. Those of the others are
+asked for layer by layer. Several are on the way at once. They are checked and written in order.
+The fetch ends early where computing the rest is faster than waiting for it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import trio
+
+from ...transport.decoding import typed
+from ...transport.errors import CallRefused, LinkClosed, Undecodable
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.lane.frame import Priority
+from ...transport.link.calls import Reply
+from ...transport.link.link import Link
+from ..costs.shardcosts import ShardCosts
+from ..defaults import (
+    CHUNK_SPARE,
+    CHUNK_SPARE_MOST,
+    CHUNK_TIMEOUT,
+    CHUNK_TRIPS,
+    PARTS_ASKED,
+    PARTS_BYTES,
+)
+from ..engine.blocks import BLOCK
+from ..engine.errors import EngineError
+from ..engine.interface import Engine, KvForm, KvRange, SessionId
+from ..engine.kvparts import KvShape, range_of
+from .choice import compute_seconds
+from .messages import AskPart, PartSent
+from .naming import CHUNK, is_signed, proof_of
+from .store import Layers
+
+Ending = Literal["done", "slow", "gone", "liar", "other-class", "session"]
+"""Why a fetch has ended.
+
+`slow`: computing the rest is faster. `gone`: the provider does not have the chunks, or does not
+reply. `liar`: it sent something else than it was asked for. `other-class`: it computes other bits.
+`session`: the session ended, or has no memory for more.
+"""
+
+_PART_HEADER = 1024  # bytes of a part besides its values, at most
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPlan:
+    """What to fetch for a session: the positions from `start` on, up to the end of chunk `last` - 1
+    of a prompt, in some layers.
+
+    `tags` and `names` are those of all chunks of the prompt. `costs` are those of computing here.
+    `doubted` says that the provider is no trusted member. `patience` is how many seconds the fetch
+    may be slower than computing before it is given up.
+    """
+
+    session: SessionId
+    names: tuple[bytes, ...] = field(repr=False)
+    tags: tuple[bytes, ...] = field(repr=False)
+    start: int
+    last: int
+    layers: Layers
+    form: KvForm
+    shape: KvShape
+    costs: ShardCosts
+    doubted: bool
+    patience: float = 0.0
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk in all layers."""
+        return (self.layers[1] - self.layers[0]) * self.shape.layer_bytes(CHUNK, self.form)
+
+    @property
+    def stop(self) -> int:
+        """The first position that is not fetched."""
+        return self.last * CHUNK
+
+    def parts(self) -> Iterator[KvRange]:
+        """Yield the parts in the order in which they are asked for."""
+        middle = (self.start // CHUNK + 1) * CHUNK
+        for start, stop in ((self.start, middle), (middle, self.stop)):
+            for layer in range(*self.layers):
+                yield from self._of_layer(layer, start, stop)
+
+    def _of_layer(self, layer: int, start: int, stop: int) -> Iterator[KvRange]:
+        """Yield the parts of some positions of one layer, each within one chunk."""
+        step = self.shape.positions(self.form, CHUNK, BLOCK)
+        while start < stop:
+            end = min(start + step, (start // CHUNK + 1) * CHUNK)
+            yield KvRange(start, end, layer, layer + 1)
+            start = end
+
+
+class WrongPart(Exception):
+    """The provider sent something else than the part that it was asked for."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A part that was asked for, and what arrived."""
+
+    part: KvRange
+    arrived: trio.Event = field(default_factory=trio.Event)
+    data: bytes = b""
+    error: Exception | None = None
+
+
+class ChunkFetch:
+    """One fetch of chunks from one provider. `length` is the session's length, which it returns."""
+
+    def __init__(
+        self, host: Host, own: PeerId, link: Link, engine: Engine, plan: FetchPlan
+    ) -> None:
+        self._host = host
+        self._own = own
+        self._link = link
+        self._engine = engine
+        self._plan = plan
+        self._size = (plan.stop - plan.start) * plan.chunk_bytes // CHUNK
+        self._began = host.now()
+        self.length = plan.start
+        self.bytes = 0  # that have arrived and were right
+        self.ending: Ending = "done"
+
+    async def run(self) -> None:
+        """Fetch until all is there, or the fetch ends early (`ending`)."""
+        at_once = min(PARTS_ASKED, max(1, PARTS_BYTES // self._part_bytes))
+        send, receive = trio.open_memory_channel[_Pending](at_once)
+        room = trio.Semaphore(at_once)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_all, nursery, room, send)
+                nursery.start_soon(self._watch, nursery.cancel_scope)
+                await self._write_all(receive, room)
+                nursery.cancel_scope.cancel()
+        except* WrongPart:
+            self.ending = "liar"
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second so far, 0 if none has arrived."""
+        return self.bytes / max(self._host.now() - self._began, 1e-6)
+
+    @property
+    def _part_bytes(self) -> int:
+        plan = self._plan
+        return plan.shape.layer_bytes(plan.shape.positions(plan.form, CHUNK, BLOCK), plan.form)
+
+    async def _ask_all(
+        self,
+        nursery: trio.Nursery,
+        room: trio.Semaphore,
+        send: trio.MemorySendChannel[_Pending],
+    ) -> None:
+        """Ask for all parts in order, and hand each to the writer."""
+        async with send:
+            for part in self._plan.parts():
+                await room.acquire()
+                pending = _Pending(part)
+                nursery.start_soon(self._ask, pending)
+                await send.send(pending)
+
+    async def _ask(self, pending: _Pending) -> None:
+        """Ask for one part, and check what arrives."""
+        plan, part = self._plan, pending.part
+        chunk = part.start // CHUNK
+        proof = proof_of(plan.names[chunk], self._own, self._link.peer)
+        message = AskPart(plan.tags[chunk], proof, part, plan.form)
+        try:
+            reply = await self._link.call(
+                "kv.part", message.header(), priority=Priority.BULK, timeout=CHUNK_TIMEOUT
+            )
+            pending.data = self._checked(reply, part)
+        except (CallRefused, LinkClosed, WrongPart) as error:
+            pending.error = error
+        pending.arrived.set()
+
+    def _checked(self, reply: Reply, part: KvRange) -> bytes:
+        """Return the part in a reply. Raises WrongPart if it is not what was asked for, or not
+        signed by the provider."""
+        plan = self._plan
+        size = plan.shape.part_bytes(part, plan.form)
+        if not size < len(reply.payload) <= size + _PART_HEADER:
+            raise WrongPart(f"{len(reply.payload)} bytes are no part of {size} bytes")
+        data = bytes(reply.payload)
+        try:
+            signature = typed(PartSent, reply.header).signature
+            told = range_of(memoryview(data))
+        except (Undecodable, EngineError) as error:
+            raise WrongPart("the reply is malformed") from error
+        if told != (part, plan.form):
+            raise WrongPart("the part is of other positions or layers")
+        if not is_signed(self._link.peer, plan.tags[part.start // CHUNK], data, signature):
+            raise WrongPart("the signature is not the provider's")
+        return data
+
+    async def _write_all(
+        self, receive: trio.MemoryReceiveChannel[_Pending], room: trio.Semaphore
+    ) -> None:
+        """Write the parts into the session in order, until one is missing or wrong."""
+        async for pending in receive:
+            await pending.arrived.wait()
+            if isinstance(pending.error, WrongPart):
+                raise pending.error
+            if pending.error is not None:
+                self.ending = "gone"
+                return
+            plan = self._plan
+            try:
+                length = await self._engine.write_kv(
+                    plan.session, pending.data, doubted=plan.doubted
+                )
+            except EngineError as error:
+                if error.code == "bad-state":
+                    raise WrongPart(error.message) from error
+                self.ending = "other-class" if error.code == "other-class" else "session"
+                return
+            self.length = max(self.length, length)
+            self.bytes += plan.shape.part_bytes(pending.part, plan.form)
+            room.release()
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        """End the fetch when the rest is computed faster than it will arrive.
+
+        The rate is that of the last half of the time, because a connection starts slowly.
+        """
+        plan, link = self._plan, self._link
+        whole = compute_seconds(plan.costs, plan.start, plan.stop)
+        trips = CHUNK_TRIPS * (link.status.rtt or 0.0)
+        spare = max(CHUNK_SPARE * whole, min(trips, CHUNK_SPARE_MOST * whole), plan.patience)
+        carried = [(self._began, link.carried)]
+        while True:
+            await trio.sleep(max(spare / 8, 0.005))
+            now = self._host.now()
+            carried.append((now, link.carried))
+            while len(carried) > 2 and carried[1][0] <= (self._began + now) / 2:
+                carried.pop(0)
+            if now - self._began < spare:
+                continue
+            (since, before), (_, after) = carried[0], carried[-1]
+            rate = max(after - before, 1) / (now - since)
+            left = (self._size - self.bytes) / rate
+            if left > compute_seconds(plan.costs, self.length, plan.stop):
+                self.ending = "slow"
+                scope.cancel()

@@ -1,0 +1,295 @@
+"""Chooses the chain of each request of a gateway: asks stages for their load, and learns from what
+they then do.
+
+The decisions are in `routing/router.py`. Here are the probes, and what the directory, the links and
+the cost model say of members.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from ...state.directory import Directory
+from ...state.membership.record import Capacity, ShardRecord
+from ...transport.errors import CallRefused, LinkClosed
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.rates import Rate, Rates
+from ..costs.links import between
+from ..costs.members import member_rates
+from ..costs.rates import LinkRates
+from ..costs.seconds import step_seconds
+from ..costs.tracker import MeanError
+from ..costs.work import ModelWork, Rows
+from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
+from ..engine.interface import SessionId
+from ..errors import BadMessage
+from ..routing.affinity import Prefix
+from ..routing.beliefs import TOKENS_LEAST, Load, Observed, Shard, Times
+from ..routing.defaults import ADMISSION_WAIT, SPAN_ROWS
+from ..routing.router import Plan, Router, View, Want
+from .chain import Chains
+from .courier import Courier
+from .generation import GenerationRun, Model, RunTerms
+from .line import Line, Place, overloaded
+from .routing import Hop, Members, no_route, parts_of, shards_of
+from .session import Probe, StageLoad, parse_dtype
+
+_TimesKey = tuple[str, Hop, Capacity, ShardRecord | None]
+_TIMES_KEPT = 4_096  # predicted times of shards on devices, a count
+_WORKS_KEPT = 8  # models whose work is described
+_UNKNOWN_LAYER = Times(1e-4, 1e-3)  # of a layer of a model whose sizes are not known
+
+
+@dataclass(slots=True)
+class Wish:
+    """Needs of a request: room for the prompt with the tokens so far (`ids`) and `new` tokens more.
+
+    `said` has the last replies of stages to its probes. `first`: it has no answer yet, so that it
+    may be refused with `overloaded`.
+    """
+
+    model: Model
+    ids: list[int]
+    new: int
+    names: bytes
+    place: Place
+    said: dict[Shard, Load]
+    first: bool = True
+    prefix: Prefix = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefix = Prefix.of(self.names)
+
+    def want(self, session: SessionId) -> Want:
+        """Return the wish for the router."""
+        model = self.model
+        return Want(model.root, model.layers, len(self.ids), self.prefix, self.new, session)
+
+
+class AnswerErrors(NamedTuple):
+    """Errors of the predicted seconds until the first token of an answer, and for each further
+    one."""
+
+    first: MeanError
+    token: MeanError
+
+
+class Choice:
+    """Chooses chains for one gateway."""
+
+    def __init__(self, host: Host, courier: Courier, directory: Directory, chains: Chains) -> None:
+        self._host = host
+        self._courier = courier
+        self._directory = directory
+        self._chains = chains
+        self._router = Router()
+        self._rates = Rates(Rate(PROBES[0] - 1, PROBES[1]))  # as the stages allow
+        self._plans: dict[SessionId, tuple[Plan, Prefix]] = {}
+        self._works: OrderedDict[tuple[str, str], ModelWork] = OrderedDict()
+        self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
+        self._line = Line()
+        self._looking = trio.Lock()
+        self.errors = AnswerErrors(MeanError(), MeanError())
+        """The errors of predictions about this gateway's answers."""
+
+    # Facts about members.
+
+    def _view(self, members: Members, model: Model) -> View:
+        avoid = frozenset(self._chains.avoided())
+        return View(
+            self._courier.peer,
+            partial(self._claimed, members, model),
+            self._courier.round_trip,
+            avoid,
+        )
+
+    def _claimed(self, members: Members, model: Model, hop: Hop) -> Times:
+        """Return the times of a shard by the claims of its member, from facts that it published."""
+        record = members[hop.peer]
+        shard = next((each for each in record.shards if parts_of(each) == hop.parts), None)
+        key = model.root, hop, record.capacity, shard
+        if key not in self._times:
+            self._times[key] = self._predict(model, hop, record.capacity, shard)
+            if len(self._times) > _TIMES_KEPT:
+                self._times.popitem(last=False)
+        return self._times[key]
+
+    def _predict(
+        self, model: Model, hop: Hop, capacity: Capacity, shard: ShardRecord | None
+    ) -> Times:
+        if model.arch is None:
+            layers = hop.parts.stop - hop.parts.start
+            return Times(_UNKNOWN_LAYER.row_s * layers, _UNKNOWN_LAYER.token_s * layers)
+        dtype = parse_dtype(hop.dtype)
+        key = model.root, dtype
+        if key not in self._works:
+            self._works[key] = ModelWork(model.arch, dtype)
+            if len(self._works) > _WORKS_KEPT:
+                self._works.popitem(last=False)
+        work = self._works[key].of(hop.parts)
+        rates = member_rates(capacity, shard, work)
+        prompt = step_seconds(rates, work, [Rows(SPAN_ROWS, SPAN_ROWS)])
+        token = step_seconds(rates, work, [Rows(1, 4 * SPAN_ROWS)], int(hop.parts.head))
+        return Times(prompt / SPAN_ROWS, token)
+
+    def _members(self, without: Collection[str]) -> Members:
+        return {
+            peer: record
+            for peer, record in self._directory.members().items()
+            if peer not in without and not self._courier.is_quiet(peer)
+        }
+
+    def _hops(self, members: Members, wish: Wish) -> list[Hop]:
+        model = wish.model
+        return shards_of(members, model.root, model.layers, len(wish.ids) + wish.new)
+
+    # Probes.
+
+    async def look(self, wish: Wish, without: Collection[str]) -> None:
+        """Ask some stages for their load, all at once, if there is a choice between chains.
+
+        Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain has no room, or not
+        enough time, for too long.
+        """
+        members = self._members(without)
+        linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
+        view, want = self._view(members, wish.model), wish.want(self._host.entropy(16))
+        hops = self._hops(linked, wish)
+        wish.said.clear()
+        asked = self._router.questions(view, want, hops, self._host.now())
+        if asked:
+            await self._ask(asked, wish)
+        if not wish.first:
+            return
+        self._line.check(wish.place, self._host.now())
+        plan = self._router.plan(view, want, hops, self._host.now(), wish.said)
+        if plan is not None and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
+            raise overloaded(plan.wait_s, "the prompts before this one take long")
+
+    async def look_again(self, wish: Wish, full: Collection[PeerId]) -> None:
+        """Ask stages that have no room when they will have some.
+
+        Raises Overloaded if that is too long.
+        """
+        self._line.join(wish.place)
+        async with self._looking:  # what a stage says to one request serves all that wait
+            if self._line.back(wish.place, self._host.now()) is None:
+                hops = self._hops(self._members(()), wish)
+                await self._ask([hop for hop in hops if hop.peer in full], wish)
+        if wish.first:
+            self._line.check(wish.place, self._host.now())
+
+    def leave(self, place: Place) -> None:
+        """Record that a request no longer waits for room."""
+        self._line.leave(place)
+
+    async def _ask(self, hops: Sequence[Hop], wish: Wish) -> None:
+        """Probe stages, all at once. Skip stages that miss a probe for a while."""
+        backs: list[float] = []
+        ahead = min(self._line.ahead(wish.place), MAX_AHEAD)
+        async with trio.open_nursery() as nursery:
+            for hop in hops:
+                if self._rates.take(hop.peer, self._host.now()):
+                    nursery.start_soon(self._probe, hop, wish, ahead, backs)
+        if backs:
+            self._line.told(wish.model.root, min(backs), ahead, self._host.now())
+
+    async def _probe(self, hop: Hop, wish: Wish, ahead: int, backs: list[float]) -> None:
+        root, prompt = wish.model.root, len(wish.ids)
+        soon = prompt + min(wish.new, ANSWER_SOON)
+        question = Probe(
+            root, hop.parts, parse_dtype(hop.dtype), prompt, soon, wish.prefix.every, ahead
+        )
+        shard = Shard(hop.peer, root, hop.parts)
+        beliefs = self._router.beliefs
+        with trio.move_on_after(PROBE_TIMEOUT):
+            try:
+                reply = await self._courier.call(
+                    hop.peer,
+                    "stage.probe",
+                    question.header(),
+                    wish.prefix.joined,
+                    timeout=PROBE_TIMEOUT,
+                )
+                said = StageLoad.parse(reply.header)
+            except (BadMessage, CallRefused, LinkClosed):
+                beliefs.missed(shard, self._host.now())
+                return
+            load = Load(said.wait, min(said.cached, max(prompt - 1, 0)), said.back)
+            beliefs.told(shard, load, self._host.now())
+            wish.said[shard] = load
+            backs.append(said.back)
+            return
+        beliefs.missed(shard, self._host.now())
+
+    # The chain.
+
+    def run(
+        self, wish: Wish, without: Collection[str], session: SessionId, terms: RunTerms
+    ) -> GenerationRun:
+        """Create a session over the best chain without the peers in `without`.
+
+        Raises NoRoute if no chain covers the model.
+        """
+        plan = self._plan(wish, without, session)
+        run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
+        self._plans[session] = plan, wish.prefix
+        return run
+
+    def _plan(self, wish: Wish, without: Collection[str], session: SessionId) -> Plan:
+        """Return the best chain by what is known now."""
+        members = self._members(without)
+        linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
+        view, want = self._view(members, wish.model), wish.want(session)
+        now = self._host.now()
+        for some in (linked, members):  # a new link takes time, so it is the second choice
+            plan = self._router.plan(view, want, self._hops(some, wish), now, wish.said)
+            if plan is not None:
+                return plan
+        model = wish.model
+        raise no_route(members, model.root, model.layers, len(wish.ids) + wish.new, wish.new)
+
+    # Measurements.
+
+    def opened(self, run: GenerationRun) -> None:
+        """Record that the stages of a session are open."""
+        now = self._host.now()
+        run.times.opening_s, run.times.began = now - run.times.began, now
+        run.times.on_first = partial(self._heard, run)
+        if run.session in self._plans:
+            self._router.take(*self._plans[run.session])
+
+    def _heard(self, run: GenerationRun) -> None:
+        """Learn from the first token of a session."""
+        if run.session not in self._plans:
+            return
+        first = (run.times.first_at or 0.0) - run.times.began
+        trips = self._trips(run)
+        seen = Observed(first, (trips[0] + trips[-1]) / 2, run.prompt - run.start)
+        plan, _ = self._plans[run.session]
+        self.errors.first.note(plan.cost.first_s, run.times.opening_s + first)
+        self._router.beliefs.observed(plan.stages, seen, self._host.now())
+
+    def closed(self, run: GenerationRun) -> None:
+        """Learn from the tokens of a session that has ended."""
+        plan, _ = self._plans.pop(run.session, (None, None))
+        if plan is None:
+            return
+        if run.times.tokens >= TOKENS_LEAST:
+            self.errors.token.note(plan.cost.token_s, run.times.token_s)
+        links = [LinkRates(trip) for trip in self._trips(run)]
+        pairs = zip(links, links[1:] + links[:1], strict=True)
+        ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)
+        alone = len(run.peers) == 1
+        seen = Observed(
+            0.0, 0.0, 0, run.times.token_s, 0.0 if alone else ring, run.times.tokens - 1
+        )
+        self._router.beliefs.observed(plan.stages, seen, self._host.now())
+
+    def _trips(self, run: GenerationRun) -> list[float]:
+        return [self._courier.round_trip(peer) or 0.0 for peer in run.peers]

@@ -1,0 +1,69 @@
+"""KV of other nodes for the sessions of a stage, and what they leave behind for others."""
+
+from typing import Protocol
+
+from ...transport.identity import PeerId
+from ..chunks.connector import Wanted
+from ..chunks.store import KvOrigin
+from ..engine.blocks import BLOCK
+from ..engine.interface import NAME_BYTES
+from ..engine.kvparts import KvShape
+from .stagesessions import StageSession
+
+
+class Connector(Protocol):
+    """The part of a `ChunkConnector` that a stage uses."""
+
+    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]: ...
+    def refute(self, peer: PeerId) -> None: ...
+    def saved(self, origin: KvOrigin, names: bytes) -> None: ...
+
+
+class StageChunks:
+    """The stage's side of a connector. Without one, everything is computed here."""
+
+    def __init__(self) -> None:
+        self._connector: Connector | None = None
+
+    def use(self, connector: Connector) -> None:
+        """Register the connector."""
+        self._connector = connector
+
+    async def brought(self, session: StageSession, names: bytes, cached: int) -> int:
+        """Bring KV of other nodes into a session that is open in the engine, where that is faster
+        than computing it. Return the session's length.
+
+        `names` are those of the prompt's full blocks, of which `cached` positions are here.
+        """
+        held = session.served.held
+        if self._connector is None or not names or not held.kv_heads:
+            return cached
+        wanted = Wanted(
+            session.engine_id,
+            _origin(session),
+            names,
+            cached,
+            session.exact,
+            KvShape(held.kv_heads, held.head_dim, held.dtype),
+            session.served.speed.costs,
+        )
+        length, session.source = await self._connector.brought(wanted)
+        return length
+
+    def saved(self, session: StageSession, names: bytes) -> None:
+        """Offer what a closed session has computed, whose blocks have these names."""
+        if self._connector is not None and session.served.held.kv_heads:
+            full = session.reached // BLOCK * NAME_BYTES
+            self._connector.saved(_origin(session), names[:full])
+
+    def refuted(self, session: StageSession) -> None:
+        """Distrust the provider of a session's KV, because other values were computed here."""
+        if self._connector is not None and session.source is not None:
+            self._connector.refute(session.source)
+
+
+def _origin(session: StageSession) -> KvOrigin:
+    held, order = session.served.held, session.open
+    layers = held.parts.start, held.parts.stop
+    number = session.served.number
+    return KvOrigin(held.root, held.dtype, layers, number, session.gateway, order.adapter)

@@ -1,0 +1,123 @@
+"""Answers `stage.probe`: how long a session would wait at a shard, and when it has room. No I/O.
+
+A reply is a prediction. Gateways correct it by their measurements (`routing/beliefs.py`).
+"""
+
+from collections.abc import Sequence
+
+from ...transport.host.seam import Host
+from ...transport.identity import PeerId
+from ...transport.link.calls import Call, Refusal, Reply
+from ...transport.rates import Rate, Rates
+from ..defaults import (
+    PROBES,
+    PROBES_IN_ALL,
+    PROMPT_IDLE,
+    SESSIONS_PER_GATEWAY,
+    SESSIONS_PER_STAGE,
+)
+from ..engine.blocks import BLOCK, blocks_for
+from ..engine.interface import NAME_BYTES
+from ..errors import SessionError
+from ..routing.affinity import Prefix
+from ..routing.defaults import PROBE_NAMES
+from ..routing.waiting import Pending, seconds_until_room
+from .session import Probe, StageLoad
+from .stagesessions import ServedShard, StageSession, StageSessions
+
+
+class StageLoads:
+    """The loads of a node's shards, for gateways that ask. Each may ask so often as it can open
+    sessions."""
+
+    def __init__(self, host: Host, sessions: StageSessions) -> None:
+        self._host = host
+        self._all = sessions
+        self._rates = Rates(Rate(*PROBES), total=Rate(*PROBES_IN_ALL))
+
+    def on_probe(self, call: Call) -> Reply | Refusal:
+        """Handle `stage.probe`: reply with the present load of a shard."""
+        now = self._host.now()
+        if not self._rates.take(call.peer, now):
+            return Refusal("busy", "this stage is asked too often")
+        try:
+            asked = Probe.parse(call.header)
+            served = self._all.find_shard(asked)
+            names = _names(call.payload)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        prefix = Prefix.split(asked.every, names)
+        return Reply(self._load(served, call.peer, asked, prefix, now).fields())
+
+    def _load(
+        self, served: ServedShard, asker: PeerId, asked: Probe, prefix: Prefix, now: float
+    ) -> StageLoad:
+        """Return how busy a shard is, for a prompt of a gateway that asks."""
+        sessions = self._all.of_shard(served)
+        waiting = [session.waiting for session in sessions]
+        running = sum(count > 0 for count in waiting)
+        cached = min(served.names.length(asker, prefix), max(0, asked.prompt - 1))
+        pending = _pending(sessions, now)
+        texts = self._all.texts(served)
+        rows = max(1, asked.prompt - cached)
+        return StageLoad(
+            room=self._all.room_for(served, asker),
+            sessions=len(waiting),
+            running=running,
+            waiting=sum(waiting),
+            wait=served.times.wait(pending, texts, asker, rows),
+            cached=cached,
+            back=self._back(served, asker, asked, pending, texts, now),
+        )
+
+    def _back(
+        self,
+        served: ServedShard,
+        asker: PeerId,
+        asked: Probe,
+        pending: Sequence[Pending],
+        texts: int,
+        now: float,
+    ) -> float:
+        """Return in how many seconds the shard has room for a session of `soon` positions, after
+        `ahead` others of its gateway."""
+        if not asked.soon:
+            return 0.0
+        pace = served.times.pace(texts, len(pending))
+        prompts = sum(each.rows for each in pending) * served.times.row_s
+        ends = [
+            (prompts * (each.pending > 0) + pace * each.expected(served.answer), each)
+            for each in self._all.of_shard(served)
+        ]
+        wanted = asked.ahead + 1
+        reserved = served.queue.reserved(asker, now)
+        room = self._all.room_for(served, asker) // BLOCK - reserved
+        memory = [(seconds, each.blocks) for seconds, each in ends]
+        back = seconds_until_room(wanted * blocks_for(asked.soon), room, memory)
+        held = len(self._all.open) + len(self._all.opening.difference(self._all.open.values()))
+        slots = [(seconds, 1) for seconds, _ in ends]
+        back = max(back, seconds_until_room(wanted, SESSIONS_PER_STAGE - held, slots))
+        if asker != self._all.own:
+            mine = [(seconds, 1) for seconds, each in ends if each.gateway == asker]
+            back = max(back, seconds_until_room(wanted, SESSIONS_PER_GATEWAY - len(mine), mine))
+        return back
+
+
+def _names(payload: bytes | memoryview) -> bytes:
+    """Return the names in a probe. Raises SessionError if they are too many or malformed."""
+    if len(payload) % NAME_BYTES or len(payload) > PROBE_NAMES * NAME_BYTES:
+        raise SessionError("bad-message", f"expected at most {PROBE_NAMES} names of 16 bytes")
+    return bytes(payload)
+
+
+def _pending(sessions: Sequence[StageSession], now: float) -> list[Pending]:
+    """Return the sessions whose prompts are being computed.
+
+    A session counts only while its gateway sends its prompt: otherwise a gateway could make this
+    stage look busy with sessions that cost it nothing.
+    """
+    return [
+        Pending(each.gateway, each.pending)
+        for each in sessions
+        if each.pending and (each.waiting > 0 or each.heard >= now - PROMPT_IDLE)
+    ]

@@ -1,0 +1,197 @@
+"""Shortest path over the shards of a model, in predicted seconds. Pure functions.
+
+Every stage computes its whole published shard, as the engine does. Each shard in a chain must
+therefore begin exactly where the previous one ends.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+
+from ...transport.identity import PeerId
+from ..defaults import MAX_STAGES
+from ..engine.interface import Parts
+from .defaults import EXPECTED_TOKENS, LABELS, LABELS_ALL
+
+_STEP = math.log(1.01)  # chains whose seconds differ by less than this factor count as equal
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A stage of a chain: its peer, and the shard that it computes."""
+
+    peer: PeerId
+    parts: Parts
+    dtype: str
+
+
+class StageCost(NamedTuple):
+    """Predicted seconds at one stage: `wait_s` until it begins with the prompt, `prompt_s` for the
+    prompt, `span_s` for the first span of it, and `token_s` for each further token."""
+
+    wait_s: float
+    prompt_s: float
+    span_s: float
+    token_s: float
+
+
+class Costs(Protocol):
+    """Costs of a request at each stage and on each link."""
+
+    @property
+    def own(self) -> PeerId | None:
+        """The gateway."""
+        ...
+
+    def stage(self, hop: Hop) -> StageCost:
+        """Return the costs at a stage."""
+        ...
+
+    def link(self, one: PeerId | None, other: PeerId) -> float:
+        """Return the seconds of a round trip between two peers. None stands for the gateway."""
+        ...
+
+    def opening(self, peer: PeerId) -> float:
+        """Return the seconds until the gateway has a link to a peer."""
+        ...
+
+
+class ChainCost(NamedTuple):
+    """Predicted seconds of a chain: until the first token, and for each further one."""
+
+    first_s: float
+    token_s: float
+
+    def total(self, tokens: int) -> float:
+        """Return the seconds of an answer of `tokens` tokens."""
+        return self.first_s + tokens * self.token_s
+
+
+class _Label(NamedTuple):
+    """A partial chain with its sums. `order` differs from session to session."""
+
+    hops: tuple[Hop, ...]
+    avoided: int
+    opening_s: float  # the longest, because links are made at the same time
+    links_s: float  # of round trips between the gateway and the first stage, and between stages
+    ring_s: float  # … without the gateway
+    slowest_s: float  # wait and prompt at the slowest stage
+    spans_s: float
+    token_s: float
+    others: int  # hops on other nodes
+    order: bytes
+
+
+_START = _Label((), 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Search for a chain over `layers` layers, for an answer of about `tokens` tokens.
+
+    Chains with fewer peers in `avoid` come first, even if they take longer, then those that take
+    fewer seconds. Ties go to chains with more hops on the gateway's own node, then to an order that
+    depends on `session`, so that sessions spread over replicas.
+    """
+
+    layers: int
+    costs: Costs
+    session: bytes = b""
+    avoid: frozenset[PeerId] = field(default_factory=frozenset)
+    tokens: int = EXPECTED_TOKENS
+
+    def cost(self, chain: Sequence[Hop]) -> ChainCost:
+        """Return the predicted seconds of a chain."""
+        label = _START
+        for hop in chain:
+            label = self._extended(label, hop, self.costs.stage(hop))
+        return self._whole(label)
+
+    def rank(self, chain: Sequence[Hop]) -> tuple[int, int, int, bytes]:
+        """Return the sort key of a chain: the best one has the least."""
+        label = _START
+        for hop in chain:
+            label = self._extended(label, hop, self.costs.stage(hop))
+        return self._rank(label)
+
+    def _rank(self, label: _Label) -> tuple[int, int, int, bytes]:
+        seconds = self._whole(label).total(self.tokens)
+        return label.avoided, math.floor(math.log(seconds) / _STEP), label.others, label.order
+
+    def _whole(self, label: _Label) -> ChainCost:
+        """Return the costs of a complete chain, with its way back. At least a microsecond."""
+        first, last = label.hops[0].peer, label.hops[-1].peer
+        links = label.links_s + self.costs.link(None, last) / 2
+        ring = label.ring_s + self.costs.link(last, first) / 2
+        waits = label.opening_s + label.slowest_s + label.spans_s
+        return ChainCost(max(waits + links, 1e-6), label.token_s + ring)
+
+    def _partial(self, label: _Label) -> tuple[int, float, int, bytes]:
+        """Return the sort key of a partial chain."""
+        first = label.opening_s + label.links_s + label.slowest_s + label.spans_s
+        rest = self.tokens * (label.token_s + label.ring_s)
+        return label.avoided, first + rest, label.others, label.order
+
+    def _extended(self, label: _Label, hop: Hop, cost: StageCost) -> _Label:
+        before = label.hops[-1].peer if label.hops else None
+        half = self.costs.link(before, hop.peer) / 2
+        return _Label(
+            (*label.hops, hop),
+            label.avoided + (hop.peer in self.avoid),
+            max(label.opening_s, self.costs.opening(hop.peer)),
+            label.links_s + half,
+            label.ring_s + (half if label.hops else 0.0),
+            max(label.slowest_s, cost.wait_s + cost.prompt_s),
+            label.spans_s + cost.span_s,
+            label.token_s + cost.token_s,
+            label.others + (hop.peer != self.costs.own),
+            label.order + _order(self.session, hop.peer),
+        )
+
+    def best(self, hops: Iterable[Hop]) -> tuple[Hop, ...] | None:
+        """Return the best chain of these shards, or None if there is none. All compute in one
+        dtype.
+
+        One pass over the boundaries of layers, because every hop leads forward. From each boundary,
+        the best partial chains are extended: several, because the next link depends on the last
+        stage, but fewer the more shards there are, so that the work is bounded.
+        """
+        by_dtype: dict[str, list[Hop]] = {}
+        for hop in hops:
+            by_dtype.setdefault(hop.dtype, []).append(hop)
+        found = [
+            chain
+            for dtype in sorted(by_dtype)
+            if (chain := self._best(by_dtype[dtype])) is not None
+        ]
+        return min(found, key=self._rank).hops if found else None
+
+    def _best(self, hops: list[Hop]) -> _Label | None:
+        width = min(LABELS, max(1, LABELS_ALL // max(len(hops), 1)))
+        labels: dict[int, list[_Label]] = {0: [_START]}
+        finished: list[_Label] = []
+        sorted_at = -1
+        for hop in sorted(hops, key=lambda hop: (hop.parts.start, hop.parts.stop)):
+            start, stop = hop.parts.start, hop.parts.stop
+            if start not in labels or stop <= start or (start == 0 and not hop.parts.embedding):
+                continue
+            if stop == self.layers and not hop.parts.head:
+                continue
+            if start != sorted_at:  # all chains that end here are known now
+                labels[start] = sorted(labels[start], key=self._partial)[:width]
+                sorted_at = start
+            cost = self.costs.stage(hop)
+            goal = finished if stop == self.layers else labels.setdefault(stop, [])
+            goal += [
+                self._extended(label, hop, cost)
+                for label in labels[start]
+                if len(label.hops) < MAX_STAGES  # stages refuse longer chains
+            ]
+        return min(finished, key=self._rank, default=None)
+
+
+def _order(session: bytes, peer: PeerId) -> bytes:
+    """Return a sort key for a peer that differs from session to session."""
+    return sha256(session + peer.encode()).digest()[:8]

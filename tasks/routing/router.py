@@ -1,0 +1,297 @@
+"""Which stages a gateway asks before a request, and which chain it then takes. No I/O, no clock."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...transport.identity import PeerId
+from ..costs.links import between
+from ..costs.rates import LinkRates
+from .affinity import Chain, Hotness, Prefix, Sent, ranked
+from .beliefs import Beliefs, Load, Shard, Taken, Times
+from .defaults import (
+    EXPECTED_TOKENS,
+    LINK_S,
+    NEW_LINK_S,
+    PROBES_OF_REQUEST,
+    PROBES_OF_STAGE,
+    SPAN_ROWS,
+    UNASKED_WAIT,
+)
+from .paths import ChainCost, Hop, Search, StageCost
+
+Replies = Mapping[Shard, Load]
+"""The replies to the probes of one request. The positions that they say are cached are those of its
+prompt."""
+NO_REPLIES: Final[Replies] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Knowledge of a gateway (`own`) about the members, apart from its beliefs.
+
+    `claimed` returns the times that a stage's member claims, and `round_trip` the seconds of a
+    round trip to a peer, or None without a link.
+    """
+
+    own: PeerId | None
+    claimed: Callable[[Hop], Times]
+    round_trip: Callable[[PeerId], float | None]
+    avoid: frozenset[PeerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A request: a prompt of `rows` positions for the model `root` with `layers` layers.
+
+    `tokens` are wanted at most. `session` is random.
+    """
+
+    root: str
+    layers: int
+    rows: int
+    prefix: Prefix
+    tokens: int = EXPECTED_TOKENS
+    session: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A chain with its predicted costs. `stages` say what was predicted of each."""
+
+    chain: tuple[Hop, ...]
+    cost: ChainCost
+    stages: tuple[Taken, ...]
+    prompt_s: tuple[float, ...]  # that the prompt takes at each stage
+    wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
+    avoided: int = 0  # stages that are used as a last resort
+
+
+class _RequestCosts:
+    """`Costs` of one request, by the beliefs of a moment."""
+
+    def __init__(
+        self,
+        view: View,
+        want: Want,
+        beliefs: Beliefs,
+        now: float,
+        said: Replies,
+        cached: Mapping[PeerId, int] | int,
+    ) -> None:
+        """Create the costs. `cached` positions are cached at all stages; or it has those of each
+        stage with all layers, if the stage does not say better."""
+        self._view = view
+        self._want = want
+        self._beliefs = beliefs
+        self._now = now
+        self._said = said
+        self._cached = cached
+        self._trips: dict[PeerId, float] = {}
+        self._unasked = UNASKED_WAIT
+        self.own = view.own
+
+    def expect(self, hops: Iterable[Hop]) -> None:
+        """Assume that stages which were not asked are busier than those that were."""
+        waits = [wait for hop in hops if (wait := self.wait(self.shard(hop))) is not None]
+        self._unasked += max(waits, default=0.0)
+
+    def wait(self, shard: Shard) -> float | None:
+        """Return the wait that a stage said lately to this request, or else to another one."""
+        said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
+        if said is None or before is None:
+            return None if before is None else before.wait_s
+        return said.wait_s + self._beliefs.given(shard)
+
+    def shard(self, hop: Hop) -> Shard:
+        return Shard(hop.peer, self._want.root, hop.parts)
+
+    def cached(self, hop: Hop) -> int:
+        """Return the positions of the prompt that need not be computed."""
+        if isinstance(self._cached, int):
+            return self._cached
+        if hop.parts.start or hop.parts.stop < self._want.layers:
+            return 0
+        said = self._said.get(self.shard(hop))
+        return said.cached if said is not None else self._cached.get(hop.peer, 0)
+
+    def stage(self, hop: Hop) -> StageCost:
+        shard = self.shard(hop)
+        times = self._beliefs.times(shard, self._view.claimed(hop))
+        rows = max(self._want.rows - self.cached(hop), 1)
+        said = self.wait(shard)
+        wait = self._unasked if said is None else said
+        wait += self._beliefs.late(shard, self._now) + self._beliefs.silent(shard, self._now)
+        prompt, span = rows * times.row_s, min(rows, SPAN_ROWS) * times.row_s
+        whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
+        return StageCost(wait, prompt, 0.0 if whole else span, times.token_s)
+
+    def link(self, one: PeerId | None, other: PeerId) -> float:
+        """Return a round trip in seconds. That between two other peers is not measured: it is
+        predicted from those to here."""
+        if one == other:
+            return 0.0
+        if one is None or self.own in (one, other):
+            return max(self._trip(one) if one is not None else 0.0, self._trip(other))
+        return between(LinkRates(self._trip(one)), LinkRates(self._trip(other))).round_trip_s
+
+    def _trip(self, peer: PeerId) -> float:
+        if peer not in self._trips:
+            trip = 0.0 if peer == self._view.own else self._view.round_trip(peer)
+            self._trips[peer] = LINK_S if trip is None else trip
+        return self._trips[peer]
+
+    def opening(self, peer: PeerId) -> float:
+        linked = peer == self._view.own or self._view.round_trip(peer) is not None
+        return 0.0 if linked else NEW_LINK_S
+
+
+class Router:
+    """Memory and decisions of one gateway."""
+
+    def __init__(self) -> None:
+        self.beliefs = Beliefs()
+        self.sent = Sent()
+        self.hotness = Hotness()
+
+    def questions(self, view: View, want: Want, hops: Sequence[Hop], now: float) -> list[Hop]:
+        """Return the stages to probe, at most PROBES_OF_REQUEST, and none if there is no choice.
+
+        The best chain by what is believed says which layers its stages have. Of each of these, some
+        replicas are asked: one that computed the prefix before, and those that a hash of the prefix
+        chooses, the faster and nearer ones more often. If there are several stages, the best one by
+        what is believed is asked too, because it is near the others.
+        """
+        search = self._search(view, want, hops, now)
+        chain = search.best(hops)
+        if chain is None:
+            return []
+        groups = [
+            [hop for hop in hops if (hop.parts, hop.dtype) == (each.parts, each.dtype)]
+            for each in chain
+        ]
+        asked: list[Hop] = []
+        most = PROBES_OF_REQUEST if len(chain) == 1 else PROBES_OF_STAGE
+        for best, group in sorted(zip(chain, groups, strict=True), key=lambda pair: -len(pair[1])):
+            left = min(most, PROBES_OF_REQUEST - len(asked))
+            if len(group) > 1 and left > 0:
+                asked += self._of_group(search, want, best, group, now)[:left]
+        return asked
+
+    def _of_group(
+        self, search: Search, want: Want, best: Hop, group: Sequence[Hop], now: float
+    ) -> list[Hop]:
+        """Return the replicas of one stage in the order in which they are asked."""
+        by_peer = {hop.peer: hop for hop in group}
+        key = self.hotness.key(want.prefix, len(group)) or want.session[:16]
+        before = [peer for chain in self.sent.find(want.prefix) for peer in chain]
+        first = [peer for peer in before if peer in by_peer][:1]
+        alone = best.parts.start == 0 and best.parts.stop == want.layers
+        near = [] if alone else [best.peer]
+        order = dict.fromkeys([*first, *near, *ranked(key, _weights(search, group))])
+        return [
+            by_peer[peer]
+            for peer in order
+            if self.beliefs.may_ask(Shard(peer, want.root, best.parts), now)
+        ]
+
+    def plan(
+        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies = NO_REPLIES
+    ) -> Plan | None:
+        """Return the best chain by what is believed now, or None if there is none.
+
+        `said` has the replies of the stages that were asked for this request.
+        """
+        search = self._search(view, want, hops, now, said)
+        chain = search.best(hops)
+        if chain is None:
+            return None
+        if len(chain) > 1:
+            for search_, other in self._remembered(view, want, hops, now, said):
+                if search_.rank(other)[:2] < search.rank(chain)[:2]:
+                    search, chain = search_, other
+        return self._planned(view, want, search, chain, said)
+
+    def _search(
+        self,
+        view: View,
+        want: Want,
+        hops: Sequence[Hop],
+        now: float,
+        said: Replies = NO_REPLIES,
+        cached: int | None = None,
+    ) -> Search:
+        found = self.sent.find(want.prefix) if cached is None else {}
+        alone = {chain[0]: count for chain, count in found.items() if len(chain) == 1}
+        known = alone if cached is None else cached
+        costs = _RequestCosts(view, want, self.beliefs, now, said, known)
+        costs.expect(hops)
+        tokens = min(want.tokens, EXPECTED_TOKENS)
+        return Search(want.layers, costs, want.session, view.avoid, tokens)
+
+    def _remembered(
+        self, view: View, want: Want, hops: Sequence[Hop], now: float, said: Replies
+    ) -> Iterable[tuple[Search, tuple[Hop, ...]]]:
+        """Yield the chains of several stages that have computed the prefix before.
+
+        Only a chain with the same stages finds what was cached (`names_behind`).
+        """
+        for peers, cached in self.sent.find(want.prefix).items():
+            chain = _chain_of(hops, peers, want.layers)
+            if chain is not None:
+                yield self._search(view, want, hops, now, said, cached), chain
+
+    def _planned(
+        self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
+    ) -> Plan:
+        stages, prompts, wait = [], [], 0.0
+        for hop in chain:
+            shard = Shard(hop.peer, want.root, hop.parts)
+            load = said.get(shard)
+            cost = search.costs.stage(hop)
+            stages.append(
+                Taken(shard, view.claimed(hop), load.wait_s if load is not None else None)
+            )
+            prompts.append(cost.prompt_s)
+            if load is not None:
+                wait = max(wait, cost.wait_s)
+        avoided = sum(hop.peer in view.avoid for hop in chain)
+        return Plan(chain, search.cost(chain), tuple(stages), tuple(prompts), wait, avoided)
+
+    def take(self, plan: Plan, prefix: Prefix) -> None:
+        """Record that a session is opened over a planned chain."""
+        self.hotness.note(prefix)
+        self.sent.note(prefix, tuple(hop.peer for hop in plan.chain))
+        for taken, seconds in zip(plan.stages, plan.prompt_s, strict=True):
+            self.beliefs.give(taken.shard, seconds)
+
+
+def _weights(search: Search, group: Sequence[Hop]) -> dict[PeerId, float]:
+    """Return how often each replica of a stage is to be asked.
+
+    Weights are powers of 4, so that gateways with slightly different beliefs ask the same replicas.
+    """
+    costs = search.costs
+    seconds = {
+        hop.peer: costs.link(None, hop.peer) + cost.prompt_s + search.tokens * cost.token_s
+        for hop in group
+        if (cost := costs.stage(hop))
+    }
+    least = max(min(seconds.values()), 1e-9)
+    return {
+        peer: 0.25 ** round(math.log2(max(each / least, 1.0))) for peer, each in seconds.items()
+    }
+
+
+def _chain_of(hops: Sequence[Hop], peers: Chain, layers: int) -> tuple[Hop, ...] | None:
+    """Return the shards of these peers that join into a chain, or None if they do not."""
+    at, chain = 0, list[Hop]()
+    for peer in peers:
+        hop = next((h for h in hops if h.peer == peer and h.parts.start == at), None)
+        if hop is None or (chain and hop.dtype != chain[0].dtype):
+            return None
+        chain.append(hop)
+        at = hop.parts.stop
+    whole = bool(chain) and at == layers and chain[0].parts.embedding and chain[-1].parts.head
+    return tuple(chain) if whole else None

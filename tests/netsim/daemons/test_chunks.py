@@ -1,0 +1,174 @@
+"""KV chunks between whole daemons: a replica fetches what another has computed of a prompt."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from shoal.netsim.daemons.daemon import DaemonHandle
+from shoal.netsim.daemons.profile import PROFILES
+from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.netsim.world import World
+from shoal.node.invite import decode
+from shoal.tasks.chunks.connector import ChunkConnector
+from shoal.tasks.chunks.provider import ChunkProvider
+from shoal.tasks.chunks.store import StoredChunk
+from shoal.tasks.engine.interface import KvForm, KvRange
+
+_WIRE = PipeSpec(rate=1e8 / 8, delay=0.0002)
+LAN = LinkSpec(up=_WIRE, down=_WIRE)
+_RASPBERRY = PROFILES["raspberry"]
+SLOW = replace(_RASPBERRY, speed=replace(_RASPBERRY.speed, factor=30.0))
+LONG = "Once upon a time there was a boat on the sea, and it sailed to an island. " * 30
+
+
+def run(body: Callable[[World], Awaitable[Any]], *, seed: int = 1) -> Any:
+    world = World(seed=seed)
+
+    async def main() -> Any:
+        with trio.fail_after(300):
+            return await body(world)
+
+    return world.run(main)
+
+
+def connector(daemon: DaemonHandle) -> ChunkConnector:
+    chunks = daemon.node.compute.chunks
+    assert chunks is not None
+    return chunks.connector
+
+
+def provider(daemon: DaemonHandle) -> ChunkProvider:
+    chunks = daemon.node.compute.chunks
+    assert chunks is not None
+    return chunks.provider
+
+
+async def joined(world: World, name: str, by: DaemonHandle, **settings: Any) -> DaemonHandle:
+    code = decode((await by.ask("invite", role="operator"))["code"])
+    node: DaemonHandle = await world.host(name, link=LAN).start(invitation=code, **settings)
+    return node
+
+
+async def replicas(world: World, *, private: bool = True) -> list[DaemonHandle]:
+    """Start two slow replicas and a gateway, in one private swarm or in an open one."""
+    if private:
+        a = await world.host("a", link=LAN).start(private=True, profile=SLOW)
+        b = await joined(world, "b", a, profile=SLOW, model="tiny")
+        asker = await joined(world, "asker", a, engine=False)
+    else:
+        a = await world.host("a", link=LAN).start(profile=SLOW)
+        b = await world.host("b", link=LAN).start(bootstrap=[a], profile=SLOW, model="tiny")
+        asker = await world.host("asker", link=LAN).start(bootstrap=[a, b], engine=False)
+    for daemon in (a, b):
+        await daemon.serving()
+    await asker.until(lambda status: status["peers"] == 2)
+    return [a, b, asker]
+
+
+async def from_other(asker: DaemonHandle, prompt: str) -> tuple[str, str]:
+    """Ask until another replica than the first one has answered. Return the texts of both."""
+    first = await asker.generate(prompt, raw=True, max_tokens=8)
+    await trio.sleep(3)
+    for _ in range(30):
+        other = await asker.generate(prompt, raw=True, max_tokens=8)
+        if other["nodes"] != first["nodes"]:
+            return first["text"], other["text"]
+    raise AssertionError("always the same replica")
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_the_second_run_is_served_by_the_other_replica_with_fetched_kv(private: bool) -> None:
+    async def body(world: World) -> None:
+        a, b, asker = await replicas(world, private=private)
+        text, again = await from_other(asker, LONG)
+        assert again == text
+        fetched = sum(connector(each).fetched_bytes for each in (a, b))
+        given = sum(provider(each).given_bytes for each in (a, b))
+        assert fetched > 0 and given >= fetched
+
+    run(body)
+
+
+class LyingEngine:
+    """Gives other numbers than those that it has computed, and signs them."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    async def read_kv(self, source: Any, part: KvRange, form: KvForm) -> bytes:
+        data = bytearray(await self._engine.read_kv(source, part, form))
+        start = len(data) - 2 * 4 * 32 * 4 * (part.stop - part.start)  # of one layer's values
+        for at in range(start, start + 8 * (part.stop - part.start), 8):
+            data[at] ^= 1
+        return bytes(data)
+
+
+async def lied_to(world: World, *, private: bool) -> tuple[str, str, list[ChunkConnector]]:
+    """Return the texts of both replicas if each lies to the other."""
+    a, b, asker = await replicas(world, private=private)
+    for daemon in (a, b):
+        engine: Any = LyingEngine(daemon.engine)
+        provider(daemon)._engine = engine
+    text, again = await from_other(asker, LONG)
+    return text, again, [connector(a), connector(b)]
+
+
+def test_wrong_values_of_a_stranger_are_found_and_the_session_computes() -> None:
+    async def body(world: World) -> None:
+        text, again, connectors = await lied_to(world, private=False)
+        assert again == text
+        assert sum(each.fetched_bytes for each in connectors) > 0
+        assert any(each._shy_until > trio.current_time() for each in connectors)
+
+    run(body)
+
+
+def test_without_the_recomputed_block_they_would_change_the_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twin of the test above."""
+    monkeypatch.setattr("shoal.tasks.engine.arrival.KV_WRONG", 1e9)
+
+    async def body(world: World) -> None:
+        text, again, _ = await lied_to(world, private=False)
+        assert again != text
+
+    run(body)
+
+
+def test_a_member_of_a_private_swarm_is_believed() -> None:
+    async def body(world: World) -> None:
+        text, again, connectors = await lied_to(world, private=True)
+        assert again != text
+        assert not any(each._shy_until for each in connectors)
+
+    run(body)
+
+
+def test_a_gateway_of_its_own_finds_nothing() -> None:
+    """The names of one gateway say nothing to another: nobody sees that a prompt was used."""
+
+    async def body(world: World) -> None:
+        a, b, asker = await replicas(world)
+        other = await joined(world, "other", a, engine=False)
+        await other.until(lambda status: status["peers"] == 3)
+        first = await asker.generate(LONG, raw=True, max_tokens=8)
+        for _ in range(6):
+            again = await other.generate(LONG, raw=True, max_tokens=8)
+            assert again["text"] == first["text"]
+            if again["nodes"] != first["nodes"]:
+                break
+        else:
+            raise AssertionError("always the same replica")
+        # What is fetched is from the first run of the other gateway, never from the first one's.
+        owners = {each.origin.owner for d in (a, b) for each in stored(d)}
+        assert owners == {asker.peer, other.peer}
+
+    run(body)
+
+
+def stored(daemon: DaemonHandle) -> list[StoredChunk]:
+    return list(provider(daemon)._store._chunks.values())

@@ -1,0 +1,198 @@
+"""Which stages a gateway asks, and which chain it takes."""
+
+from collections import Counter
+
+from shoal.tasks.engine.interface import Parts
+from shoal.tasks.routing.affinity import NO_PREFIX, Prefix
+from shoal.tasks.routing.beliefs import Load, Observed, Shard, Times
+from shoal.tasks.routing.defaults import PROBES_OF_REQUEST
+from shoal.tasks.routing.paths import Hop
+from shoal.tasks.routing.router import Router, View, Want
+from shoal.transport.identity import PeerId
+from tests.tasks.routing.test_affinity import prefix_of
+
+ROOT = "ab" * 32
+LAYERS = 12
+FAST = Times(1e-3, 0.02)
+
+
+def hop(name: str, start: int = 0, stop: int = LAYERS) -> Hop:
+    return Hop(PeerId(name), Parts(start == 0, start, stop, stop == LAYERS), "float32")
+
+
+REPLICAS = [hop(f"r{number}") for number in range(8)]
+
+
+def view(claims: dict[str, Times] | None = None) -> View:
+    return View(None, lambda hop: (claims or {}).get(hop.peer, FAST), lambda peer: 0.02)
+
+
+def want(prefix: Prefix = NO_PREFIX, rows: int = 2000, session: bytes = b"s" * 16) -> Want:
+    return Want(ROOT, LAYERS, rows, prefix, 100, session)
+
+
+def shard(hop: Hop) -> Shard:
+    return Shard(hop.peer, ROOT, hop.parts)
+
+
+def tell(router: Router, hop: Hop, wait: float) -> None:
+    router.beliefs.told(shard(hop), Load(wait, 0), 0.0)
+
+
+def replies(router: Router, *said: tuple[float, int]) -> dict[Shard, Load]:
+    """Return the replies of the first replicas to the probes of a request."""
+    found = {shard(hop): Load(*each) for hop, each in zip(REPLICAS, said, strict=False)}
+    for each, load in found.items():
+        router.beliefs.told(each, load, 0.0)
+    return found
+
+
+def names(hops: list[Hop]) -> set[str]:
+    return {hop.peer for hop in hops}
+
+
+def chosen(router: Router, request: Want, hops: list[Hop] = REPLICAS, at: float = 0.0) -> str:
+    plan = router.plan(view(), request, hops, at)
+    assert plan is not None
+    return "".join(each.peer for each in plan.chain)
+
+
+def test_four_replicas_at_most_are_asked_and_none_without_a_choice() -> None:
+    router = Router()
+    assert len(router.questions(view(), want(), REPLICAS, 0.0)) == PROBES_OF_REQUEST
+    assert router.questions(view(), want(), REPLICAS[:1], 0.0) == []
+    assert router.questions(view(), want(), [hop("a", 0, 6)], 0.0) == []
+
+
+def test_two_replicas_of_each_of_two_stages_are_asked() -> None:
+    hops = [hop(f"a{n}", 0, 6) for n in range(3)] + [hop(f"b{n}", 6, 12) for n in range(3)]
+    asked = Router().questions(view(), want(), hops, 0.0)
+    assert Counter(each.parts.start for each in asked) == {0: 2, 6: 2}
+    longer = [hop(f"{s}{n}", s, s + 3) for s in (0, 3, 6, 9) for n in range(3)]
+    assert len(Router().questions(view(), want(), longer, 0.0)) == PROBES_OF_REQUEST
+
+
+def test_a_silent_stage_is_not_asked_and_not_taken() -> None:
+    router = Router()
+    for replica in REPLICAS[:7]:
+        router.beliefs.missed(shard(replica), 0.0)
+    assert router.questions(view(), want(), REPLICAS, 0.0) == [REPLICAS[7]]
+    assert chosen(router, want()) == "r7"
+
+
+def test_the_least_wait_wins_and_stages_that_were_not_asked_seem_busier() -> None:
+    router = Router()
+    for replica, wait in zip(REPLICAS, (3.0, 1.0, 2.0), strict=False):
+        tell(router, replica, wait)
+    assert chosen(router, want()) == "r1"
+
+
+def test_what_a_stage_said_long_ago_is_not_believed() -> None:
+    router = Router()
+    tell(router, REPLICAS[0], 0.0)
+    tell(router, REPLICAS[1], 2.0)
+    assert chosen(router, want(), REPLICAS[:2]) == "r0"
+    both = {chosen(router, want(session=bytes(16 * [n])), REPLICAS[:2], 60.0) for n in range(20)}
+    assert both == {"r0", "r1"}
+
+
+def test_a_prompt_goes_where_it_is_cached_unless_the_queue_there_costs_more() -> None:
+    """2,000 rows take 2 s. 1,792 of them are cached at r0."""
+    for wait, where in ((1.0, "r0"), (3.0, "r1")):
+        router = Router()
+        said = replies(router, (wait, 1792), (0.0, 0))
+        plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+        assert plan is not None and plan.chain[0].peer == where
+
+
+def test_a_reply_about_another_prompt_says_nothing_of_this_one() -> None:
+    router = Router()
+    router.beliefs.told(shard(REPLICAS[0]), Load(0.5, 1792), 0.0)
+    router.beliefs.told(shard(REPLICAS[1]), Load(0.0, 0), 0.0)
+    assert chosen(router, want(), REPLICAS[:2]) == "r1"
+
+
+def test_the_replica_that_computed_a_prefix_is_asked() -> None:
+    router, prefix = Router(), prefix_of(1, 2, 3, 4)
+    plan = router.plan(view(), want(prefix), REPLICAS[5:6], 0.0)
+    assert plan is not None
+    router.take(plan, prefix)
+    for number in range(20):
+        asked = router.questions(view(), want(prefix, session=bytes(16 * [number])), REPLICAS, 0.0)
+        assert asked[0] == REPLICAS[5]
+
+
+def test_gateways_without_a_common_memory_ask_the_same_replicas_for_a_prefix() -> None:
+    prefix = prefix_of(7, 8, 9)
+    asked = [
+        names(Router().questions(view(), want(prefix, session=bytes(16 * [n])), REPLICAS, 0.0))
+        for n in range(10)
+    ]
+    assert len(set.intersection(*asked)) >= 2
+
+
+def test_a_chain_of_several_stages_is_taken_again_for_a_prefix() -> None:
+    """The cache of the second stage serves only chains with the same first stage."""
+    hops = [hop(f"a{n}", 0, 6) for n in range(3)] + [hop(f"b{n}", 6, 12) for n in range(3)]
+    router, prefix = Router(), prefix_of(1, 2, 3, 4, 5, 6, 7)
+    plan = router.plan(view(), want(prefix), [hops[2], hops[4]], 0.0)
+    assert plan is not None
+    router.take(plan, prefix)
+    for number in range(20):
+        assert chosen(router, want(prefix, session=bytes(16 * [number])), hops) == "a2b1"
+
+
+def test_replies_of_a_minute_ago_are_not_used_to_replace_a_chain() -> None:
+    router = Router()
+    said = replies(router, (0.0, 0), (5.0, 0))
+    chains = set()
+    for number in range(20):
+        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 60.0, said)
+        assert plan is not None
+        chains.add(plan.chain[0].peer)
+    assert chains == {"r0", "r1"}
+
+
+def test_prompts_that_were_just_sent_count_as_load() -> None:
+    router = Router()
+    for replica in REPLICAS[:2]:
+        tell(router, replica, 0.0)
+    taken = []
+    for number in range(6):
+        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 0.0)
+        assert plan is not None
+        router.take(plan, NO_PREFIX)
+        taken.append(plan.chain[0].peer)
+    assert Counter(taken) == {"r0": 3, "r1": 3}
+
+
+def test_a_member_that_claims_a_thousand_times_its_speed_loses_it_after_one_answer() -> None:
+    router = Router()
+    lying = view({"r0": Times(1e-6, 2e-5)})
+    plan = router.plan(lying, want(), REPLICAS, 0.0)
+    assert plan is not None and plan.chain[0].peer == "r0"
+    # In truth it needs twice as long as the others.
+    router.beliefs.observed(plan.stages, Observed(4.0, 0.0, 2000, 0.04, 0.0, 50), 1.0)
+    for number in range(20):
+        plan = router.plan(lying, want(session=bytes(16 * [number])), REPLICAS, 1.0)
+        assert plan is not None and plan.chain[0].peer != "r0"
+
+
+def test_a_stage_that_reports_a_false_load_loses_its_advantage() -> None:
+    router = Router()
+    for replica in REPLICAS[:2]:  # both are measured: 1 ms for each row
+        tell(router, replica, 0.0)
+        plan = router.plan(view(), want(), [replica], 0.0)
+        assert plan is not None
+        router.beliefs.observed(plan.stages, Observed(2.0, 0.0, 2000, 0.02, 0.0, 50), 0.0)
+    answers = 0
+    for number in range(20):
+        # r0 says that nothing waits, but each prompt waits for 6 s.
+        request = want(session=bytes(16 * [number]))
+        said = replies(router, (0.0, 0), (2.0, 0))
+        plan = router.plan(view(), request, REPLICAS[:2], 0.0, said)
+        assert plan is not None
+        if plan.chain[0].peer == "r0":
+            answers += 1
+            router.beliefs.observed(plan.stages, Observed(8.0, 0.0, 2000), 0.0)
+    assert answers <= 3
