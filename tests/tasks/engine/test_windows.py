@@ -189,8 +189,8 @@ def test_a_loop_takes_guesses_and_says_the_same(
                     Span(name, 0, start, len(guess), tokens=guess, want="token", draft=True)
                 )
         events = worker.events()
-        assert [replace(event, seconds=0.0, session=b"") for event in events] == [
-            replace(event, seconds=0.0, session=b"") for event in expected
+        assert [replace(event, seconds=0.0, predicted=0.0, session=b"") for event in events] == [
+            replace(event, seconds=0.0, predicted=0.0, session=b"") for event in expected
         ]
         assert worker.steps < steps
         assert len(worker.core.session(name)._guesses) <= 32
