@@ -420,8 +420,7 @@ class Stage:
         if message.position >= session.open.tokens:
             raise SessionError("bad-message", "the position is beyond the session's `tokens`")
         (token,) = _known((message.token,), session.served.held)
-        if session.inputs is None:
-            raise SessionError("bad-message", "no token was asked for")
+        session.inputs = session.inputs or Inputs(session.reached)
         try:
             work = session.inputs.feed(message.position, token)
         except ValueError as error:

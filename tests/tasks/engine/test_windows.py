@@ -177,7 +177,7 @@ def test_a_loop_takes_guesses_and_says_the_same(
         worker.steps = 0
         name = worker.open(f"s{seed}".encode(), 96)
         worker.submit(replace(span, session=name))
-        events = []
+        events = list[EngineEvent]()
         while worker.core.busy:
             worker.step()
             known = len(events) + len(worker.frames)
