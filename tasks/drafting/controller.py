@@ -9,6 +9,7 @@ time that a token takes so far. If rows are dear, as on loaded nodes, or guesses
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from math import sqrt
 
 from .defaults import AHEAD, FIRST_COST, LEAST_COST, MEMORY, WINDOW
@@ -72,7 +73,8 @@ class Controller:
         `chances` are the probabilities that each one is right if those before it are.
         """
         if self._fixed is not None:
-            return self._fixed[0] * self._fixed[1]
+            most = min(AHEAD, self._fixed[0] * self._fixed[1])
+            return sum(1 for _ in islice(chances, most))
         if not self.ready:
             return 0
         whole, cost = self._costs()

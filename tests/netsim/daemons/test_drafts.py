@@ -26,9 +26,7 @@ async def swarm(world: World, splits: Sequence[int]) -> DaemonHandle:
     first: list[DaemonHandle] = []
     for number, (start, stop) in enumerate(zip((0, *splits), splits, strict=False)):
         host = world.host(f"s{number}", link=FAR)
-        daemon = await host.start(
-            Daemon(bootstrap=first[:1], model="tiny", layers=(start, stop), tokens="model")
-        )
+        daemon = await host.start(Daemon(bootstrap=first[:1], model="tiny", layers=(start, stop)))
         first.append(daemon)
     client = await world.host("client", link=FAR).start(Daemon(bootstrap=first[:1], engine=False))
     for daemon in first:
