@@ -21,7 +21,7 @@ from yardstick import Yardstick
 from shoal.cli.client import request
 from shoal.cli.swarm import LocalSwarm
 from shoal.node.control.messages.api import ApiView, GetApi
-from shoal.node.control.messages.generation import ChainChosen, Run, SharerChosen, TextPiece
+from shoal.node.control.messages.generation import Run, TextEvent, TextPiece
 
 MEASURES = ("tasks", "dht", "state", "transport", "node", "cli", "shoal/models")
 
@@ -56,7 +56,7 @@ class ControlSide:
     def ask(self, prompt: str) -> Times:
         times = Times()
 
-        def hear(event: ChainChosen | SharerChosen | TextPiece) -> None:
+        def hear(event: TextEvent) -> None:
             if isinstance(event, TextPiece):
                 times.note(event.text)
 

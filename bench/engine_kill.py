@@ -37,7 +37,7 @@ from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedEngine
 from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.world import World
-from shoal.node.control.messages.generation import ChainChosen, Run, SharerChosen, TextPiece
+from shoal.node.control.messages.generation import Run, TextEvent, TextPiece
 from shoal.node.control.messages.node import Status
 from shoal.node.errors import ControlError
 from shoal.tasks.engine.interface import (
@@ -208,7 +208,7 @@ class Killer:
         self._pids = pids
         self._left = characters
 
-    def __call__(self, event: ChainChosen | SharerChosen | TextPiece) -> None:
+    def __call__(self, event: TextEvent) -> None:
         """Count the text of an event. The first event names the chain and has none."""
         self._left -= len(event.text) if isinstance(event, TextPiece) else 0
         if self._left <= 0:

@@ -5,6 +5,8 @@ ANSWER_TIMEOUT = 30.0  # seconds for a short reply; streamed replies have no lim
 ANSWER_LIMIT = 16 << 20  # most bytes of one line of a reply
 STOP_TIMEOUT = 15.0  # seconds for a daemon to end after `shoal stop`
 POLL = 0.05  # seconds between two checks of something that has no event
+RESUME_PATIENCE = 10.0  # seconds without the daemon after which an interrupted answer is given up
+RESUME_PAUSE = 0.2  # seconds between two attempts to continue it
 PROMPT_LIMIT = 512 << 10  # most bytes of a prompt on standard input
 
 NAME_WIDTH = 64  # most characters that are shown of a text from a peer

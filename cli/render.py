@@ -18,7 +18,7 @@ from . import defaults
 
 if TYPE_CHECKING:
     from ..node.control.messages.encoding import Json, View
-    from ..node.control.messages.generation import ChainChosen, SharerChosen, TextPiece
+    from ..node.control.messages.generation import TextEvent
 
 _WRITTEN = "\n\t\u00a0\u00ad\u200c\u200d\u202f\u3000\ufe0e\ufe0f"
 GAP: Final = "  "  # between two columns
@@ -103,7 +103,7 @@ class Streamed:
     def __enter__(self) -> "Streamed":
         return self
 
-    def take(self, event: "ChainChosen | SharerChosen | TextPiece") -> None:
+    def take(self, event: "TextEvent") -> None:
         """Print the text of an event. Events without text are ignored."""
         if event.event == "text":
             self.write(event.text)

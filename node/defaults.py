@@ -10,6 +10,16 @@ CONTROL_WRITE_TIMEOUT = 30.0  # seconds for which a client may leave a reply unr
 CONTROL_STEP = 64  # items of a reply that are made or encoded before other tasks run
 CONTROL_CONNECTIONS = 64  # clients at once; more are refused
 
+# Answers whose clients may come back (docs/spec/control.md).
+KEPT_ANSWERS = 64  # kept at once, running and complete ones …
+KEPT_OF_ONE = 32  # … and of one owner
+KEPT_BYTES = 2 << 20  # bytes of one answer's events …
+KEPT_BYTES_IN_ALL = 32 << 20  # … and of all
+KEPT_ALONE = 60.0  # seconds for which an answer is generated while no client follows it
+KEPT_TIME = 600.0  # seconds for which it is kept after the last client has left
+KEPT_LOOK = 1.0  # seconds between two looks at them
+KEPT_TOKEN_BYTES = 32  # random bytes of an answer's token
+
 # The HTTP API (docs/spec/api.md).
 API_ADDRESS = "127.0.0.1"
 API_PORT = 8462
@@ -116,6 +126,9 @@ SPEED_CHANGE = 0.25  # smallest relative change of the speed that is published
 UNTOLD_PATIENCE = 5.0  # seconds for asking linked nodes for a blob that no node claims to have
 PULL_LOOKS = 3  # look-ups for providers of a model before a pull fails
 PULL_PAUSE = 2.0  # seconds between two of these look-ups
+PLAN_MEMBERS = 48  # machines among which `shoal plan` places a model, those with most memory
+PLAN_LOOKS = (20, 400)  # placements that it compares for each result: least, most
+PLAN_WORK = 3000  # … times the number of machines: some 2 s for 64 of them
 SHOW_TIME = 3.0  # seconds that `shoal model show` searches for nodes that vouch for a name
 VOUCHERS_SHOWN = 32  # most vouchers of one model in a reply
 NAMED_LAYERS = 1_024  # most layers of a model that a name record can describe (dht/defaults.py)

@@ -28,7 +28,15 @@ from .feeds.writer import Place, Value, WrittenFacts
 from .membership.membership import Membership
 from .membership.record import MemberRecord, ShardRecord
 from .service import State
-from .views.members import ABOUT, CAPACITY, SHARED, capacity_fact, shared_fact
+from .views.members import (
+    ABOUT,
+    CAPACITY,
+    LINKS,
+    SHARED,
+    capacity_fact,
+    links_fact,
+    shared_fact,
+)
 from .views.models import model_fact
 from .views.placements import shard_fact, shard_key
 
@@ -177,6 +185,7 @@ def _with_facts_of(signed: MemberRecord, said: MemberRecord) -> MemberRecord:
         models=said.models,
         shards=said.shards,
         shared=said.shared,
+        links=said.links,
     )
 
 
@@ -191,7 +200,9 @@ def _all_said(said: MemberRecord) -> Iterator[WrittenFacts]:
     }
     if said.shared:
         about[0, SHARED] = shared_fact(said.shared)
-    yield WrittenFacts("member", about, {ABOUT, CAPACITY, SHARED}.__contains__)
+    if said.links:
+        about[0, LINKS] = links_fact(said.links)
+    yield WrittenFacts("member", about, {ABOUT, CAPACITY, SHARED, LINKS}.__contains__)
     yield WrittenFacts(
         "models",
         {(0, m.name): model_fact(m) for m in said.models if m.name and m.layers},
@@ -210,5 +221,6 @@ _BOUNDS = {
     "models": defaults.MODELS,
     "shards": defaults.SHARDS,
     "shared": defaults.SHARED,
+    "links": defaults.LINKS,
     "holdings": defaults.HOLDINGS,
 }

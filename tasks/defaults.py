@@ -73,8 +73,24 @@ ADAPTER_LOADS = 3  # attempts of a stage to load an adapter that is evicted befo
 CLOSE_TIMEOUT = 2.0  # seconds for all stages to close
 EMIT_PACE = 0.025  # seconds between two pieces of text of one generation
 TOKEN_TIMEOUT = 120.0  # seconds that a gateway waits for the chain's next message
-STALLED = 3.0  # seconds without a message until a chain that has a quiet stage is replaced
-QUIET_LOOK = 1.0  # seconds between attempts to replace the chain while a stage is quiet
+SPAN_DEADLINE = 1.0  # seconds without a message after which a stage that is at fault is replaced …
+SPAN_FACTOR = 8.0  # … or this multiple of the predicted time between two messages, if longer
+SLOW_LEAST = 10.0  # seconds, at least, that a stage has for the first part of a prompt
+PACE_MEMORY = 0.9  # weight of the longest gap between messages when a shorter one is measured
+PACE_GROWTH = 2.0  # most that one gap may multiply the predicted time
+WATCH_LOOK = (
+    1.0  # seconds, at least, between two rounds of questions to the stages of a silent chain
+)
+WATCH_ANSWER = 0.5  # seconds, at least, that a stage has for its answer
+WATCH_ROUND_TRIPS = 4.0  # … or this multiple of the quickest answer so far, if longer
+WATCH_PATIENCE = 30.0  # seconds for which a stage may say that it computes for others
+REBUILD_TOKENS = 1024  # positions that a stage asks for at once while its state is rebuilt …
+REBUILD_BYTES = 2 * 2**20  # … and the bytes of their inputs
+REBUILD_SPANS = 4  # spans that may wait for the engine when it asks for more
+CHANGES = 64  # changes of one session's chain
+CHANGE_TIMEOUT = 1.0  # seconds, at least, in which a stage accepts a change of its session's chain
+ACCUSATIONS = 2  # neighbours that a stage may report as lost during one request
+WATCHES = (32, 8.0)  # `session.state` of one gateway: largest burst, and rate per second
 CRASHES = 3  # losses of state by stages, without a token in between, after which a request fails
 CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case
 RETURN_LOOK = 0.5  # seconds between attempts to open a session at a stage that will return
@@ -143,5 +159,17 @@ PLACE_LOOK = (
     0.1,
     1.0,
 )  # seconds between two looks at the layers of all nodes: without layers, with layers
+PLAN_MACHINES = 16  # nodes of one model among which a plan by speed chooses
+PLAN_LOOKS = 80  # placements whose speed is predicted for one decision of a node
+FACTOR_MOST = 2**20  # times that a measured stage counts as slower than claimed, at most
+CLAIM_BELIEF = 16  # times the median of all claimed rates that a claim may count for
+MOVE_GAIN = 20  # percent by which a move must make a model faster that is served already
+MOVE_HORIZON = 600  # seconds in which such a move must gain more tokens than it costs
+MOVE_FETCH_RATE = 5_000_000  # byte/s at which new layers are assumed to arrive
+FASTER_SETTLE = 60.0  # seconds that the reason for such a move must last
+FASTER_LOOK = 30.0  # seconds, at least, between two looks for such a move
+STEADY_TIME = 600.0  # seconds of serving the same layers after which a node relies on a stranger
+BACKING_TIME = 5.0  # seconds for which a node uses what it knows of the peers that it trusts
+LINKS_PAUSE = 60.0  # seconds, at least, between two reports of the links of a node
 NAMED_NODES = 8  # nodes listed in a sentence about missing layers
 MEMORY_SHARE = 0.5  # of the memory available at start, offered if the owner sets no amount

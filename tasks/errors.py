@@ -9,7 +9,8 @@ TaskError                   `code` is a short fixed word
 ├── ServingError            this node cannot serve its shard
 ├── TextError               tokens, text and chat templates; codes: docs/spec/text.md
 ├── NoFit                   no layers of the model fit this node
-└── NoRoute                 no chain of members covers the model
+├── NoRoute                 no chain of members covers the model
+└── BadNodes                a description of machines is invalid
 """
 
 from ..transport.errors import ShoalError
@@ -93,3 +94,10 @@ class NoRoute(TaskError):
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("no-route", message, hint=hint)
+
+
+class BadNodes(TaskError):
+    """A description of machines is invalid. The message names the entry."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad-nodes", message, hint="docs/plan.md has the format, with an example")

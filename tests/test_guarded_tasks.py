@@ -59,7 +59,8 @@ PARTS = {
     },  # guard each contact
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
-    "tasks/inference/chain.py": {"open_one", "close_one"},  # of a command or a job
+    "tasks/inference/chain.py": {"open_one", "change_one", "close_one"},  # of a command or a job
+    "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
@@ -101,19 +102,22 @@ OWN = {
         "self.links.run", "self._joining.run", "self._publishing.run", "self._watch",
         "self._persistence.run",
     },
-    "tasks/engine/process.py": {"self._write"},
+    "tasks/engine/process.py": {"self._write", "self._watch"},
     "tasks/jobs/desk.py": {"self._watch", "self._tidy"},
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change", "self._until_spare"},
+    "tasks/serving/serving.py": {
+        "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
+    },
     "tasks/serving/slots.py": {"self._run_one", "one"},
     "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
-    "node/http/server.py": {"client.pump"},
+    "node/kept.py": {"self._generate"},  # guards itself
+    "node/http/server.py": {"self._backend.kept.run", "client.pump"},
     "node/control/server.py": {"self._cancel_when_gone", "trio.serve_listeners", "pass_on"},
     "node/daemon/daemon.py": {
         "compute.grouping.run", "base.credentials.run", "compute.keeping.run",
@@ -123,7 +127,7 @@ OWN = {
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal", "measure_machine",
         "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
-        "self.control.run", "self.api.run", "self._enter_swarm", "start",
+        "self.control.run", "self.answers.run", "self.api.run", "self._enter_swarm", "start",
         "self.content.embedded.bring", "self.compute.sharing.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},

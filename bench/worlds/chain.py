@@ -36,7 +36,7 @@ LINKED: Final = 1 << 16  # bytes of the largest file that is copied and not link
 PORT: Final = 50052  # of llama.cpp's workers
 CLIENT: Final = "client"
 WHOLE: Final = "whole"
-READY_S: Final = 180.0
+READY_S: Final = 300.0
 ANSWER_S: Final = 600.0
 _DAEMON: Final = ("--threads", "1", "--api", "no", "--no-measure", "--no-lan", "--no-port-mapping",
                   "--dtype", "bfloat16")  # fmt: skip

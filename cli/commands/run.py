@@ -58,7 +58,7 @@ def run(
     escaped; `--json` gives the text exactly.
     """
     from ...node.control.messages.generation import Run
-    from ..client import request
+    from ..resuming import answer
 
     if prompt == "-":
         prompt = read_prompt()
@@ -66,12 +66,12 @@ def run(
         raise CommandError("failed", "the prompt is empty", hint=PROMPT_HINT)
     ask = Run(model=name, prompt=prompt, adapter=adapter, **options)
     with render.Streamed(silent=as_json) as text:
-        answer = request(data, ask, wait=True, on_event=text.take)
+        found = answer(data, ask, text.take)
     if as_json:
-        click.echo(render.as_json(answer))
+        click.echo(render.as_json(found))
         return
     sys.stdout.flush()
-    print(render.coloured(figures(answer), "dim", sys.stderr), file=sys.stderr)
+    print(render.coloured(figures(found), "dim", sys.stderr), file=sys.stderr)
 
 
 def read_prompt() -> str:

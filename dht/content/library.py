@@ -92,6 +92,18 @@ class Library:
         files.make_folder(manifests)
         for folder in (self.folder, manifests):
             remove_leftovers(files, folder)
+        return self._read()
+
+    async def look(self) -> None:
+        """Load the names and roots, and change nothing: another process may be using the folder.
+
+        Raises ModelError `bad-library` if library.json is invalid.
+        """
+        self._names, self._roots = await self._host.offload(self._read)
+
+    def _read(self) -> tuple[dict[str, str], set[str]]:
+        """Return names with their roots, and the models' roots, as they are on the disk."""
+        files, manifests = self._host.files, self.folder / "manifests"
         roots = {entry.name for entry in files.list(manifests) if is_digest(entry.name)}
         path = self.folder / "library.json"
         if files.size(path) is None:

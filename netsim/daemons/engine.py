@@ -135,6 +135,7 @@ class SimulatedWorker:
         self._made: list[Frame] = []  # frames of the current step, sent when the step ends
         self._outbox: list[Frame] = [_copied(("ready", 1, "simulated"), b"")]
         self._status: int | None = None
+        self._paused = False
         self._ended = trio.Event()
         self._to_worker = trio.Event()
         self._to_daemon = trio.Event()
@@ -198,6 +199,10 @@ class SimulatedWorker:
         with trio.CancelScope(shield=True):
             await self._ended.wait()
 
+    def pause(self) -> None:
+        """Compute and answer nothing any more, as after SIGSTOP, until the worker is ended."""
+        self._paused = True
+
     def end(self, status: int) -> None:
         """End the worker now. Frames that it has not sent are lost."""
         if self._status is None:
@@ -210,6 +215,9 @@ class SimulatedWorker:
     async def run(self) -> None:
         """Process frames and compute, one step at a time, until the worker is ended."""
         while self._status is None:
+            if self._paused:
+                await self._ended.wait()
+                return
             if not self._inbox and not self._core.busy:
                 self._to_worker = trio.Event()
                 await self._to_worker.wait()
@@ -236,7 +244,7 @@ class SimulatedWorker:
 
     def _deliver(self) -> None:
         """Send the queued frames to the daemon."""
-        if self._made and self._status is None:
+        if self._made and self._status is None and not self._paused:
             self._outbox += self._made
             self._made = []
             self._to_daemon.set()
@@ -262,6 +270,11 @@ class SimulatedEngine(EngineProcess):
         """Kill the worker process now. The engine starts another one, as in a real daemon."""
         if self._worker is not None:
             self._worker.end(_KILLED)
+
+    def hang(self) -> None:
+        """Stop the worker process as SIGSTOP does. It neither computes nor answers."""
+        if self._worker is not None:
+            self._worker.pause()
 
     async def _begin(
         self, host: Host, arguments: Sequence[str], environment: Mapping[str, str]

@@ -7,16 +7,28 @@ death. Simulating a swarm takes milliseconds. The tests in
 """
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 from typing import Final
 
 from ...state.membership.record import Rank
+from ...tasks.costs.rates import UNKNOWN, DeviceRates, LinkRates
+from ...tasks.costs.work import ShardWork
 from ...tasks.placement.coverage import LayerSizes, Span
+from ...tasks.placement.fleet import PlanModel, ordered, pair
+from ...tasks.placement.improve import (
+    BetterMove,
+    PlanTerms,
+    better_move,
+    costs_of,
+    divided,
+)
 from ...tasks.placement.placing import Placing
 from ...tasks.placement.plan import Place, has_chain
+from ...tasks.placement.predict import Rate, rate_of
+from ...tasks.placement.speed import SpeedChoices
 from ...transport.identity import PeerId
 
 # Ranges of random delays, in seconds.
@@ -25,6 +37,12 @@ MEETING: Final = (0.2, 2.0)  # until a new node and another know each other
 DEATH: Final = (1.0, 6.0)  # until a node notices another one's death
 LOADING: Final = (0.5, 5.0)  # until a node has loaded its layers
 PAUSE: Final = (0.0, 60.0)  # between two starts, restarts or deaths
+
+# Links within a region, or between two: round trips in seconds and byte/s.
+_LINKS: Final = {
+    True: ((0.001, 1e8), (0.01, 1e7)),
+    False: ((0.05, 1e7), (0.12, 2e6)),
+}
 
 QUIET: Final = 120.0  # seconds from the last start, restart or death to the end
 LAYER: Final = 1000  # bytes of one layer
@@ -37,9 +55,11 @@ class PlacementNode:
     peer: PeerId
     memory: int
     jitter: float
+    rates: DeviceRates = UNKNOWN
     life: int = 0
     up: bool = False
     moves: int = 0  # how often it has given up the layers that it served, to load others
+    moved_at: float = 0.0  # the last time
     placing: Placing | None = None
     said: Place | None = None  # its latest record
     serves: Span | None = None  # the layers that it serves now
@@ -88,11 +108,16 @@ def suffices(sizes: LayerSizes, memories: Sequence[int]) -> bool:
 class PlacementSwarm:
     """Simulation of one swarm. `seed` decides its nodes, its model and all delays.
 
-    If `standing` is False, a node that serves layers never reconsiders its choice.
+    If `standing` is False, a node that serves layers never reconsiders its choice. If `speed` is
+    False, nodes choose by memory alone. `quiet` is the number of seconds from the last event to the
+    end.
     """
 
-    def __init__(self, seed: int, *, standing: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, standing: bool = True, speed: bool = True, quiet: float = QUIET
+    ) -> None:
         self._standing = standing
+        self._quiet = quiet
         self.luck = Random(seed)
         layers = self.luck.randint(2, 32)
         first, last = (self.luck.randrange(4 * LAYER) for _ in range(2))
@@ -107,6 +132,7 @@ class PlacementSwarm:
             )
             for number in range(count)
         ]
+        self.terms = self._drawn_terms(Random(f"speed {seed}")) if speed else None
         self.now = 0.0
         self.hole_since: float | None = None  # when the present hole began; None: no hole
         self.worst = 0.0  # length of the longest hole so far, in seconds
@@ -114,6 +140,10 @@ class PlacementSwarm:
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._enough: dict[tuple[int, ...], bool] = {}  # cached results of `suffices`
+        # Cached predictions, the same at all nodes that know the same: of `divided` by peers and
+        # memories, of `better_move` by peers, layers and ranks.
+        self._divisions: dict[tuple[tuple[PeerId, int], ...], Mapping[PeerId, Span]] = {}
+        self._moves: dict[tuple[tuple[PeerId, Span, Rank], ...], BetterMove | None] = {}
 
     def run(self) -> PlacementOutcome:
         """Start all nodes, then restart or kill some, then wait until the swarm has settled."""
@@ -124,7 +154,7 @@ class PlacementSwarm:
         for _ in range(self.luck.randint(0, 3)):
             due += self._pause()
             self._at(due, self._trouble)
-        end = due + QUIET
+        end = due + self._quiet
         while self._queue and self._queue[0][0] <= end:
             self.now, _, action = heapq.heappop(self._queue)
             action()
@@ -132,6 +162,49 @@ class PlacementSwarm:
         self.now = end
         self._look_for_hole()
         return PlacementOutcome(self.worst, max(node.moves for node in self.nodes), self.events)
+
+    def _drawn_terms(self, luck: Random) -> PlanTerms:
+        """Draw the rates of all nodes and links. Half of the nodes are up to 30 times as fast as
+        the slowest; the links lie within two regions, or between them.
+        """
+        for node in self.nodes:
+            bandwidth = luck.choice((1.0, luck.uniform(1.0, 30.0))) * 1e10
+            node.rates = DeviceRates(bandwidth, 20 * bandwidth, 10 * bandwidth)
+        near = {node.peer: luck.random() < 0.5 for node in self.nodes}
+        links = {
+            pair(a.peer, b.peer): LinkRates(*luck.choice(_LINKS[near[a.peer] == near[b.peer]]))
+            for a in self.nodes
+            for b in self.nodes
+            if a.peer < b.peer
+        }
+        layers = self.sizes.layers
+        work = ShardWork(
+            "bfloat16", layers, layers * 10**8, layers * 10**8, 0, 0.0, (), 0, 10**7, 10**7, 8192
+        )
+        steady = [node.peer for node in self.nodes]
+        return PlanTerms(PlanModel(self.sizes, work, 0, 2048), links, steady=steady)
+
+    def _divide(self, terms: PlanTerms, places: Sequence[Place]) -> Mapping[PeerId, Span]:
+        key = tuple(sorted((place.peer, place.memory) for place in places))
+        if key not in self._divisions:
+            self._divisions[key] = divided(terms, places)
+        return self._divisions[key]
+
+    def _better(self, terms: PlanTerms, places: Sequence[Place]) -> BetterMove | None:
+        key = tuple(sorted((place.peer, place.span, place.rank) for place in places if place.span))
+        if key not in self._moves:
+            self._moves[key] = better_move(terms, places)
+        return self._moves[key]
+
+    def rate(self) -> Rate:
+        """Return the predicted rate of the layers that are served now."""
+        assert self.terms is not None
+        served = [node for node in self.nodes if node.serves is not None]
+        places = [
+            Place(node.peer, node.memory, node.serves, Rank.HOLDS, node.rates) for node in served
+        ]
+        costs = costs_of(self.terms, places)
+        return rate_of(costs, ordered(costs, {n.peer: n.serves for n in served if n.serves}))
 
     def _pause(self) -> float:
         """Draw a pause in seconds. Most pauses are short, so that several events overlap."""
@@ -178,7 +251,9 @@ class PlacementSwarm:
         self.events += 1
         node.life += 1
         node.up, node.loading, node.serves = True, False, None
-        node.placing, node.known = Placing(node.peer, node.memory, node.jitter), {}
+        speed = SpeedChoices(self._divide, self._better)
+        node.placing = Placing(node.peer, node.memory, node.jitter, speed=speed)
+        node.known = {}
         for other in self.nodes:
             if other.up and other is not node:
                 self._later(node, MEETING, lambda other=other: self._hear(node, other))  # type: ignore[misc]
@@ -221,7 +296,7 @@ class PlacementSwarm:
 
     def _say(self, node: PlacementNode, span: Span | None, rank: Rank) -> None:
         """Publish a node's record if it has changed. It reaches each other node after a delay."""
-        place = Place(node.peer, node.memory, span, rank)
+        place = Place(node.peer, node.memory, span, rank, node.rates)
         if place == node.said:
             return
         node.said = place
@@ -249,7 +324,8 @@ class PlacementSwarm:
         if node.serves is not None and not self._standing:
             return
         others = [node.known[peer] for peer in sorted(node.known)]
-        step = node.placing.look(self.now, self.sizes, others)
+        terms = self.terms and replace(self.terms, rates=node.rates)
+        step = node.placing.look(self.now, self.sizes, others, terms)
         self._say(node, step.span, step.rank)
         if step.load:
             assert step.span is not None
@@ -264,7 +340,9 @@ class PlacementSwarm:
 
     def _load(self, node: PlacementNode, span: Span) -> None:
         """Let a node drop its layers, if it has any, and load the layers of `span`."""
-        node.moves += node.serves is not None
+        if node.serves is not None:
+            node.moves += 1
+            node.moved_at = self.now
         node.loading, node.serves = True, None
 
         def loaded() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...dht.content.library import Library, unknown
+from ...dht.content.manifest import Manifest
 from ...dht.errors import ModelError
 from ...tasks.adapters.adapters import Adapters
 from ...tasks.engine.families import check_model
@@ -120,6 +121,21 @@ async def show_model(host: Host, data: Path, name: str) -> ShownModel:
         raise unknown(name, library.names(), where) from None
     shown = next((n for n, r in library.names().items() if r == root), name)
     return shown_model(shown, await library.manifest(root), {}, local=True)
+
+
+async def manifest_of(host: Host, data: Path, name: str) -> Manifest:
+    """Return the manifest of a model of the library, which a daemon may be using.
+
+    Raises ModelError `unknown-model` if the library does not have it.
+    """
+    library = Library(host, DataFolder(data).library, check_config=check_model)
+    await library.look()
+    try:
+        return await library.manifest(library.resolve(name))
+    except ModelError as error:
+        if error.code != "unknown-model":
+            raise
+        raise unknown(name, library.names(), " on this disk") from None
 
 
 async def show_settings(host: Host, data: Path) -> SettingsView:

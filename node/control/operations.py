@@ -4,20 +4,11 @@ Specified in docs/spec/control.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import trio
 
 from ... import __version__
-from ...tasks.inference.generation import (
-    Forwarded,
-    GatewayEvent,
-    GenerateRequest,
-    Routed,
-    Summary,
-)
-from ...tasks.inference.routing import Hop
 from ...transport.address import Address
 from ...transport.errors import TransportError
 from ...transport.networks import nearness_at
@@ -32,8 +23,7 @@ from . import links as linkviews
 from . import views
 from .diagnosis import finding_view
 from .group import group_place, invited_role, may_invite
-from .jobs import sampling_of
-from .messages import generation, node
+from .messages import node
 from .server import Emit, Operation, operation
 from .sharing import offer_views, share_views
 
@@ -58,7 +48,6 @@ class Operations:
                 operation(node.GetPeers, self.peers),
                 operation(node.GetLinks, self.links),
                 operation(node.Diagnose, self.doctor),
-                operation(generation.Run, self.run),
                 operation(node.Invite, self.invite),
                 operation(node.Stop, self.stop),
             )
@@ -110,12 +99,12 @@ class Operations:
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:
         network, now = self._network, self._host.now()
         members = network.directory.members()
-        names = views.known_models(members)
+        names, errors = views.known_models(members), self._compute.gateway.errors.peers
         shown = []
         for number, (peer, record) in enumerate(sorted(members.items()), 1):
             if peer != self._base.identity.peer:
                 link = network.endpoint.link(peer)
-                shown.append(views.peer_view(record, link, names, now))
+                shown.append(views.peer_view(record, link, names, now, errors.error(peer)))
             if number % defaults.CONTROL_STEP == 0:
                 await trio.lowlevel.checkpoint()
         return node.Peers(tuple(shown), may_invite(network.state.upkeep))
@@ -176,35 +165,6 @@ class Operations:
                 with trio.move_on_after(defaults.WATCH):
                     await reach.changed(reach.version)
 
-    async def run(self, ask: generation.Run, emit: Emit) -> generation.GeneratedText:
-        self._base.refuse_when_stopping()
-        sampling = sampling_of(ask, self._host)
-        asked = GenerateRequest(
-            model=ask.model,
-            prompt=ask.prompt,
-            raw=ask.raw,
-            max_tokens=ask.max_tokens,
-            sampling=sampling,
-            stop=ask.stop,
-            adapter=ask.adapter or "",
-        )
-        stages: tuple[generation.ChainStage, ...] = ()
-        sharer: str | None = None
-
-        async def pass_on(event: GatewayEvent) -> None:
-            nonlocal stages, sharer
-            if isinstance(event, Routed):
-                stages = tuple(map(_hop_view, event.stages))
-                await emit(generation.ChainChosen(stages))
-            elif isinstance(event, Forwarded):
-                sharer = event.peer
-                await emit(generation.SharerChosen(event.peer))
-            elif event.text:
-                await emit(generation.TextPiece(event.text))
-
-        summary = await self._compute.sharing.answering.generate(asked, pass_on)
-        return replace(_answer(summary, sampling.seed, stages), shared_by=sharer)
-
     async def invite(self, ask: node.Invite, _emit: Emit) -> node.InvitationView:
         base = self._base
         address = _parse_address(ask.address) if ask.address else self._best_address()
@@ -243,23 +203,3 @@ def _parse_address(text: str) -> Address:
         return Address.parse(text)
     except TransportError as error:
         raise ControlError("bad-request", error.message, hint=error.hint) from None
-
-
-def _hop_view(hop: Hop) -> generation.ChainStage:
-    return generation.ChainStage(hop.peer, f"{hop.parts.start}:{hop.parts.stop}")
-
-
-def _answer(
-    summary: Summary, seed: int, nodes: tuple[generation.ChainStage, ...]
-) -> generation.GeneratedText:
-    return generation.GeneratedText(
-        text=summary.text,
-        reason=summary.reason,
-        prompt_tokens=summary.prompt_tokens,
-        tokens=summary.tokens,
-        ttft_ms=summary.ttft_s * 1000,
-        tokens_per_s=summary.tokens_per_s,
-        hop_ms=summary.hop_ms,
-        seed=seed,
-        nodes=nodes,
-    )

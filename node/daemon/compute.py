@@ -1,6 +1,6 @@
 """The parts of a daemon that compute: the gateway's sessions, the served layers, and jobs."""
 
-from functools import partial
+from dataclasses import replace
 
 from ...dht.content.scrub import Scrub
 from ...tasks.inference.gateway import Gateway
@@ -83,7 +83,7 @@ class ComputeParts:
             ServingDevice(self.stage, base.engine, base.no_engine),
             self._content.sources,
             ServingSettings(base.capacity.memory_bytes, config.model, config.layers, config.dtype),
-            backing=partial(backing_of, witnesses),
+            backing=lambda: replace(backing_of(witnesses), slower=self.gateway.slower),
         )
 
     def _is_idle(self) -> bool:

@@ -16,6 +16,7 @@ from ...tasks.serving.interface import NO_TORCH
 from ...transport.host.seam import Host
 from .. import defaults
 from ..control.adapters import AdapterOperations
+from ..control.answers import AnswerOperations, new_answers
 from ..control.api import ApiOperations
 from ..control.blobs import BlobOperations
 from ..control.dht import Lookups
@@ -23,6 +24,7 @@ from ..control.group import GroupOperations
 from ..control.jobs import JobOperations
 from ..control.models import ModelOperations
 from ..control.operations import Operations
+from ..control.plans import PlanOperations
 from ..control.removal import Removal
 from ..control.server import ControlServer, Operation
 from ..control.settings import SettingOperations
@@ -115,6 +117,7 @@ class Node:
         self.gateway, self.stage = compute.gateway, compute.stage
         self.serving, self.working = compute.serving, compute.working
         self.api = new_api(base, network, content, compute)
+        self.answers = new_answers(base.host, network.endpoint.guard)
         self._bar = bar
         self._logs = logs
         self._restarts = 0  # of the engine's worker process
@@ -130,8 +133,10 @@ class Node:
         removal = Removal(content, directory, compute.serving)
         return {
             **Operations(base, network, content, compute).table(),
+            **AnswerOperations(base, compute, self.answers).table(),
             **Lookups(dht, content.names, base.library.blobs, directory, endpoint).table(),
             **ModelOperations(host, content, directory, compute.sharing).table(),
+            **PlanOperations(host, content, directory).table(),
             **BlobOperations(host, content).table(),
             **removal.table(),
             **AdapterOperations(host, content, removal).table(),
@@ -218,6 +223,7 @@ class Node:
         if self.config.browsers is not None:
             start = partial(serve_browsers, self.host, self.endpoint, self.config.browsers)
             page = await nursery.start(start)
+        await nursery.start(self.answers.run)
         await nursery.start(self.control.run)
         api = "" if self.api is None else await nursery.start(self.api.run)
         self._greet(page, api)

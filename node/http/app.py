@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs
 
 import trio
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from ...transport.errors import ShoalError
 from .. import defaults
 from ..control.server import only_shoal_error
 from ..errors import ApiRefusal
+from ..kept import Note
 from .answers import (
     AnswerForm,
     ChatAnswer,
@@ -45,6 +47,8 @@ _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _ID_BYTES: Final = 12
+OWNER: Final = "api:"
+"""Beginning of the owners of answers: their `user` follows."""
 T = TypeVar("T")
 
 
@@ -67,11 +71,13 @@ class ApiApp:
         self._backend = backend
         self._door = door
         self.running = 0  # answers that are being generated
+        self._kept = backend.kept
         self._router = Router(
             [
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
                 Route("/v1/embeddings", _Endpoint(self._embeddings), methods=["POST"]),
+                Route("/v1/resume", _Endpoint(self._resume), methods=["GET"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
             ],
@@ -143,7 +149,7 @@ class ApiApp:
             ident = kind.form.ident + host.entropy(_ID_BYTES).hex()
             form = kind.form(Heading(ident, int(host.wall()), asked.model), asked)
             if asked.stream:
-                await self._stream(request, form, send)
+                await self._stream(request, form, send, asked)
             else:
                 await self._whole(request, form, send)
 
@@ -174,32 +180,61 @@ class ApiApp:
         summary = await self._answer(request, note)
         await respond(send, 200, form.whole(summary, tokens), JSON)
 
-    async def _stream(self, request: GenerateRequest, form: AnswerForm, send: Send) -> None:
+    async def _stream(
+        self, request: GenerateRequest, form: AnswerForm, send: Send, asked: Asked
+    ) -> None:
         """Send the answer as it is generated. The response begins with the first text, so that an
         error before it has its own HTTP status. A later error is an event."""
+
+        async def work(note: Note[bytes]) -> bool:
+            return await self._events(request, form, note)
+
+        kept = self._kept.begin(OWNER + asked.user, work) if asked.resumable else None
+        response = _EventResponse(send, kept.token if kept else "")
+        if kept is None:
+            await self._events(request, form, response.note)
+        else:
+            await self._kept.follow(kept, 0, response.pass_on)
+        await more(send, b"", last=True)
+
+    async def _resume(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Send the events of an answer after the one that `Last-Event-ID` names."""
+        last = dict(scope["headers"]).get(b"last-event-id", b"").decode("latin-1")
+        token, _, number = last.partition(".")
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            raise ApiRefusal(
+                400, "bad_event_id", "expected the id of the last event in `Last-Event-ID`"
+            )
+        (user, *_) = parse_qs(scope["query_string"].decode("latin-1")).get("user", [""])
+        with self._place():
+            kept = self._kept.find(token, OWNER + user)
+            response = _EventResponse(send, token, int(number) + 1)
+            await self._kept.follow(kept, int(number) + 1, response.pass_on)
+            await response.begin()
+            await more(send, b"", last=True)
+
+    async def _events(self, request: GenerateRequest, form: AnswerForm, note: Note[bytes]) -> bool:
+        """Generate an answer as events. Raises ShoalError if it fails before its first text."""
         begun = False
 
-        async def begin() -> None:
+        async def tell(event: bytes) -> None:
             nonlocal begun
             if not begun:
                 begun = True
-                await start(send, 200, EVENTS)
-                await more(send, form.opening())
+                event = form.opening() + event
+            await note(event, len(event))
 
         async def pass_on(event: GatewayEvent) -> None:
             if isinstance(event, TextDelta):
-                await begin()
-                await more(send, form.piece(event.text, event.tokens))
+                await tell(form.piece(event.text, event.tokens))
 
         try:
-            summary = await self._answer(request, pass_on)
-            await begin()
-            end = form.closing(summary)
+            await tell(form.closing(await self._answer(request, pass_on)))
         except ShoalError as error:
             if not begun:
                 raise
-            end = event_of(body_of(refusal_of(error)))
-        await more(send, end, last=True)
+            await tell(event_of(body_of(refusal_of(error))))
+        return True
 
     async def _answer(self, request: GenerateRequest, emit: Emit) -> Summary:
         """Have the gateway answer. Raises ShoalError if it fails."""
@@ -223,6 +258,35 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._run(scope, receive, send)
+
+
+class _EventResponse:
+    """Response of server-sent events, each with an id from which a client can resume. It begins
+    with the first event."""
+
+    def __init__(self, send: Send, token: str, number: int = 0) -> None:
+        self._send = send
+        self._token = token
+        self._number = number
+        self._begun = False
+
+    async def begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await start(self._send, 200, EVENTS)
+
+    async def note(self, events: bytes, _size: int) -> None:
+        await self.pass_on(events)
+
+    async def pass_on(self, events: bytes) -> None:
+        """Send events. The last one has the id, so that a client that has it has all of them."""
+        await self.begin()
+        if self._token:
+            last = events.rindex(b"data: ")
+            ident = f"id: {self._token}.{self._number}\n".encode()
+            events = events[:last] + ident + events[last:]
+        self._number += 1
+        await more(self._send, events)
 
 
 class _Exchange:

@@ -19,6 +19,8 @@ _ANSWERS: Final[Mapping[str, tuple[int, str | None, str | None]]] = {
     "bad-adapter": (400, None, "model"),
     "prompt-too-long": (400, "context_length_exceeded", None),
     "bad-dimensions": (400, "invalid_value", "dimensions"),
+    "unknown-answer": (404, None, None),
+    "events-gone": (410, None, None),
     "unsupported": _BAD,
     "engine-refused": _BAD,
     "bad-request": _BAD,

@@ -66,9 +66,11 @@ class ChatMessage(Message, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class StreamOptions(Message, frozen=True, forbid_unknown_fields=True):
-    """Options of a streamed response. `include_obfuscation` is ignored."""
+    """Options of a streamed response. `include_obfuscation` is ignored. `resumable` is an addition
+    of this API: the answer goes on for a while when the connection drops."""
 
     include_usage: bool | None = None
+    resumable: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -175,6 +177,7 @@ class Asked:
     top: int = 0  # most likely tokens to show with each token
     stream: bool = False
     include_usage: bool = False
+    resumable: bool = False
     user: str = ""
 
     def for_gateway(self, random: int) -> GenerateRequest:
@@ -233,6 +236,7 @@ def _shared(body: _Body) -> Asked:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stream=bool(body.stream),
         include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+        resumable=body.stream_options is not None and bool(body.stream_options.resumable),
         user=body.user or "",
     )
 

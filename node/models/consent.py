@@ -5,6 +5,7 @@ names, and what trusted peers need.
 for.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,8 @@ from typing import Final
 from ...dht.content.library import Library
 from ...state.group.facts import Role
 from ...state.service import State
+from ...tasks.costs.links import link_rates
+from ...tasks.costs.rates import LinkRates
 from ...tasks.jobs.errors import BadSpec
 from ...tasks.jobs.prompt import root_of
 from ...tasks.placement.demand import Backing
@@ -48,7 +51,14 @@ def backing_of(node: Witnesses) -> Backing:
         trusted=_neighbours(node.dialer, links) | _group(node.state) | _inviter(node.inviter),
         networks={peer: met for peer, link in links.items() if (met := _met_at(link))},
         asked=_asked(node.state, links),
+        links=_measured(links.values()),
     )
+
+
+def _measured(links: Iterable[Link]) -> dict[PeerId, LinkRates]:
+    """Return the rates of the links whose round trip was measured."""
+    seen = ((link.peer, link.status) for link in links)
+    return {peer: link_rates(status) for peer, status in seen if status.rtt is not None}
 
 
 def _inviter(inviter: Inviter) -> dict[PeerId, str]:

@@ -54,6 +54,21 @@ class DeviceSpeed(Row, frozen=True):
             raise ValueError("a measured speed is not finite")
 
 
+class LinkSpeed(Row, frozen=True):
+    """A measured link from a member to another one, of which `tag` is the hash (`roster.tag_of`).
+
+    `rate` is in byte/s; 0 is unknown.
+    """
+
+    tag: Annotated[bytes, Meta(min_length=defaults.TAG_BYTES, max_length=defaults.TAG_BYTES)]
+    round_trip_ms: Annotated[float, Meta(ge=0, le=defaults.MAX_TRIP)]
+    rate: _Rate = 0.0
+
+    def check(self) -> None:
+        if not all(map(math.isfinite, (self.round_trip_ms, self.rate))):
+            raise ValueError("a measured link is not finite")
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """The capacity of a machine.
@@ -205,6 +220,7 @@ class MemberRecord:
     runs: tuple[int, ...] = ()  # a random number for each shard that the member serves now
     aims: tuple[Aim, ...] = ()  # one for each model that the member seeks, claims or holds
     shared: tuple[SharedModel, ...] = ()  # of other engines on its machine
+    links: tuple[LinkSpeed, ...] = ()  # to members with which it shares models
 
     def aim_at(self, root: str) -> Aim | None:
         """Return the member's aim in a model, or None if there is none."""

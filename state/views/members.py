@@ -17,7 +17,7 @@ from ...transport.identity import PeerId
 from .. import defaults
 from ..errors import BadFact
 from ..feeds.entry import FeedName
-from ..membership.record import NOTHING, Capacity, DeviceSpeed, SharedModel
+from ..membership.record import NOTHING, Capacity, DeviceSpeed, LinkSpeed, SharedModel
 from ..replication.vouches import VOUCHES
 from .view import View, read_each, read_rate, read_text, read_whole
 
@@ -28,6 +28,8 @@ JOBS = "jobs"
 """Key of the fact with the kinds of jobs that a member does."""
 SHARED = "shared"
 """Key of the fact with the models of other engines that a member offers."""
+LINKS = "links"
+"""Key of the fact with the links of a member that it has measured."""
 _PLOT: Final = ("member", 0)
 
 
@@ -40,6 +42,14 @@ class Member:
     capacity: Capacity = NOTHING
     jobs: tuple[str, ...] = ()
     shared: tuple[SharedModel, ...] = ()
+    links: tuple[LinkSpeed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The links of the fact `links`, of which no two lead to the same member."""
+
+    links: tuple[LinkSpeed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +59,7 @@ class _Shared:
     models: tuple[SharedModel, ...]
 
 
-Said = str | Capacity | tuple[str, ...] | _Shared
+Said = str | Capacity | tuple[str, ...] | _Shared | _Links
 
 
 class Members(View[PeerId, Said, Member]):
@@ -74,13 +84,14 @@ class Members(View[PeerId, Said, Member]):
         if not facts:
             return None
         version, capacity, jobs = facts.get(ABOUT), facts.get(CAPACITY), facts.get(JOBS)
-        shared = facts.get(SHARED)
+        shared, links = facts.get(SHARED), facts.get(LINKS)
         return Member(
             subject,
             version if isinstance(version, str) else "",
             capacity if isinstance(capacity, Capacity) else NOTHING,
             jobs if isinstance(jobs, tuple) else (),
             shared.models if isinstance(shared, _Shared) else (),
+            links.links if isinstance(links, _Links) else (),
         )
 
     def __len__(self) -> int:
@@ -107,6 +118,8 @@ class Members(View[PeerId, Said, Member]):
             return read_each(value.get("kinds"), defaults.JOB_KINDS, _kind)
         if key == SHARED:
             return _shared(value)
+        if key == LINKS:
+            return _links(value)
         raise BadFact("this version does not know a fact of a member")
 
     def _replace(self, name: FeedName, key: str, old: Said | None, new: Said | None) -> None:
@@ -136,6 +149,25 @@ def _shared_model(value: object) -> SharedModel:
         return typed(SharedModel, value)
     except Undecodable as error:
         raise BadFact(f"malformed shared model: {error}") from None
+
+
+def _links(value: Mapping[str, object]) -> _Links:
+    links = read_each(value.get("links"), defaults.LINKS, _link)
+    if len({link.tag for link in links}) < len(links):
+        raise BadFact("a member reports two links to one other")
+    return _Links(links)
+
+
+def _link(value: object) -> LinkSpeed:
+    try:
+        return typed(LinkSpeed, value)
+    except Undecodable as error:
+        raise BadFact(f"malformed link: {error}") from None
+
+
+def links_fact(links: Sequence[LinkSpeed]) -> dict[str, object]:
+    """Return the value of the fact `links`, which lists links that this node has measured."""
+    return {"links": [list(astuple(link)) for link in links]}
 
 
 def shared_fact(models: Sequence[SharedModel]) -> dict[str, object]:

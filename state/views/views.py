@@ -111,6 +111,7 @@ class Views(Watcher):
             models=self.models.of(peer),
             shards=self.placements.of(peer),
             shared=member.shared,
+            links=member.links,
         )
 
     def _tell(self, author: PeerId) -> None:

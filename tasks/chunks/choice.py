@@ -18,9 +18,8 @@ def compute_seconds(costs: ShardCosts, start: int, stop: int) -> float:
     """Return the seconds in which a stage computes the positions `start` to `stop` - 1 of a
     prompt."""
     rows = max(0, stop - start)
-    pairs = rows * (start + stop + 1) / 2
     steps = -(-rows // PREFILL_TOKENS)
-    return steps * costs.step_s + rows * costs.row_s + pairs * costs.pair_s
+    return (steps - 1) * costs.step_s + costs.seconds(rows, start)
 
 
 def fetch_seconds(link: LinkRates, size: int) -> float:
@@ -42,7 +41,7 @@ def worthwhile(
 ) -> Choice:
     """Return how many chunks, at most `most`, to fetch from number `first` on.
 
-    It is the number that saves the most seconds, and 0 if none does. `chunk_bytes` is the size of
+    This number saves the most seconds. It is 0 if none saves time. `chunk_bytes` is the size of
     one chunk in all layers.
     """
     best = Choice(0, 0.0, 0.0)

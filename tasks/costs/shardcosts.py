@@ -11,5 +11,10 @@ class ShardCosts(NamedTuple):
     row_s: float = 0.0
     pair_s: float = 0.0
 
+    def seconds(self, rows: int, position: int = 0) -> float:
+        """Return the seconds of a step with `rows` rows of one session from `position` on."""
+        pairs = rows * (2 * position + rows + 1) / 2
+        return self.step_s + rows * self.row_s + pairs * self.pair_s
+
 
 NO_COSTS: Final = ShardCosts()

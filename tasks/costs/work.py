@@ -1,12 +1,14 @@
 """Work of a step on a part of a model: floating point operations, and bytes read from memory."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..engine.families import DTYPE_BYTES, Architecture, LayerKind, tensor_shapes
+from ..engine.families.shapes import layer_prefix
 from ..engine.interface import DType, Parts
+from ..engine.layouts import Shape
 from .rates import Precision
 
 
@@ -136,7 +138,7 @@ class ModelWork:
         self._precision = _precision(arch, dtype)
         self._layers = _layers(arch, dtype)
         head = replace(arch, tied=False) if arch.tied else arch
-        size = _size(head, Parts(False, 0, 0, True), dtype)
+        size = _size(head, tensor_shapes(head, Parts(False, 0, 0, True)), dtype)
         self._head_flops, self._head_bytes = 2 * size.values, size.bytes
 
     def of(self, parts: Parts) -> ShardWork:
@@ -179,15 +181,21 @@ def _attention(layers: Sequence[_Layer]) -> tuple[Attention, ...]:
 
 def _layers(arch: Architecture, dtype: DType) -> tuple[_Layer, ...]:
     """Return the work of each layer. Layers of one kind are alike unless their layouts differ."""
+    kinds = {kind: _KindShapes.of(arch, kind) for kind in set(arch.kinds)}
     if arch.layouts.is_mixed:
-        return tuple(_layer(arch, layer, dtype) for layer in range(arch.layers))
-    known = {kind: _layer(arch, arch.kinds.index(kind), dtype) for kind in set(arch.kinds)}
+        return tuple(
+            _layer(arch, kind, kinds[kind].sizes(arch, dtype, layer), dtype)
+            for layer, kind in enumerate(arch.kinds)
+        )
+    known = {
+        kind: _layer(arch, kind, shapes.sizes(arch, dtype, 0), dtype)
+        for kind, shapes in kinds.items()
+    }
     return tuple(known[kind] for kind in arch.kinds)
 
 
-def _layer(arch: Architecture, layer: int, dtype: DType) -> _Layer:
-    kind = arch.kinds[layer]
-    common, expert = _sizes(arch, layer, dtype)
+def _layer(arch: Architecture, kind: LayerKind, sizes: tuple[_Size, _Size], dtype: DType) -> _Layer:
+    common, expert = sizes
     experts = kind.experts
     count, active = (experts.count, experts.active) if experts else (0, 0)
     wide, recurrent = DTYPE_BYTES[dtype], kind.recurrent
@@ -209,31 +217,48 @@ def _layer(arch: Architecture, layer: int, dtype: DType) -> _Layer:
     )
 
 
-def _sizes(arch: Architecture, layer: int, dtype: DType) -> tuple[_Size, _Size]:
-    """Return the sizes of a layer without its experts, and of one expert.
+class _KindShapes(NamedTuple):
+    """Shapes of the tensors of a kind of layers, by role without the layer's prefix: with one
+    expert, and with two, because a layer may have thousands of equal ones."""
 
-    A layer may have thousands of equal experts, so it is counted with one and with two.
-    """
-    parts = Parts(False, layer, layer + 1, False)
-    kind = arch.kinds[layer]
-    if kind.experts is None:
-        return _size(arch, parts, dtype), _Size(0, 0)
-    one, two = (_size(_with_experts(arch, layer, kind, count), parts, dtype) for count in (1, 2))
-    expert = _Size(two.values - one.values, two.bytes - one.bytes)
-    return _Size(one.values - expert.values, one.bytes - expert.bytes), expert
+    one: Mapping[str, Shape]
+    two: Mapping[str, Shape]
+
+    @classmethod
+    def of(cls, arch: Architecture, kind: LayerKind) -> "_KindShapes":
+        if kind.experts is None:
+            shapes = _shapes(arch, kind)
+            return cls(shapes, shapes)
+        # In memory, experts are not in MXFP4.
+        one, two = (
+            replace(kind, experts=replace(kind.experts, count=count, mxfp4=False))
+            for count in (1, 2)
+        )
+        return cls(_shapes(arch, one), _shapes(arch, two))
+
+    def sizes(self, arch: Architecture, dtype: DType, layer: int) -> tuple[_Size, _Size]:
+        """Return the sizes of a layer without its experts, and of one expert."""
+        prefix = layer_prefix(layer)
+        one = _size(arch, self.one, dtype, prefix)
+        if self.one is self.two:
+            return one, _Size(0, 0)
+        two = _size(arch, self.two, dtype, prefix)
+        expert = _Size(two.values - one.values, two.bytes - one.bytes)
+        return _Size(one.values - expert.values, one.bytes - expert.bytes), expert
 
 
-def _with_experts(arch: Architecture, layer: int, kind: LayerKind, count: int) -> Architecture:
-    """Return a model whose `layer` has `count` experts, stored as they are loaded: not in MXFP4."""
-    assert kind.experts is not None
-    fewer = replace(kind, experts=replace(kind.experts, count=count, mxfp4=False))
-    return replace(arch, kinds=(*arch.kinds[:layer], fewer, *arch.kinds[layer + 1 :]))
+def _shapes(arch: Architecture, kind: LayerKind) -> dict[str, Shape]:
+    """Return the shapes of a layer's tensors, by role without the layer's prefix."""
+    alone = replace(arch, kinds=(kind,))
+    prefix = layer_prefix(0)
+    found = tensor_shapes(alone, Parts(False, 0, 1, False))
+    return {role.removeprefix(prefix): shape for role, shape in found.items()}
 
 
-def _size(arch: Architecture, parts: Parts, dtype: DType) -> _Size:
+def _size(arch: Architecture, shapes: Mapping[str, Shape], dtype: DType, prefix: str = "") -> _Size:
     values = size = 0
-    for role, shape in tensor_shapes(arch, parts).items():
-        layout, count = arch.layouts.of(role, shape), math.prod(shape)
+    for name, shape in shapes.items():
+        layout, count = arch.layouts.of(prefix + name, shape), math.prod(shape)
         values += count
         size += layout.bytes(shape) if layout else DTYPE_BYTES[dtype] * count
     return _Size(values, size)

@@ -35,6 +35,12 @@ EXIT_NO_TORCH = 69  # EX_UNAVAILABLE: the worker's status where torch is absent
 RESTART_PAUSE = 0.25  # seconds before the first restart of a worker, doubled each time …
 RESTART_PAUSE_MOST = 30.0  # … up to this many seconds
 RESTART_FORGET = 60.0  # seconds that a worker must live until the pause is reset
+WORKER_DEADLINE = 1.0  # seconds without a frame after which a worker's sessions are lost …
+WORKER_FACTOR = 8.0  # … or this multiple of the predicted time of its longest step, if longer
+HUNG_KILL = 10.0  # seconds without a frame after which such a worker is killed
+WATCH_ACTIVE = 60.0  # seconds after the last span for which a worker is watched
+WATCH_PAUSE = 0.1  # seconds between two looks at it
+WATCH_LATE = 0.5  # seconds by which a look may be late before the daemon itself is at fault
 STOP_GRACE = 1.0  # seconds in which a worker may end by itself
 
 PIECE_SECONDS = 0.01  # seconds in which tokens are collected before they are sent together

@@ -33,9 +33,11 @@ from .interface import (
     Span,
 )
 from .messages import adapter_payload, load_payload, parse_event, parse_loaded, span_frame
+from .watchdog import Watchdog
 from .wire import Buffer, Header, WireClosed, WireError, WorkerChannel
 
 _MODULE = f"{__package__}.worker"
+_SILENT = "the engine's worker does not respond"
 _CRASHED = "the engine's worker process ended"
 
 
@@ -154,6 +156,9 @@ class EngineProcess:
         self._parts = trio.Semaphore(defaults.KV_PARTS)
         self._starts = 0
         self._loaded = False  # whether the present worker has loaded a shard
+        self._watchdog = Watchdog(host.now())
+        self._watched = trio.Event()  # set when a span is submitted
+        self._silent = False  # whether the worker has missed its deadline
         self.pid: int | None = None  # pid of the worker, or None if there is none
 
     def on_restart(self, callback: Callable[[], None]) -> None:
@@ -201,6 +206,7 @@ class EngineProcess:
         await self._greeted(channel)
         self._channel = channel
         self._blocked = trio.Event()
+        self._watchdog, self._silent = Watchdog(self._host.now()), False
         self._starts += 1
         self._changed()
         if self._starts == 1:
@@ -210,6 +216,7 @@ class EngineProcess:
                 callback()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write, channel)
+            nursery.start_soon(self._watch, nursery.cancel_scope)
             with suppress(WireClosed, WireError):
                 await self._read(channel)
             nursery.cancel_scope.cancel()
@@ -240,12 +247,38 @@ class EngineProcess:
                 while not channel.flush():
                     await channel.wait_writable()
 
+    async def _watch(self, conversation: trio.CancelScope) -> None:
+        """Fail the sessions of a worker that does not respond. End its conversation if that lasts.
+
+        A worker that was only slowed down continues, because loading takes longer than waiting.
+        """
+        while True:
+            await self._watched.wait()
+            wakes = self._host.now() + defaults.WATCH_PAUSE
+            await trio.sleep(defaults.WATCH_PAUSE)
+            now, dog = self._host.now(), self._watchdog
+            if now > wakes + defaults.WATCH_LATE:
+                dog.restart(now)
+            if not dog.active(now):
+                self._watched = trio.Event()
+            elif dog.is_hung(now):
+                conversation.cancel()
+            elif dog.is_silent(now):
+                self._silent = True
+                self._end_sessions("worker-crashed", _SILENT)
+            elif dog.is_due(now):
+                dog.pinged = True
+                self._send(("usage", next(self._numbers)))
+
     def _arrived(self, header: Header, payload: memoryview) -> None:
         """Pass a frame to the request or session that it belongs to."""
+        self._watchdog.heard(self._host.now())
+        self._silent = False
         if header[0] in ("ok", "refused"):
             self._replied(header, payload)
             return
         event = parse_event(header, payload)
+        self._watchdog.answered(event.session, self._host.now())
         opened = self._sessions.get(event.session)
         if opened is not None:  # events of a closed session may still arrive
             opened.on_event(event)
@@ -290,6 +323,7 @@ class EngineProcess:
         ]
         for name, _ in ended:
             del self._sessions[name]
+            self._watchdog.ended(name)
         for name, opened in ended:
             opened.on_event(FailedEvent(name, opened.epoch, code, message))
 
@@ -312,10 +346,13 @@ class EngineProcess:
         payload = await self._host.offload(load_payload, shard)
         value, _ = await self._request("load", number, payload=payload)
         self._loaded = True
-        return parse_loaded(value)
+        report = parse_loaded(value)
+        self._watchdog.loaded(number, report)
+        return report
 
     async def unload(self, number: int) -> None:
         self._end_sessions("shard-replaced", "the engine has dropped the shard", number)
+        self._watchdog.unloaded(number)
         with suppress(EngineError):  # the end of a worker frees its shards
             await self._request("unload", number)
 
@@ -332,6 +369,8 @@ class EngineProcess:
     ) -> int:
         if session in self._sessions:
             raise EngineError("session-exists", "the session is open already")
+        if self._silent:
+            raise EngineError("worker-crashed", _SILENT)
         self._sessions[session] = _Open(on_event, terms.shard)
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
@@ -349,6 +388,8 @@ class EngineProcess:
         if opened is None:
             raise EngineError("unknown-session", "the session is not open")
         opened.epoch = max(opened.epoch, span.epoch)
+        self._watchdog.submitted(span, self._host.now())
+        self._watched.set()
         self._send(*span_frame(span))
 
     def cancel(self, session: SessionId) -> None:
@@ -356,6 +397,7 @@ class EngineProcess:
 
     async def close(self, session: SessionId, names: bytes = b"") -> None:
         self._sessions.pop(session, None)
+        self._watchdog.ended(session)
         with suppress(EngineError):  # the end of a worker frees its sessions
             await self._request("close", session, payload=names)
 
@@ -400,10 +442,13 @@ class EngineProcess:
             raise self._unavailable or EngineError("worker-crashed", _CRASHED)
         number = next(self._numbers)
         reply = self._replies[number] = _Reply()
+        dog = self._watchdog
+        dog.wait(name, 1, self._host.now())
         try:
             self._send((name, number, *fields), payload)
             await reply.done.wait()
         finally:
+            dog.wait(name, -1, self._host.now())
             del self._replies[number]
         if reply.error is not None:
             raise reply.error

@@ -15,11 +15,13 @@ from ..chunks.naming import CHUNK_BLOCKS
 from ..defaults import (
     ADAPTER_TIMEOUT,
     ANSWER_SOON,
+    CHANGE_TIMEOUT,
     CHUNK_TIMEOUT,
     CLOSE_TIMEOUT,
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
+    WATCH_ROUND_TRIPS,
 )
 from ..engine.activations.layout import PACKED_FAMILIES, Activations
 from ..engine.interface import NAME_BYTES, Sampling
@@ -28,9 +30,11 @@ from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
 from .session import (
+    Change,
     Close,
     Open,
     SessionOpened,
+    parse_changed,
     parse_closed,
     parse_dtype,
     parse_opened,
@@ -101,9 +105,14 @@ class Chains:
 
         async def open_one(index: int) -> None:
             try:
+                began = self._host.now()
                 opened = await self._open_stage(run, index, model, sampling, names)
-                run.start = min(run.start, opened.cached)
+                run.note_answer(run.peers[index], self._host.now() - began)
                 run.can_draft &= opened.drafts
+                if run.continuation is None:
+                    run.start = min(run.start, opened.cached)
+                else:
+                    run.continuation.note(index, opened.cached)
             except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
@@ -139,6 +148,7 @@ class Chains:
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
             veil=self._names.veil(run.session),
+            resume=run.continuation.resume if run.continuation else 0,
             exact=run.terms.exact,
             activations=run.activations,
         )
@@ -158,6 +168,61 @@ class Chains:
             code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
             reason = SessionError(code, f"{run.describe(index)}: {error.message}")
             raise StageRefused(hop.peer, reason) from None
+
+    async def change(self, run: GenerationRun, before: GenerationRun) -> None:
+        """Give the stages that stay in a session their new neighbours, all at once.
+
+        Raises StageRefused if one does not accept them.
+        """
+        assert run.continuation is not None
+        failures: list[StageRefused] = []
+
+        async def change_one(peer: PeerId) -> None:
+            try:
+                await self._change_stage(run, before, peer)
+            except StageRefused as refusal:
+                failures.append(refusal)
+
+        async with trio.open_nursery() as nursery:
+            for peer in run.continuation.kept:
+                nursery.start_soon(change_one, peer)
+        if failures:
+            raise failures[0]
+
+    async def _change_stage(self, run: GenerationRun, before: GenerationRun, peer: PeerId) -> None:
+        rest, place = run.continuation, run.places[peer]
+        assert rest is not None
+        head = place == len(run.route) - 1
+        message = Change(
+            session=run.session,
+            epoch=run.epoch,
+            index=before.places[peer],
+            place=place,
+            stages=run.peers,
+            resume=rest.resume,
+            steps=run.new if head else 0,
+        )
+        timeout = max(CHANGE_TIMEOUT, WATCH_ROUND_TRIPS * before.answered.get(peer, 0.0))
+        try:
+            call = "session.change", message.header(), b"", timeout
+            rest.note(place, parse_changed(await self._ask(peer, *call)).have)
+        except (CallRefused, LinkClosed, SessionError) as error:
+            code = "unreachable" if isinstance(error, LinkClosed) else stage_code(error.code)
+            raise StageRefused(peer, SessionError(code, error.message)) from None
+        before.places[peer] = place
+
+    async def drop(self, run: GenerationRun, peers: Collection[PeerId]) -> None:
+        """Close the stages of one epoch of a session at some peers, without waiting for others."""
+        header = Close(run.session, run.epoch).header()
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            for peer in peers:
+                with suppress(CallRefused, LinkClosed):
+                    if peer == self._courier.peer:
+                        await self._courier.call(
+                            peer, "session.close", header, timeout=CLOSE_TIMEOUT
+                        )
+                    else:
+                        self._courier.post(peer, "session.close", header, priority=Priority.CONTROL)
 
     async def _ask(
         self,
@@ -215,7 +280,8 @@ class Chains:
         with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
             async with trio.open_nursery() as nursery:
                 for peer in dict.fromkeys(run.peers):
-                    if peer not in run.missed and not self._courier.is_quiet(peer):
+                    late = peer in run.missed | run.suspects or self._courier.is_quiet(peer)
+                    if not late:
                         nursery.start_soon(close_one, peer)
                     elif peer != self._courier.peer:
                         with suppress(CallRefused, LinkClosed):

@@ -21,6 +21,7 @@ from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
 from .conversation.conversing import Conversation
+from .conversation.mending import Mending
 from .conversation.opening import Opening
 from .conversation.replacing import Replacing
 from .conversation.routes import Routes, Seek
@@ -94,9 +95,11 @@ class Gateway:
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
         self.errors = routes.choice.errors
+        self.slower = routes.choice.slower
         """The errors of predictions about answers."""
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
-        replacing = Replacing(host, routes, self._opening)
+        mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
+        replacing = Replacing(host, routes, self._opening, mending)
         self._conversation = Conversation(host, courier, self._opening, replacing, self._windows)
         self.embedder = Embedder(models.use, self._pool)
         """Answers requests for embeddings."""

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import trio
 
 from ...transport.identity import PeerId
-from ..defaults import EMIT_PACE, STALLED
+from ..defaults import EMIT_PACE
 from ..drafting.speculation import DraftCounts, Speculation
 from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
@@ -20,7 +20,9 @@ from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, LikelyText, TextDelta, TokenText
 from .routing import Hop
-from .session import PooledSpan, SampledToken, SpanProgress
+from .session import Need, PooledSpan, Rebuilt, SampledToken, SpanProgress
+from .surviving.continuing import Continuation
+from .surviving.pace import Pace
 
 Reason = Literal["stop", "length", "context"]
 """Why an answer ended.
@@ -175,7 +177,20 @@ class RunTerms:
     exact: bool = False
 
 
-Item = Arrived | Pooled | SpanProgress | SessionError
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """The first stage asks for the tokens from position `start` to before `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """All stages have the state of all positions before the one at which the chain continues."""
+
+
+Item = Arrived | Pooled | SpanProgress | Needed | Complete | SessionError
 """A message of the chain, or the error that ends the session."""
 
 
@@ -234,20 +249,24 @@ class GenerationRun:
         self.epoch = 1
         self.can_draft = True  # whether all stages compute windows
         self.speculation: Speculation | None = None
+        self.continuation: Continuation | None = None  # if the chain was changed
+        # The stages' places in the chain, as they know them.
+        self.places = {hop.peer: place for place, hop in enumerate(self.route)}
+        self.pace = Pace(now)
+        self.suspects: frozenset[PeerId] = frozenset()  # stages that missed their deadline
+        self.answered: dict[PeerId, float] = {}  # seconds of each stage's quickest answer
         self.activations: Activations = "exact"  # of all stages
-        self.heard_at = now  # when the chain last sent a message
         self.times = RunTimes(now)
         self._quiet: set[tuple[PeerId, PeerId]] = set()  # (stage, its quiet neighbour)
-        self._looking = False
+        self.arrival = trio.Event()  # set when an item is queued; replaced by the one that waits
         self._expected = len(ids)
         self._progress = 0
         self._final = False
         self._broken = False
         self._ended = trio.Event()  # set by the final token or an error
         self._next_at = 0.0  # earliest time at which `heard` returns tokens again
-        # Unbounded, but it holds at most `new` tokens and one progress per position. None
-        # is queued at most once, only to make the reader check quiet stages.
-        self._send, self._inbox = trio.open_memory_channel[Item | None](math.inf)
+        # Unbounded, but it holds at most `new` tokens and one progress per position.
+        self._send, self._inbox = trio.open_memory_channel[Item](math.inf)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -285,7 +304,7 @@ class GenerationRun:
         if token.final:
             self._final = True
             self._ended.set()
-        self.heard_at = now
+        self.pace.note(now)
         self.times.note(now)
         self._put(Arrived(token, now))
         return not token.final
@@ -297,7 +316,7 @@ class GenerationRun:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid progress"))
             return
         self._progress = progress.position
-        self.heard_at = now
+        self.pace.note(now)
         self._put(progress)
 
     def take_pooled(self, progress: PooledSpan, states: tuple[float, ...], now: float) -> None:
@@ -306,8 +325,23 @@ class GenerationRun:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid sum"))
             return
         self._progress = progress.position
-        self.heard_at = now
+        self.pace.note(now)
         self._put(Pooled(progress.position, states))
+
+    def take_need(self, need: Need) -> None:
+        """Queue the first stage's need of tokens. Raises SessionError if it has no such need."""
+        if self.continuation is None:
+            raise SessionError("bad-message", "the session's chain was not changed")
+        self.continuation.want(need.start, need.stop)
+        self._put(Needed(need.start, need.stop))
+
+    def take_rebuilt(self, rebuilt: Rebuilt, now: float) -> None:
+        """Note that a stage has rebuilt a part of its state."""
+        rest = self.continuation
+        if rest is not None and rest.built(rebuilt.index, rebuilt.position):
+            waited, self.pace.heard_at = bool(rest.lacking), now
+            if rebuilt.position == rest.resume and waited is False:
+                self._put(Complete())
 
     def take_quiet(self, sender: PeerId, peer: PeerId, *, quiet: bool) -> None:
         """Record that the stage `sender` no longer hears its neighbour `peer`, or hears it
@@ -316,9 +350,15 @@ class GenerationRun:
             return
         if quiet:
             self._quiet.add((sender, peer))
-            self.look()
         else:
             self._quiet.discard((sender, peer))
+
+    @property
+    def computed(self) -> int:
+        """Number of positions of which all stages have the state."""
+        if self._expected > self.prompt:
+            return self._expected - 1
+        return max(self.start, self._progress // BLOCK * BLOCK)
 
     @property
     def pending(self) -> int:
@@ -338,21 +378,11 @@ class GenerationRun:
 
     def has_gone_on(self, since: float) -> bool:
         """Return whether the chain has sent a message after the time `since` and has not failed."""
-        return self.heard_at > since and not self._broken
+        return self.pace.heard_at > since and not self._broken
 
-    def is_stalled(self, now: float) -> bool:
-        """Return whether the chain has been silent for STALLED seconds.
-
-        A chain that recovers by itself does so sooner.
-        """
-        return now >= self.heard_at + STALLED
-
-    def look(self) -> None:
-        """Make `heard` return soon, even if there are no items, so that its caller checks quiet
-        stages."""
-        if not self._looking:
-            self._looking = True
-            self._put(None)
+    def note_answer(self, peer: PeerId, seconds: float) -> None:
+        """Record that a stage has answered a call within `seconds`."""
+        self.answered[peer] = min(seconds, self.answered.get(peer, seconds))
 
     def fail(self, error: SessionError) -> None:
         """Queue `error` as the last item of the session. Later errors are ignored."""
@@ -365,11 +395,11 @@ class GenerationRun:
         """Return the queued items in order, waiting for the first one. An error is always the last
         item.
 
-        Returns nothing after `timeout` seconds, or if `look` was called. Tokens of a fast model are
-        collected for EMIT_PACE seconds, except the first and the last token. A person sees no
-        difference, and detokenizing each token alone costs more than computing it.
+        Returns nothing after `timeout` seconds. Tokens of a fast model are collected for EMIT_PACE
+        seconds, except the first and the last token. A person sees no difference, and detokenizing
+        each token alone costs more than computing it.
         """
-        items: list[Item | None] = []
+        items: list[Item] = []
         with trio.move_on_after(timeout):
             items.append(await self._inbox.receive())
         if items and isinstance(items[0], Arrived):
@@ -380,12 +410,12 @@ class GenerationRun:
         with suppress(trio.WouldBlock):
             while True:
                 items.append(self._inbox.receive_nowait())
-        self._looking = False
-        return [item for item in items if item is not None]
+        return items
 
-    def _put(self, item: Item | None) -> None:
+    def _put(self, item: Item) -> None:
         if not self._broken:
             self._send.send_nowait(item)
+            self.arrival.set()
 
     def describe(self, index: int) -> str:
         """Return a description of the stage at `index` for a person: its position, peer and

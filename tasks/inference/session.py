@@ -113,6 +113,7 @@ class Open(EpochMessage, frozen=True):
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
     veil: Annotated[bytes, Meta(max_length=VEIL_BYTES)] = b""  # of drafts, for both ends only
+    resume: _Before = 0  # where the chain continues; positions before it are rebuilt
     exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
 
@@ -153,6 +154,54 @@ def parse_dtype(value: object) -> DType:
         case "bfloat16":
             return "bfloat16"
     raise BadMessage("`dtype` is neither `float32` nor `bfloat16`")
+
+
+class Change(EpochMessage, frozen=True):
+    """`session.change`: the gateway gives a session other stages, under a higher epoch.
+
+    The receiver was stage `index` and becomes stage `place`. The chain continues at position
+    `resume`, whose token is the first one to be computed again. Only the head receives `steps`.
+    """
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+    place: Annotated[int, Meta(ge=0)]
+    stages: Annotated[tuple[_Peer, ...], Meta(min_length=1, max_length=MAX_STAGES)]
+    resume: _Before
+    steps: _Position = 0
+
+    def check(self) -> None:
+        """Raise ValueError if `place` is not in the chain."""
+        if self.place >= len(self.stages):
+            raise ValueError(f"`place` is not below the {len(self.stages)} stages")
+
+
+class Rebuild(EpochMessage, frozen=True):
+    """`session.rebuild`: all stages of a changed chain are open, so stage `index` may ask for the
+    positions that it lacks."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+
+
+class Need(EpochMessage, frozen=True):
+    """`session.need`: a stage asks the previous one, which is stage `index`, or the gateway for
+    its inputs of the positions from `start` to before `stop`."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+    start: _Before
+    stop: _Position
+    gateway: _Peer | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if there is no position in the range."""
+        if self.start >= self.stop:
+            raise ValueError("`start` is not below `stop`")
+
+
+class Rebuilt(EpochMessage, frozen=True):
+    """`session.rebuilt`: stage `index` has the state of all positions below `position` again."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
+    position: _Position
 
 
 class SpanMessage(EpochMessage, frozen=True):
@@ -239,10 +288,20 @@ class Quiet(EpochMessage, frozen=True):
 
     peer: _Peer
     quiet: bool
+    lost: bool = False  # whether the link to it has ended
+
+
+class AskState(EpochMessage, frozen=True):
+    """`session.state`: the gateway asks stage `index` why nothing arrives."""
+
+    index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 
 
 class Close(SessionMessage, frozen=True):
-    """`session.close`: a stage must free everything that belongs to a session."""
+    """`session.close`: a stage must free everything that belongs to a session, or only its stages
+    in one epoch."""
+
+    epoch: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0  # 0: all
 
 
 class Probe(Message, frozen=True):
@@ -318,6 +377,37 @@ class StageLoad(Message, frozen=True):
             return typed(cls, header)
         except Undecodable as error:
             raise BadMessage(str(error)) from None
+
+
+class SessionChanged(Message, frozen=True):
+    """Reply to `session.change`. `have` is the number of positions of which the stage has the
+    state."""
+
+    have: Natural
+
+
+def parse_changed(header: Mapping[str, object]) -> SessionChanged:
+    """Decode the reply to `session.change`. Raises BadMessage if it is invalid."""
+    try:
+        return typed(SessionChanged, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
+
+
+class StageState(Message, frozen=True):
+    """Reply to `session.state`. `waiting` is the number of the session's spans that the engine has
+    not answered yet, `others` that of the other sessions for which it has work."""
+
+    waiting: Natural
+    others: Natural
+
+
+def parse_state(header: Mapping[str, object]) -> StageState:
+    """Decode a stage's state from the header of a reply. Raises BadMessage if it is invalid."""
+    try:
+        return typed(StageState, header)
+    except Undecodable as error:
+        raise BadMessage(str(error)) from None
 
 
 def parse_opened(

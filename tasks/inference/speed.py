@@ -44,10 +44,9 @@ class ServedSpeed:
     def differs(self, published: tuple[float, float, float]) -> bool:
         """Return whether published costs are wrong by more than COSTS_CHANGE, for a text or for a
         prompt."""
-        now = self.costs
+        now, said = self.costs, ShardCosts(*published)
         return any(
-            abs(_seconds(rows, now) - _seconds(rows, published))
-            > COSTS_CHANGE * _seconds(rows, published)
+            abs(now.seconds(rows) - said.seconds(rows)) > COSTS_CHANGE * said.seconds(rows)
             for rows in (1, MANY)
         )
 
@@ -57,8 +56,3 @@ class ServedSpeed:
         costs = self.costs
         one = costs.step_s + costs.row_s
         return 1.0 / one if one > 0.0 else 0.0
-
-
-def _seconds(rows: int, costs: tuple[float, float, float]) -> float:
-    """Return the seconds of a step, without attention."""
-    return costs[0] + rows * costs[1]

@@ -4,7 +4,6 @@ The handlers of spans and fed tokens are plain functions. A frame's payload ther
 engine in the same call in which it arrived, neither parsed nor copied. Spec: docs/spec/session.md.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ...transport.identity import PeerId
 from ...transport.lane.frame import Priority
 from ...transport.link.calls import Call, Refusal, Reply
 from ...transport.link.link import Link
+from ...transport.rates import Rate, Rates
 from ..costs.shardcosts import NO_COSTS, ShardCosts
 from ..defaults import (
     PASSED_BYTES,
@@ -26,6 +26,7 @@ from ..defaults import (
     SESSIONS_PER_STAGE,
     SPANS_BYTES,
     SPANS_WAITING,
+    WATCHES,
 )
 from ..drafting.inputs import Inputs
 from ..engine.blocks import BLOCK
@@ -50,8 +51,8 @@ from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
-from .sentlog import SentBudget, SentLog
 from .session import (
+    AskState,
     Close,
     Failed,
     FeedToken,
@@ -71,7 +72,11 @@ from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagechunks import StageChunks
 from .stageload import StageLoads
-from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan
+from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan, coded
+from .surviving.rebuilding import Rebuilding
+from .surviving.recovery import LOST_STATE
+from .surviving.sentlog import SentBudget, SentLog
+from .surviving.stagechanges import StageChanges
 
 
 @dataclass(slots=True)
@@ -82,18 +87,6 @@ class _Freeing:
     engine_id: SessionId
     names: bytes
     done: trio.Event
-
-
-def _coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
-    """Return a handler that runs `work` and turns a SessionError into a refusal."""
-
-    def handler(call: Call) -> Reply | Refusal:
-        try:
-            return work(call)
-        except SessionError as error:
-            return Refusal(error.code, error.message)
-
-    return handler
 
 
 class Stage:
@@ -120,6 +113,7 @@ class Stage:
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
+        self._changes = StageChanges(host, courier, self._all)
         self._budget = SentBudget(sent_bytes)
         self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
@@ -128,11 +122,13 @@ class Stage:
         courier.watch_links(self._waits_for)
         courier.on_link_quiet(lambda link: self._tell(link.peer, quiet=True))
         courier.on_link_back(lambda link: self._tell(link.peer, quiet=False))
+        self._watches = Rates(Rate(*WATCHES))
+        courier.handle("session.state", coded(self._on_state))
         courier.handle("stage.probe", StageLoads(host, self._all).on_probe)
         courier.handle("session.open", self._on_open)
         courier.handle("session.close", self._on_close)
-        courier.handle("session.span", _coded(self._on_span))
-        courier.handle("session.feed", _coded(self._on_feed))
+        courier.handle("session.span", coded(self._on_span))
+        courier.handle("session.feed", coded(self._on_feed))
 
     def use_adapters(self, source: AdapterSource) -> None:
         """Register the source of adapters. Without it, sessions have none."""
@@ -219,7 +215,22 @@ class Stage:
             if session.gateway == link.peer:
                 self._drop(session)
             elif link.peer in (session.previous, session.next):
-                self._fail(session, "stage-lost", f"the link ended: {code}", lost=link.peer)
+                self._tell_lost(session, link.peer, f"the link ended: {code}")
+
+    def _tell_lost(self, session: StageSession, peer: PeerId, why: str) -> None:
+        """Report that a neighbour in a session's chain is lost. The session stays, because the
+        gateway may give it another neighbour."""
+        if session.open.pooled:
+            self._fail(session, "stage-lost", why, lost=peer)
+        elif not session.told_lost:
+            session.told_lost = True
+            self._report(session, Quiet(session.open.session, session.open.epoch, peer, True, True))
+
+    def _report(self, session: StageSession, message: Quiet) -> None:
+        with suppress(LinkClosed):  # the gateway is lost too
+            self._courier.post(
+                session.gateway, "session.quiet", message.header(), priority=Priority.CONTROL
+            )
 
     def _tell(self, peer: PeerId, *, quiet: bool) -> None:
         """Report that a peer is quiet, or heard again, to the gateways of chains in which it is a
@@ -230,14 +241,7 @@ class Stage:
         for session in self._all.open.values():
             if peer != session.gateway and peer in (session.previous, session.next):
                 order = session.open
-                message = Quiet(order.session, order.epoch, peer, quiet)
-                with suppress(LinkClosed):  # the gateway is lost too
-                    self._courier.post(
-                        session.gateway,
-                        "session.quiet",
-                        message.header(),
-                        priority=Priority.CONTROL,
-                    )
+                self._report(session, Quiet(order.session, order.epoch, peer, quiet))
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Free closed sessions and end idle ones, until cancelled."""
@@ -260,6 +264,12 @@ class Stage:
             await self._engine.close(item.engine_id, item.names)
             item.done.set()
 
+    def _on_state(self, call: Call) -> Reply | Refusal:
+        """Handle `session.state`: tell a gateway what delays its session."""
+        if not self._watches.take(call.peer, self._host.now()):
+            return Refusal("busy", "this stage is asked too often")
+        return Reply(self._all.state(call.peer, AskState.parse(call.header)).fields())
+
     # Opening and closing.
 
     async def _on_open(self, call: Call) -> Reply | Refusal:
@@ -278,6 +288,8 @@ class Stage:
     def _admit(self, gateway: PeerId, message: Open) -> StageSession:
         """Register a new session. Raises SessionError if this stage cannot take it or reach its
         peers."""
+        if older := self._all.superseded(gateway, message):
+            self._drop(older)
         freeing = self._to_free.statistics().current_buffer_used
         served = self._all.check(message)
         self._all.check_open(gateway, message, self._host.now(), freeing)
@@ -338,16 +350,19 @@ class Stage:
             raise SessionError(session.failed or "session-closed", "the session was closed")
         session.computed = cached
         self.meter.opened(session.use)
+        session.passed = cached
         held, order = session.served.held, session.open
+        if order.resume:
+            session.rebuilding = Rebuilding(order.resume, cached)
         return Reply(SessionOpened(cached, order.activations, held.drafts).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
-            closed = call.peer, Close.parse(call.header).session
+            message = Close.parse(call.header)
         except SessionError as error:
             return Refusal(error.code, error.message)
         freed, slow, now = [], dict[PeerId, float](), self._host.now()
-        for session in self._all.close(*closed):
+        for session in self._all.close(call.peer, message.session, message.epoch):
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
@@ -395,7 +410,9 @@ class Stage:
             raise SessionError("not-yours", "spans come from the stage before")
         if message.start + message.count > session.open.tokens:
             raise SessionError("bad-message", "the span ends beyond the session's `tokens`")
-        held = session.served.held
+        held, rebuilding = session.served.held, session.rebuilding
+        if rebuilding and not rebuilding.takes(message.start, message.count, token=message.token):
+            return Reply()  # it was sent before this stage had asked for what is before it
         if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
@@ -410,6 +427,7 @@ class Stage:
             raise SessionError("bad-message", f"{len(call.payload)} bytes are not that span")
         else:
             self._submit(session, message, hidden=call.payload)
+        self._changes.ask(session)
         return Reply()
 
     def _on_feed(self, call: Call) -> Reply | Refusal:
@@ -536,6 +554,9 @@ class Stage:
         """Process an event of the engine. Fails the session if it cannot be sent on."""
         if self._all.open.get(session.name) is not session:
             return  # the session was closed in the meantime
+        failed = isinstance(event, FailedEvent) and event.code in LOST_STATE
+        if event.epoch < session.open.epoch and not failed:
+            return  # the chain was changed since
         try:
             match event:
                 case HiddenEvent():
@@ -553,7 +574,7 @@ class Stage:
                         self.chunks.refuted(session)
                     self._fail(session, event.code, event.message)
         except LinkClosed as error:
-            self._fail(session, "stage-lost", error.message, lost=session.next)
+            self._tell_lost(session, session.next, error.message)
         except CallRefused as error:  # the message is too large for the lane
             self._fail(session, error.code, error.message)
 
@@ -566,6 +587,10 @@ class Stage:
             texts = self._all.texts(session.served)
             session.note_computed(end, event.count, event.seconds, texts)
         session.served.speed.note(event.count, event.predicted, event.seconds)
+        if session.rebuilding is not None and end <= session.rebuilding.resume:
+            self._changes.built(session, event)
+            return
+        session.passed = end
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -604,6 +629,7 @@ class Stage:
             session.served.speed.note(rows + before.draft, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
+        session.passed = event.position
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)

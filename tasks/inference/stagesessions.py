@@ -1,12 +1,14 @@
 """The shards of a node's engine, and the sessions at its stages. No I/O."""
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
 from ...transport.identity import PeerId
+from ...transport.link.calls import Call, Refusal, Reply
 from ..defaults import (
     ANSWER_SOON,
     CLOSED_REMEMBERED,
@@ -26,9 +28,21 @@ from ..routing.affinity import CachedNames
 from ..routing.waiting import AnswerLength, StepTimes
 from ..usage.metering import Use
 from .memoryqueue import MemoryQueue
-from .sentlog import SentLog
-from .session import FeedToken, Open, Probe, SpanMessage
+from .session import (
+    AskState,
+    FeedToken,
+    Need,
+    Open,
+    Probe,
+    Rebuild,
+    SpanMessage,
+    StageState,
+)
 from .speed import ServedSpeed
+from .surviving.rebuilding import Rebuilding
+from .surviving.sentlog import SentLog
+
+_LAST_EPOCH: Final = 2**32 - 1
 
 Name = tuple[PeerId, SessionId, int]
 """(gateway, the session id that the gateway chose, index of the stage in the chain)."""
@@ -89,10 +103,23 @@ class StageSession:
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
     reached: int = 0  # positions that have been computed or are waiting
+    passed: int = 0  # positions of which the state is complete: their output has left
+    rebuilding: Rebuilding | None = None  # after its chain was changed
+    changes: int = 0  # of its chain
+    told_lost: bool = False  # whether the gateway knows that the link to a neighbour has ended
     computed: int = 0  # positions that are cached or have been computed
     queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
     inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
     ended: bool = False  # whether the last token was sent
+
+    def begin_epoch(self, rebuilding: Rebuilding) -> None:
+        """Forget the spans of the previous epoch, which the engine answers in vain."""
+        self.rebuilding = rebuilding
+        self.changes += 1
+        self.made = 0
+        self.told_lost = False
+        self.queued.clear()
+        self.inputs, self.ended = None, False
 
     @property
     def name(self) -> Name:
@@ -182,6 +209,18 @@ class StageSession:
         return self.open.stages[(self.open.index + 1) % len(self.open.stages)]
 
 
+def coded(work: Callable[[Call], Reply | Refusal]) -> Callable[[Call], Reply | Refusal]:
+    """Return a handler that runs `work` and turns a SessionError into a refusal."""
+
+    def handler(call: Call) -> Reply | Refusal:
+        try:
+            return work(call)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+
+    return handler
+
+
 class StageSessions:
     """All sessions at the stages of one node (`own`), and the shards that they use."""
 
@@ -193,7 +232,8 @@ class StageSessions:
         """The open sessions."""
         self.opening: set[StageSession] = set()
         """Sessions that the engine has not opened yet. Some may be closed already."""
-        self._closed: OrderedDict[tuple[PeerId, SessionId], None] = OrderedDict()
+        # By gateway and session: the highest closed epoch.
+        self._closed: OrderedDict[tuple[PeerId, SessionId], int] = OrderedDict()
 
     @property
     def own(self) -> PeerId:
@@ -204,13 +244,30 @@ class StageSessions:
         """Return the sessions of a shard."""
         return [session for session in self.open.values() if session.served is served]
 
-    def close(self, gateway: PeerId, session: SessionId) -> list[StageSession]:
-        """Return the sessions to close, at most one for each stage. They cannot be opened again."""
+    def close(self, gateway: PeerId, session: SessionId, epoch: int = 0) -> list[StageSession]:
+        """Return the sessions to close in this epoch (0: in all), at most one for each stage. They
+        cannot be opened again in this epoch or an earlier one."""
         closed = gateway, session
-        self._closed[closed] = None
+        self._closed[closed] = max(epoch or _LAST_EPOCH, self._closed.get(closed, 0))
         if len(self._closed) > CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
-        return [each for each in self.open.values() if each.name[:2] == closed]
+        return [
+            each
+            for each in self.open.values()
+            if each.name[:2] == closed and epoch in (0, each.open.epoch)
+        ]
+
+    def rename(self, session: StageSession, order: Open) -> None:
+        """Give a session another place in a changed chain.
+
+        Raises SessionError `session-open` if another session of the same chain has that place.
+        """
+        before = session.name
+        if order.index != before[2] and (*before[:2], order.index) in self.open:
+            raise SessionError("session-open", "another shard here has that place in the chain")
+        del self.open[before]
+        session.open = order
+        self.open[session.name] = session
 
     def texts(self, served: ServedShard) -> int:
         """Return how many sessions of a shard generate text now."""
@@ -274,6 +331,13 @@ class StageSessions:
             raise SessionError("bad-message", f"`tokens` exceeds the context of {context}")
         return served
 
+    def superseded(self, gateway: PeerId, message: Open) -> StageSession | None:
+        """Return the session that a gateway opens again under a higher epoch, or None."""
+        older = self.open.get((gateway, message.session, message.index))
+        if older is None or older in self.opening or message.epoch <= older.open.epoch:
+            return None
+        return older
+
     def check_open(self, gateway: PeerId, message: Open, now: float, freeing: int) -> None:
         """Raise SessionError if a session may not be opened now.
 
@@ -284,7 +348,7 @@ class StageSessions:
             raise SessionError("busy", "this stage has interactive sessions, which precede jobs")
         if name in self.open:
             raise SessionError("session-open", "the session is open already")
-        if name[:2] in self._closed:
+        if message.epoch <= self._closed.get(name[:2], 0):
             raise SessionError("session-closed", "the session was closed")
         every = self.opening.union(self.open.values())
         own = sum(item.gateway == gateway for item in every)
@@ -389,12 +453,27 @@ class StageSessions:
             room = min(room, int(blocks * KV_SHARE) - sum(own))
         return max(room, 0) * BLOCK
 
-    def find(self, sender: PeerId, message: SpanMessage | FeedToken, index: int) -> StageSession:
+    def state(self, gateway: PeerId, asked: AskState) -> StageState:
+        """Return what delays a session, for its gateway.
+
+        Raises SessionError if it is not open or is in another epoch.
+        """
+        session = self.find(gateway, asked, asked.index)
+        others = sum(each.waiting > 0 for each in self.open.values() if each is not session)
+        return StageState(session.waiting, others)
+
+    def find(
+        self,
+        sender: PeerId,
+        message: SpanMessage | FeedToken | AskState | Need | Rebuild,
+        index: int,
+    ) -> StageSession:
         """Return the open session of a message for stage `index`.
 
         Raises SessionError if it is not open or is in another epoch.
         """
-        session = self.open.get((message.gateway or sender, message.session, index))
+        named = message.gateway if isinstance(message, SpanMessage | FeedToken | Need) else None
+        session = self.open.get((named or sender, message.session, index))
         if session is None:
             raise SessionError("unknown-session", "no such session is open here")
         if message.epoch != session.open.epoch:

@@ -5,15 +5,26 @@ served only if peers that the owner trusts name it, or if members that want it a
 node from several networks. No I/O. Reasons: docs/adr/0025-what-a-stranger-may-ask.md.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...state.membership.record import MemberRecord, Rank, ShardRecord
 from ...transport import naming
 from ...transport.identity import PeerId
+from ..costs.rates import LinkRates
 from ..defaults import DEMAND_NETWORKS
+from ..engine.interface import Parts
 from .holes import Members, replicas
 from .plan import has_chain
+
+Slower = Callable[[PeerId, str, Parts, float], float]
+"""Returns by what factor the stage of (peer, root of its model, shard) is slower than its member's
+claim of some seconds for a token."""
+
+
+def as_claimed(_peer: PeerId, _root: str, _parts: Parts, _token_s: float) -> float:
+    """Return 1: the stages of all members are as fast as they claim."""
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,10 @@ class Backing:
     """By linked peer: the network (address prefix) from which it is linked to this node."""
     asked: Mapping[str, Collection[PeerId]] = field(default_factory=dict)
     """By root: the peers that have jobs for this model."""
+    links: Mapping[PeerId, LinkRates] = field(default_factory=dict)
+    """By linked peer with a measured link: its rates."""
+    slower: Slower = as_claimed
+    """How much slower stages are than their members claim, as this node's gateway measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,38 @@ lasted for a while, and this time doubles with each recent move. Reasons:
 docs/adr/0032-standing-placement.md.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from ...state.membership.record import MemberRecord, Rank
 from ...transport.identity import PeerId
+from ..costs.members import member_rates
+from ..costs.rates import UNKNOWN, DeviceRates
+from ..costs.seconds import step_seconds
+from ..costs.work import Rows
 from ..defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
+    FACTOR_MOST,
+    FASTER_LOOK,
+    FASTER_SETTLE,
     MOVE_JITTER,
     MOVE_SETTLE,
     MOVES_KEPT,
     PLACES,
+    PLAN_MACHINES,
     SPREAD_SETTLE,
+    STEADY_TIME,
 )
+from ..engine.interface import Parts
 from .coverage import LayerSizes, Span
+from .demand import Slower, as_claimed
+from .fleet import DEMAND, PlanModel
+from .improve import PlanTerms, considered
 from .plan import Place, has_chain, plan
+from .speed import SpeedChoices
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,12 @@ class Placing:
     """
 
     def __init__(
-        self, own: PeerId, memory: int, jitter: float = 0.0, moves: Moves | None = None
+        self,
+        own: PeerId,
+        memory: int,
+        jitter: float = 0.0,
+        moves: Moves | None = None,
+        speed: SpeedChoices | None = None,
     ) -> None:
         self._own = own
         self._memory = memory
@@ -81,6 +100,8 @@ class Placing:
         self._claimed_at = 0.0
         self._claiming_since = 0.0
         self._reason_since: float | None = None
+        self._moves_for_speed = False
+        self._speed = speed or SpeedChoices()
         self._moves = moves or Moves()
 
     @property
@@ -90,20 +111,28 @@ class Placing:
             return Rank.CLAIMS
         return Rank.SEEKS if self._held is None else Rank.HOLDS
 
-    def look(self, now: float, sizes: LayerSizes, others: Sequence[Place]) -> PlacingStep:
+    def look(
+        self,
+        now: float,
+        sizes: LayerSizes,
+        others: Sequence[Place],
+        terms: PlanTerms | None = None,
+    ) -> PlacingStep:
         """Return the next step, given the other nodes and their layers (`others`).
 
-        A step with `load` makes this node a holder of the span at once, for later decisions.
+        With `terms` the predicted speed counts, and not only the memory. A step with `load` makes
+        this node a holder of the span at once, for later decisions.
         """
-        own = Place(self._own, self._memory, self._claim or self._held, self.rank)
+        rates = terms.rates if terms is not None else UNKNOWN
+        own = Place(self._own, self._memory, self._claim or self._held, self.rank, rates)
         planned = plan(sizes, (*others, own))
         target = planned.spans.get(self._own, own.span)
+        if terms is not None and self._held is None and target not in (None, (0, sizes.layers)):
+            target = self._speed.chosen(terms, others, own) or target
         if target is None:
             return PlacingStep(None, Rank.SEEKS)
         if target == self._held or self._is_filled(sizes, others):
-            target = self._held
-            self._claim = self._reason_since = None
-            return PlacingStep(target, Rank.HOLDS)
+            return self._stay(now, others, own, terms)
         if target == self._claim:
             return self._confirm(now, target)
         if self._claim is None and self._held is not None:
@@ -112,6 +141,10 @@ class Placing:
                 return PlacingStep(self._held, Rank.HOLDS, wake=due)
         if not others or target == (0, sizes.layers):
             return self._load(now, target)
+        return self._claimed(now, target)
+
+    def _claimed(self, now: float, target: Span) -> PlacingStep:
+        """Return the step that claims layers, or loads them if the claims have changed for long."""
         if self._claim is None:
             self._claiming_since = now
         elif now >= self._claiming_since + CLAIM_LONGEST:
@@ -119,16 +152,41 @@ class Placing:
         self._claim, self._claimed_at = target, now
         return PlacingStep(target, Rank.CLAIMS, wake=now + CLAIM_WAIT)
 
+    def _stay(
+        self, now: float, others: Sequence[Place], own: Place, terms: PlanTerms | None
+    ) -> PlacingStep:
+        """Return the step that keeps the held layers, or claims others with which the model is
+        faster."""
+        self._claim = self._reason_since = None
+        self._moves_for_speed = False
+        step = PlacingStep(self._held, Rank.HOLDS)
+        if terms is None:
+            return step
+        own = replace(own, span=self._held, rank=Rank.HOLDS)
+        late = self._jitter * FASTER_LOOK + FASTER_SETTLE * self._moves.factor(now)
+        span, due = self._speed.faster(now, terms, (*others, own), own, late)
+        if span is None or now < due:
+            return replace(step, wake=due)
+        self._moves_for_speed = True
+        return self._claimed(now, span)
+
     def _is_filled(self, sizes: LayerSizes, others: Sequence[Place]) -> bool:
-        """Return whether the held layers and those of other nodes form a complete chain. A claim on
-        other layers is then pointless."""
+        """Return whether a claim of a node that holds layers is pointless.
+
+        If it claims them to fill a hole, that is so once the held layers of all nodes form a chain.
+        If it claims them because they make the model faster, that is so once the others have no
+        chain without it.
+        """
         if self._claim is None or self._held is None:
             return False
         held = [place.span for place in others if place.span and place.rank >= Rank.HOLDS]
+        if self._moves_for_speed:
+            return not has_chain(sizes.layers, held)
         return has_chain(sizes.layers, (self._held, *held))
 
     def hold(self, span: Span) -> None:
         """Set the held layers to `span` and drop any claim, for example after a failed move."""
+        self._moves_for_speed = False
         self._held, self._claim, self._reason_since = span, None, None
 
     def _settled(self, now: float, *, complete: bool) -> float:
@@ -156,6 +214,11 @@ class Placing:
         return PlacingStep(span, Rank.HOLDS, load=True)
 
 
+def _power(factor: float) -> int:
+    """Return the largest power of two that is at most `factor`, from 1 to FACTOR_MOST."""
+    return 1 << (max(1, int(min(factor, FACTOR_MOST))).bit_length() - 1)
+
+
 class Facts:
     """Converter of member records into the places of nodes in one model.
 
@@ -163,13 +226,22 @@ class Facts:
     these are: a member that lies about its aim could change it often.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, model: PlanModel | None = None) -> None:
+        """`model` is needed to tell how fast the members are."""
         self.root = root
+        self._model = model
         # By peer, and whether it claims layers: (time since when, time since when it has not done
         # so, or None if it does).
         self._unserved: dict[tuple[PeerId, bool], tuple[float, float | None]] = {}
+        self._served: dict[PeerId, tuple[Span, float]] = {}  # the aimed layers, and since when
 
-    def places(self, members: Iterable[MemberRecord], own: PeerId, now: float) -> list[Place]:
+    def places(
+        self,
+        members: Collection[MemberRecord],
+        own: PeerId,
+        now: float,
+        slower: Slower = as_claimed,
+    ) -> list[Place]:
         """Return the other nodes' places in the model, at most PLACES, those with the highest rank
         first.
 
@@ -178,6 +250,7 @@ class Facts:
         but publishes no aim does not move, so its rank is FIXED.
         """
         found, unserved = [], set[tuple[PeerId, bool]]()
+        served: dict[PeerId, tuple[Span, float]] = {}
         for record in members:
             if record.peer == own or not record.capacity.engine:
                 continue
@@ -194,6 +267,9 @@ class Facts:
             if span in spans:
                 for claims in (False, True):
                     self._unserved.pop((record.peer, claims), None)
+                assert span is not None
+                before = self._served.get(record.peer)
+                served[record.peer] = before if before and before[0] == span else (span, now)
             else:
                 key = record.peer, span is not None
                 since, _ = self._unserved.get(key, (now, None))
@@ -202,9 +278,45 @@ class Facts:
                 if now - since >= CLAIM_TIME:
                     continue
             found.append(Place(record.peer, memory, span, aim.rank))
+        self._served = served
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
-        return found[:PLACES]
+        found = found[:PLACES]
+        known = {record.peer: record for record in members}
+        rated = {
+            place.peer: replace(place, rates=self.rates(known[place.peer], slower))
+            for place in considered(found, 2 * PLAN_MACHINES)  # this node may change the order
+        }
+        return [rated.get(place.peer, place) for place in found]
+
+    def rates(self, record: MemberRecord, slower: Slower = as_claimed) -> DeviceRates:
+        """Return the rates of a member, as it measured them with its shard, or else before.
+
+        A member that `slower` finds slower than that is so by the next lower power of two, since
+        measurements change a little all the time.
+        """
+        model = self._model
+        if model is None:
+            return UNKNOWN
+        shard = next((each for each in record.shards if each.root == self.root), None)
+        if shard is None or shard.stop > model.sizes.layers:
+            return member_rates(record.capacity)
+        work = model.part((shard.start, shard.stop))
+        rates = member_rates(record.capacity, shard, work)
+        parts = Parts(shard.embedding, shard.start, shard.stop, shard.head)
+        token_s = step_seconds(rates, work, (Rows(1, DEMAND.prompt),), int(shard.head))
+        factor = slower(record.peer, self.root, parts, token_s)
+        return replace(rates, factor=rates.factor * _power(factor))
+
+    def steady(self, trusted: Collection[PeerId], now: float) -> frozenset[PeerId]:
+        """Return the members on which this node relies if it leaves its layers: of those that serve
+        the layers that they aim at, the trusted ones, and those that have served them for
+        STEADY_TIME."""
+        return frozenset(
+            peer
+            for peer, (_, since) in self._served.items()
+            if peer in trusted or now - since >= STEADY_TIME
+        )
 
     def _forget(self, unserved: Collection[tuple[PeerId, bool]], now: float) -> None:
         """Forget what a member has neither sought nor claimed for CLAIM_TIME."""

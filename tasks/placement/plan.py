@@ -7,12 +7,13 @@ node executes its own part (`placing.py`). Reasons: docs/adr/0032-standing-place
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import accumulate
 
 from ...state.membership.record import Rank
 from ...transport.identity import PeerId
+from ..costs.rates import UNKNOWN, DeviceRates
 from ..defaults import AHEAD_STEPS, PLAN_DROPS, PLAN_STEPS
 from .coverage import Coverage, LayerSizes, Span
 
@@ -26,6 +27,7 @@ class Place:
     memory: int  # bytes that the node offers
     span: Span | None
     rank: Rank
+    rates: DeviceRates = UNKNOWN  # as the node claims them
 
     @property
     def movable(self) -> bool:
@@ -64,7 +66,7 @@ def plan(sizes: LayerSizes, places: Sequence[Place]) -> Plan:
         if sizes.everything <= place.memory:
             found[place.peer] = (0, sizes.layers)
     placed = [
-        Place(place.peer, place.memory, found[place.peer], place.rank)
+        replace(place, span=found[place.peer])
         for place in sorted(places, key=_order)
         if place.peer in found
     ]

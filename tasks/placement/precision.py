@@ -10,7 +10,7 @@ from ..engine.interface import DType, Parts
 from ..engine.layouts import INT4, INT8, Layout, Precision, fitting
 from .coverage import LayerSizes
 
-_LAYOUTS: Final[dict[Precision, Layout]] = {"int8": INT8, "int4": INT4}
+LAYOUTS: Final[dict[Precision, Layout]] = {"int8": INT8, "int4": INT4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def smaller(arch: Architecture, dtype: DType) -> Sequence[PrecisionCost]:
         return ()
     shapes = tensor_shapes(arch, Parts(True, 0, arch.layers, True))
     found = []
-    for precision, layout in _LAYOUTS.items():
+    for precision, layout in LAYOUTS.items():
         sizes = LayerSizes.of(replace(arch, layouts=fitting(shapes, layout)), dtype)
         loss = PRECISION_LOSS[precision]
         found.append(PrecisionCost(precision, sizes.everything, sizes.smallest, loss))

@@ -3,10 +3,11 @@
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
 counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
 counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
-said, the least lateness of them is added to its replies.
+said, its replies do not count, and the greatest lateness of the three is added to what others wait.
 
-In busy times all stages seem slower than their claims and later than their replies, because further
-prompts come after these. So both are compared with what is usual among the stages.
+In busy times all stages seem slower in prompts than they claim, and later than they said, because
+further prompts come meanwhile. So both are compared with what is usual among the stages. Other
+prompts at most double the time between two tokens.
 """
 
 from collections import OrderedDict
@@ -23,9 +24,11 @@ from .defaults import (
     LATE_FACTOR,
     LATE_HALF_LIFE,
     LATE_S,
+    LATE_USUAL,
     LOAD_FRESH,
     MISSED_FIRST,
     MISSED_LONGEST,
+    OPEN_KEPT,
     STAGES_KNOWN,
     USUAL_DOWN,
     USUAL_UP,
@@ -69,6 +72,8 @@ class _Belief:
     row_s: float = 0.0
     token_s: float = 0.0
     lates: tuple[float, ...] = ()  # seconds by which its last answers were too late
+    # When prompts were sent whose first token has not come, and the seconds that it was to take.
+    open: tuple[tuple[float, float], ...] = ()
     late_at: float = 0.0
     load: Load | None = None
     load_at: float = 0.0
@@ -78,12 +83,16 @@ class _Belief:
 
 
 class Taken(NamedTuple):
-    """A stage of an answer: the times that its member claims, and the wait that the stage said, or
-    None if it was not asked."""
+    """A stage of an answer: the times that its member claims, the wait that the stage said, or None
+    if it was not asked, and the seconds for the prompt, by what it said is cached.
+
+    If these are None, they follow from the rows that were computed.
+    """
 
     shard: Shard
     times: Times
     wait_s: float | None
+    prompt_s: float | None = None
 
 
 class Observed(NamedTuple):
@@ -109,7 +118,7 @@ class Beliefs:
     def __init__(self) -> None:
         self._known: OrderedDict[Shard, _Belief] = OrderedDict()
         self._late_usual = _Usual()  # 1 s, and the seconds by which stages are later than they say
-        self._row_usual, self._token_usual = _Usual(), _Usual()  # measured by claimed times
+        self._row_usual = _Usual()  # measured by claimed times of a row
 
     def __len__(self) -> int:
         return len(self._known)
@@ -132,7 +141,7 @@ class Beliefs:
             return claimed
         return Times(
             _agreed(belief.row_s, claimed.row_s, self._row_usual.value),
-            _agreed(belief.token_s, claimed.token_s, self._token_usual.value),
+            _agreed(belief.token_s, claimed.token_s),
         )
 
     def load(self, shard: Shard, now: float) -> Load | None:
@@ -146,15 +155,18 @@ class Beliefs:
         return belief.load._replace(wait_s=belief.load.wait_s + belief.given_s)
 
     def late(self, shard: Shard, now: float) -> float:
-        """Return by how many seconds a stage is later than it says, if others are not."""
-        late = self._own_late(shard, now)
-        return max(0.0, late - (self._late_usual.value - 1.0))
-
-    def _own_late(self, shard: Shard, now: float) -> float:
+        """Return by how many seconds a stage is later than it says: 0 unless its last answers, with
+        those that are overdue, were all much later, and much later than is usual."""
         belief = self._known.get(shard)
-        if belief is None or len(belief.lates) < LATE_ANSWERS:
+        if belief is None:
             return 0.0
-        return float(min(belief.lates) * 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE))
+        lates, forgiven = belief.lates, 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
+        overdue = (_late(now - began, promised) for began, promised in belief.open)
+        recent = (*(late * forgiven for late in lates), *(late for late in overdue if late))
+        last = recent[-LATE_ANSWERS:]
+        if len(last) < LATE_ANSWERS or min(last) <= LATE_USUAL * (self._late_usual.value - 1.0):
+            return 0.0
+        return float(max(last))
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""
@@ -213,11 +225,36 @@ class Beliefs:
                 computing = max(took - said, _COMPUTING_LEAST * took)
                 belief.row_s = _least(belief.row_s, computing / seen.rows)
                 self._row_usual.note(computing / seen.rows / max(each.times.row_s, 1e-9))
-        promised = said + seen.rows * max(map(self._row_s, stages))
-        late = took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
+        promised = self._promised(stages, seen.rows)
         for each in stages:
             if each.wait_s is not None:
-                self._learn_late(each.shard, late, now)
+                self._learn_late(each.shard, _late(took, promised), now)
+        self.dropped(stages)
+
+    def begun(self, stages: Sequence[Taken], now: float) -> None:
+        """Record that a prompt is sent to a chain. If its first token is overdue, the stages count
+        as late even before it comes."""
+        promised = self._promised(stages, 0)
+        for each in stages:
+            if each.wait_s is not None:
+                belief = self._of(each.shard)
+                belief.open = (*belief.open[1 - OPEN_KEPT :], (now, promised))
+
+    def dropped(self, stages: Sequence[Taken]) -> None:
+        """Record that a prompt is no longer computed, or that its first token has come."""
+        promised = self._promised(stages, 0)
+        for each in stages:
+            belief = self._of(each.shard)
+            done = next((one for one in belief.open if one[1] == promised), None)
+            belief.open = tuple(one for one in belief.open if one is not done)
+
+    def _promised(self, stages: Sequence[Taken], rows: int) -> float:
+        """Return the seconds until the first token, by what the stages said and claim."""
+        return max(
+            (each.wait_s or 0.0)
+            + (rows * self._row_s(each) if each.prompt_s is None else each.prompt_s)
+            for each in stages
+        )
 
     def _row_s(self, taken: Taken) -> float:
         return self.times(taken.shard, taken.times).row_s
@@ -244,7 +281,11 @@ class Beliefs:
             part = self.times(each.shard, each.times).token_s / max(known, 1e-9)
             belief = self._of(each.shard)
             belief.token_s = _least(belief.token_s, measured * part)
-            self._token_usual.note(measured * part / max(each.times.token_s, 1e-9))
+
+
+def _late(took: float, promised: float) -> float:
+    """Return by how many seconds an answer is too late, 0 if it is not much."""
+    return took - promised if took > LATE_FACTOR * promised + LATE_S else 0.0
 
 
 class _Usual:
@@ -260,7 +301,7 @@ class _Usual:
         self.value = max(1.0, self.value * step)
 
 
-def _agreed(measured: float, claimed: float, usual: float) -> float:
+def _agreed(measured: float, claimed: float, usual: float = 1.0) -> float:
     """Return the time to believe. `measured` is the least measured time, or 0 if there is none, and
     `usual` the ratio of measured to claimed times of all stages."""
     if not measured:

@@ -63,7 +63,6 @@ class Plan:
     chain: tuple[Hop, ...]
     cost: ChainCost
     stages: tuple[Taken, ...]
-    prompt_s: tuple[float, ...]  # that the prompt takes at each stage
     wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
     avoided: int = 0  # stages that are used as a last resort
 
@@ -87,6 +86,7 @@ class _RequestCosts:
         self._beliefs = beliefs
         self._now = now
         self._said = said
+        self._asked = {shard.parts for shard in said}
         self._cached = cached
         self._trips: dict[PeerId, float] = {}
         self._unasked = UNASKED_WAIT
@@ -98,11 +98,18 @@ class _RequestCosts:
         self._unasked += max(waits, default=0.0)
 
     def wait(self, shard: Shard) -> float | None:
-        """Return the wait that a stage said lately to this request, or else to another one."""
+        """Return the wait that a stage said lately to this request, or else to another one.
+
+        If other replicas of it were asked for this request, what it said to another one does not
+        count: prompts stay with the replicas that their hash chooses, where the next prompt with
+        the same beginning will look for them.
+        """
         said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
-        if said is None or before is None:
-            return None if before is None else before.wait_s
-        return said.wait_s + self._beliefs.given(shard)
+        if self._doubted(shard):
+            return None
+        if before is None or (said is None and shard.parts in self._asked):
+            return None
+        return before.wait_s if said is None else said.wait_s + self._beliefs.given(shard)
 
     def shard(self, hop: Hop) -> Shard:
         return Shard(hop.peer, self._want.root, hop.parts)
@@ -114,7 +121,12 @@ class _RequestCosts:
         if hop.parts.start or hop.parts.stop < self._want.layers:
             return 0
         said = self._said.get(self.shard(hop))
-        return said.cached if said is not None else self._cached.get(hop.peer, 0)
+        if said is None or self._doubted(self.shard(hop)):
+            return self._cached.get(hop.peer, 0)
+        return said.cached
+
+    def _doubted(self, shard: Shard) -> bool:
+        return self._beliefs.late(shard, self._now) > 0.0
 
     def stage(self, hop: Hop) -> StageCost:
         shard = self.shard(hop)
@@ -245,26 +257,25 @@ class Router:
     def _planned(
         self, view: View, want: Want, search: Search, chain: tuple[Hop, ...], said: Replies
     ) -> Plan:
-        stages, prompts, wait = [], [], 0.0
+        stages, wait = list[Taken](), 0.0
         for hop in chain:
             shard = Shard(hop.peer, want.root, hop.parts)
             load = said.get(shard)
             cost = search.costs.stage(hop)
-            stages.append(
-                Taken(shard, view.claimed(hop), load.wait_s if load is not None else None)
-            )
-            prompts.append(cost.prompt_s)
+            told = load.wait_s if load is not None else None
+            stages.append(Taken(shard, view.claimed(hop), told, cost.prompt_s))
             if load is not None:
                 wait = max(wait, cost.wait_s)
         avoided = sum(hop.peer in view.avoid for hop in chain)
-        return Plan(chain, search.cost(chain), tuple(stages), tuple(prompts), wait, avoided)
+        return Plan(chain, search.cost(chain), tuple(stages), wait, avoided)
 
-    def take(self, plan: Plan, prefix: Prefix) -> None:
+    def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""
+        self.beliefs.begun(plan.stages, now)
         self.hotness.note(prefix)
         self.sent.note(prefix, tuple(hop.peer for hop in plan.chain))
-        for taken, seconds in zip(plan.stages, plan.prompt_s, strict=True):
-            self.beliefs.give(taken.shard, seconds)
+        for taken in plan.stages:
+            self.beliefs.give(taken.shard, taken.prompt_s or 0.0)
 
 
 def _weights(search: Search, group: Sequence[Hop]) -> dict[PeerId, float]:

@@ -14,19 +14,20 @@ from ..engine.interface import DType, Parts
 from ..errors import ServingError
 from ..inference.sources import ModelSources
 from ..placement.coverage import LayerSizes, Span
+from ..placement.fleet import PlanModel
 from ..placement.holes import parts_of
 from ..placement.shard import DTypeSetting, choose_dtype
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """A shard of a model that this node is to serve. `sizes` are those of the whole model."""
+    """A shard of a model that this node is to serve. `model` is the whole model."""
 
     manifest: Manifest
     arch: Architecture
     parts: Parts
     dtype: DType
-    sizes: LayerSizes
+    model: PlanModel
 
     @classmethod
     def whole(cls, manifest: Manifest, setting: DTypeSetting) -> "ShardPlan":
@@ -37,7 +38,12 @@ class ShardPlan:
         """
         arch, dtype = architecture(manifest.config), choose_dtype(manifest, setting)
         parts = parts_of(0, arch.layers, arch.layers)
-        return cls(manifest, arch, parts, dtype, LayerSizes.of(arch, dtype))
+        return cls(manifest, arch, parts, dtype, PlanModel.of(arch, dtype))
+
+    @property
+    def sizes(self) -> LayerSizes:
+        """The memory that the layers of the whole model need."""
+        return self.model.sizes
 
     @property
     def root(self) -> str:

@@ -54,7 +54,7 @@ class Serving:
         name."""
         self._host = host
         self._files = ShardFiles(host, sources)
-        self._standing = ModelStanding(host, sources.directory, slot.memory)
+        self._standing = ModelStanding(host, sources.directory, slot.memory, backing)
         self._choosing = self._new_choosing(host, sources, settings.model, backing)
         self._device = device
         self._sources = sources
@@ -258,7 +258,7 @@ class Serving:
         if (fixed := self._fixed(plan.arch)) is not None:
             return plan.at(fixed)
         self._say("choosing", f"finding out which layers of {self._name(root)} are needed")
-        self._standing.take_up(root, plan.sizes)
+        self._standing.take_up(root, plan.model)
         span = await self._standing.next_span()
         if span is None:
             self._choosing.does_not_fit(root)
@@ -377,7 +377,7 @@ class Serving:
     def _hold(self, plan: ShardPlan) -> None:
         """Publish that this node holds these layers, and decide about moves from there."""
         rank = Rank.HOLDS if self._settings.layers is None else Rank.FIXED
-        self._standing.hold(plan.root, plan.sizes, plan.span, rank)
+        self._standing.hold(plan.root, plan.model, plan.span, rank)
 
     # Fetching and loading.
 

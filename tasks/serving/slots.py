@@ -14,6 +14,7 @@ from ..defaults import SLOTS
 from ..inference.sources import ModelSources
 from ..placement.demand import Backing
 from .interface import Phase, ServingDevice, ServingSettings, ServingStatus, Slot
+from .linkreports import LinkReports
 from .serving import Serving
 
 
@@ -32,6 +33,7 @@ class Slots:
         """Create the service. `backing` returns the evidence for models that the owner did not
         name."""
         self._memory = settings.memory
+        self._reports = LinkReports(sources.directory, backing) if device.engine else None
         chosen = settings.model is not None or settings.layers is not None
         count = 1 if chosen or device.engine is None else SLOTS
         self._all = [
@@ -89,6 +91,8 @@ class Slots:
         async with trio.open_nursery() as nursery:
             for number, each in enumerate(self._all):
                 nursery.start_soon(self._run_one, number, each)
+            if self._reports is not None:
+                nursery.start_soon(self._reports.run)
             task_status.started()
 
     async def _run_one(self, number: int, serving: Serving) -> None:

@@ -4,7 +4,7 @@ The aim is part of the node's member record and is published before the layers a
 nodes see it within a second. Shards are published as entries of feeds, which arrive later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
@@ -13,8 +13,12 @@ import trio
 from ...state.directory import Directory
 from ...state.membership.record import Aim, Rank
 from ...transport.host.seam import Host
-from ..defaults import CLAIM_WAIT, PLACE_LOOK
+from ..defaults import BACKING_TIME, CLAIM_WAIT, PLACE_LOOK
 from ..placement.coverage import LayerSizes, Span
+from ..placement.demand import Backing
+from ..placement.fleet import PlanModel
+from ..placement.improve import PlanTerms, considered
+from ..placement.links import links_between
 from ..placement.placing import Facts, Moves, Placing, PlacingStep
 from ..placement.plan import Place, plan
 
@@ -24,10 +28,19 @@ _JITTERS: Final = 256
 class ModelStanding:
     """Place of one node in one model at a time.
 
-    `memory` returns the number of bytes that the node offers for it.
+    `memory` returns the number of bytes that the node offers for it, and `backing` the peers that
+    its owner trusts.
     """
 
-    def __init__(self, host: Host, directory: Directory, memory: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        memory: Callable[[], int],
+        backing: Callable[[], Backing],
+    ) -> None:
+        self._backing = backing
+        self._evidence: tuple[float, Backing] | None = None
         self._host = host
         self._directory = directory
         self.moves = Moves()
@@ -35,7 +48,7 @@ class ModelStanding:
         self._memory = memory
         self._jitter: float | None = None
         self._facts: Facts | None = None
-        self._seen: list[Place] | None = None
+        self._seen: tuple[list[Place], PlanTerms] | None = None
         self._idle: PlacingStep | None = None  # the last step, if only news can change it
         self._said: Aim | None = None
         self._silent = False
@@ -50,11 +63,11 @@ class ModelStanding:
         self._facts = None
         self.say(None)
 
-    def take_up(self, root: str, sizes: LayerSizes) -> None:
+    def take_up(self, root: str, model: PlanModel) -> None:
         """Start to decide about a model of which the node has no layers yet."""
         if self._jitter is None:
             self._jitter = self._host.entropy(1)[0] / _JITTERS
-        self._facts, self._sizes = Facts(root), sizes
+        self._facts, self._model = Facts(root, model), model
         self._offered = self._memory()
         self._placing = Placing(self._directory.own().peer, self._offered, self._jitter, self.moves)
         self._seen = None
@@ -79,16 +92,39 @@ class ModelStanding:
         """Decide from the current member records, publish the aim, and return the step."""
         assert self._facts is not None
         now, members = self._host.now(), self._directory.members()
-        others = self._facts.places(members.values(), self._directory.own().peer, now)
-        if others == self._seen and self._idle is not None:
+        backing, own = self._backed(now), self._directory.own().peer
+        others = self._facts.places(members.values(), own, now, backing.slower)
+        terms = self._terms(others, backing, now)
+        if (others, terms) == self._seen and self._idle is not None:
             return self._idle
         with trio.CancelScope(shield=True):  # if cancelled, a decision to load would be lost
-            step = await self._host.offload(self._placing.look, now, self._sizes, others)
+            step = await self._host.offload(
+                self._placing.look, now, self._model.sizes, others, terms
+            )
         if step.span is not None:
             self.say(self._aim(self._facts.root, step.span, step.rank))
-        self._seen = others
+        self._seen = others, terms
         self._idle = None if step.load or step.wake < inf else step
         return step
+
+    def _backed(self, now: float) -> Backing:
+        """Return the evidence, which is collected again every BACKING_TIME seconds at most: that
+        takes milliseconds of the event loop."""
+        if self._evidence is None or now >= self._evidence[0] + BACKING_TIME:
+            self._evidence = now, self._backing()
+        return self._evidence[1]
+
+    def _terms(self, others: Sequence[Place], backing: Backing, now: float) -> PlanTerms:
+        """Return what a plan by speed needs to know, from the current member records."""
+        assert self._facts is not None
+        members, own = self._directory.members(), self._directory.own()
+        counted = [members[place.peer] for place in considered(others)]
+        return PlanTerms(
+            self._model,
+            links_between((*counted, own)),
+            rates=self._facts.rates(own),
+            steady=self._facts.steady(backing.trusted, now),
+        )
 
     async def claim_other(self, root: str, sizes: LayerSizes) -> Span | None:
         """Publish a claim on layers of another model, and wait for competing claims.
@@ -105,10 +141,10 @@ class ModelStanding:
             await trio.sleep(CLAIM_WAIT)
         return span
 
-    def hold(self, root: str, sizes: LayerSizes, span: Span, rank: Rank = Rank.HOLDS) -> None:
+    def hold(self, root: str, model: PlanModel, span: Span, rank: Rank = Rank.HOLDS) -> None:
         """Set and publish the layers that this node holds."""
         if self._facts is None or self._facts.root != root:
-            self.take_up(root, sizes)
+            self.take_up(root, model)
         self._placing.hold(span)
         self._seen = None
         self.say(self._aim(root, span, rank))

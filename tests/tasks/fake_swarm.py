@@ -146,6 +146,9 @@ class FakeLink:
     ) -> Reply:
         await trio.lowlevel.checkpoint()
         self._wire.calls.append((self._own, self.peer, method))
+        if self.quiet:
+            await trio.sleep(timeout)
+            raise CallRefused("timeout", "the peer is quiet")
         answer = self._target().handlers[method](Call(self._own, dict(header), payload))
         if not isinstance(answer, Reply | Refusal):
             with trio.fail_after(timeout):

@@ -1,13 +1,14 @@
 """Messages of `run`, and the sampling options that requests for jobs share with it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Never
 
 from ... import defaults
 from .encoding import Ask, Event, IfKnown, Items, Number, Reply, TextBound, Whole
 from .models import NAME_LIMIT, Name
 
 STOP_LIMIT: Final = 16  # stop strings of one request
+TOKEN_LIMIT: Final = 128  # characters of the token of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,51 @@ class GeneratedText:
     shared_by: IfKnown[str] = None
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerKept:
+    """Event: the answer goes on if the connection drops. `resume` with this token, which is a
+    secret, continues after the events that the client has received."""
+
+    token: str
+    event: Literal["kept"] = "kept"
+
+
+TextEvent = AnswerKept | ChainChosen | SharerChosen | TextPiece
+"""An event of `run` or `resume`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(AskForText[GeneratedText, ChainChosen | SharerChosen | TextPiece]):
-    """Request to generate text that continues or answers a prompt."""
+class Resume(Ask[GeneratedText, TextEvent]):
+    """Request for the rest of an answer. `since` is the number of events that the client has, not
+    counting `kept`."""
+
+    op = "resume"
+    token: Annotated[str, TextBound(TOKEN_LIMIT)]
+    since: Annotated[int, Whole(0, 2**31)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """An answer was stopped and dropped, if it was there."""
+
+    forgotten: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Ask[Forgotten, Never]):
+    """Request to stop an answer that the client does not want any more."""
+
+    op = "forget"
+    token: Annotated[str, TextBound(TOKEN_LIMIT)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(AskForText[GeneratedText, TextEvent]):
+    """Request to generate text that continues or answers a prompt. If `resumable`, the answer goes
+    on for a while when the connection drops."""
 
     op = "run"
     prompt: Annotated[str, TextBound(defaults.CONTROL_REQUEST_LIMIT)]
     max_tokens: Annotated[int, Whole(1, 2**24)] | None = None
     adapter: Name | None = None  # name or root of an adapter
+    resumable: bool = False

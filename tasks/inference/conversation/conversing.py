@@ -1,23 +1,24 @@
 """Sends the prompt over a chain and receives the tokens."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from ....transport.errors import LinkClosed
 from ....transport.host.seam import Host
 from ...defaults import (
     PREFILL_BYTES,
     PREFILL_TOKENS,
-    QUIET_LOOK,
     SPANS_UNDER_WAY,
     TOKEN_TIMEOUT,
 )
 from ...errors import SessionError, StageLost
 from ..courier import Courier
-from ..generation import Arrived, GenerationRun, Item, Pooled
-from ..session import SpanMessage, SpanProgress, pack_tokens
+from ..generation import Arrived, Complete, GenerationRun, Item, Needed, Pooled
+from ..session import Rebuild, SpanMessage, SpanProgress, pack_tokens
+from ..surviving.stagechanges import span_size
 from .opening import Opening
 from .replacing import Replacing
 from .talk import Talk, lost_stage
+from .watch import Watch
 from .windows import Windows
 
 
@@ -55,57 +56,96 @@ class Conversation:
         """
         run = talk.run
         assert run is not None
-        spans = _prompt_spans(run, talk.model.hidden)
         try:
-            for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
-                self._feed(run, spans)
-            await self._windows.begin(talk, run)
-            while True:
-                items = await self._hear(run)
-                results = [item for item in items if isinstance(item, Arrived | Pooled)]
-                if results and await talk.answer.add(results):
-                    return True
-                for item in items:
-                    if isinstance(item, SessionError):
-                        raise item
-                    if isinstance(item, SpanProgress | Pooled):
-                        self._feed(run, spans)
-                if talk.must_yield:
-                    return False
-                if not items and await self._replacing.move(talk, run):
-                    return False
+            return await self._exchange(talk, run)
         except StageLost as error:
             await self._replacing.replace(talk, run, error)
             return False
 
-    async def _hear(self, run: GenerationRun) -> list[Item]:
+    async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
+        """Converse as `_converse` does. Raises StageLost if a stage is lost."""
+        watch = Watch(self._host, self._courier, run)
+        spans = _prompt_spans(run, talk.model.hidden)
+        if run.continuation is None or not run.continuation.lacking:
+            self._begin(run, spans)
+        else:
+            self._rebuild(run, run.continuation.lacking)
+        await self._windows.begin(talk, run)
+        while True:
+            items = await self._hear(run, watch)
+            results = [item for item in items if isinstance(item, Arrived | Pooled)]
+            if results and await talk.answer.add(results):
+                return True
+            for item in items:
+                if isinstance(item, SessionError):
+                    raise item
+                if isinstance(item, SpanProgress | Pooled):
+                    self._feed(run, spans)
+                elif isinstance(item, Needed):
+                    self._replay(run, item)
+                elif isinstance(item, Complete):
+                    self._begin(run, spans)
+            if talk.must_yield:
+                return False
+            if not items and await self._replacing.move(talk, run):
+                return False
+
+    async def _hear(self, run: GenerationRun, watch: Watch) -> list[Item]:
         """Wait for items of the session and return them.
 
-        Returns nothing if the chain is stalled and one of its stages is quiet. Raises SessionError
+        Returns nothing if stages have missed their deadline: `run.suspects`. Raises SessionError
         `silent` after TOKEN_TIMEOUT.
         """
         while True:
-            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
-            items = await run.heard(QUIET_LOOK if quiet else TOKEN_TIMEOUT)
+            items = await run.heard(watch.pause())
             if items:
                 return items
-            now = self._host.now()
-            if now >= run.heard_at + TOKEN_TIMEOUT:
+            if self._host.now() >= run.pace.heard_at + TOKEN_TIMEOUT:
                 raise SessionError("silent", f"no stage said anything for {TOKEN_TIMEOUT:g} s")
-            quiet = run.missed or any(map(self._courier.is_quiet, run.peers))
-            if quiet and run.is_stalled(now):
+            await watch.look()
+            if run.suspects:
                 return []
+
+    def _begin(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
+        """Send the first spans of the prompt, or the last token of a chain that continues."""
+        for _ in range(min(len(run.route) + 1, SPANS_UNDER_WAY)):
+            self._feed(run, spans)
+
+    def _rebuild(self, run: GenerationRun, places: Collection[int]) -> None:
+        """Have stages ask for what they lack. All stages are open now."""
+        for place in places:
+            message = Rebuild(run.session, run.epoch, place)
+            self._post(run, place, "session.rebuild", message)
+
+    def _replay(self, run: GenerationRun, need: Needed) -> None:
+        """Send the first stage the tokens that it lacks."""
+        start = need.start
+        while start < need.stop:
+            count = span_size(need.stop - start, 4)
+            span = SpanMessage(run.session, run.epoch, 0, start, count, False, 0.0)
+            self._post(run, 0, "session.span", span, run.ids[start : start + count])
+            start += count
 
     def _feed(self, run: GenerationRun, spans: Iterator[SpanMessage]) -> None:
         """Send the next prompt span, if any, to the first stage. Raises StageLost if it has no
         link."""
         if (span := next(spans, None)) is None:
             return
-        payload = pack_tokens(run.ids[span.start : span.start + span.count])
+        self._post(run, 0, "session.span", span, run.ids[span.start : span.start + span.count])
+
+    def _post(
+        self,
+        run: GenerationRun,
+        place: int,
+        method: str,
+        message: SpanMessage | Rebuild,
+        tokens: Sequence[int] = (),
+    ) -> None:
+        """Send a message to a stage. Raises StageLost if it has no link."""
         try:
-            self._courier.post(run.peers[0], "session.span", span.header(), payload)
+            self._courier.post(run.peers[place], method, message.header(), pack_tokens(tokens))
         except LinkClosed as error:
-            raise lost_stage(run, run.peers[0], error.message) from None
+            raise lost_stage(run, run.peers[place], error.message) from None
 
 
 def _prompt_spans(run: GenerationRun, hidden: int) -> Iterator[SpanMessage]:

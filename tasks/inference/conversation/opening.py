@@ -11,7 +11,7 @@ from ...errors import NoRoute, Overloaded, SessionError
 from ..chain import Chains, StageRefused
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..recovery import FULL, not_back, patience, returning
+from ..surviving.recovery import FULL, not_back, patience, returning
 from .routes import Routes
 from .runs import OpenRuns
 from .talk import Talk, refusal_told
@@ -102,7 +102,7 @@ class Opening:
             await self.leave(talk)
             rest = set(run.peers) - set(fresh)
             await self._chains.open(run, talk.model, talk.request.sampling, rest)
-            run.heard_at = self._host.now()
+            run.pace.heard_at = self._host.now()
             self._choice.opened(run)
             talk.run = run
         except StageRefused as refusal:

@@ -1,4 +1,4 @@
-"""Continues a request over another chain when its chain has lost a stage or hears none."""
+"""Continues a request over another chain when its chain has lost a stage, or one is too late."""
 
 from collections.abc import Collection, Iterator
 
@@ -6,10 +6,12 @@ import trio
 
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from ...defaults import OPEN_ATTEMPTS
+from ...defaults import ACCUSATIONS, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
+from ..surviving.recovery import LOST_STATE, PREEMPTED, not_back, patience
+from .mending import Mending
 from .opening import Opening
 from .routes import Routes
 from .talk import Talk
@@ -19,8 +21,9 @@ class Replacing:
     """Replaces chains of requests. The next session begins with the prompt and the tokens so
     far."""
 
-    def __init__(self, host: Host, routes: Routes, opening: Opening) -> None:
+    def __init__(self, host: Host, routes: Routes, opening: Opening, mending: Mending) -> None:
         self._host = host
+        self._mending = mending
         self._routes = routes
         self._opening = opening
 
@@ -36,24 +39,56 @@ class Replacing:
             await trio.sleep(talk.crashes.note(error, talk.answer.made, self._host.now()))
         elif error.by is None:
             talk.lost.add(PeerId(error.peer))
+        else:
+            talk.accused[error.by] += 1
         if await self.move(talk, run, error):
             return
         if not error.cause:
             raise error
+        # What waits for memory must not keep memory elsewhere, for which others may wait in turn.
+        if error.cause != PREEMPTED and await self._returned(talk, run, PeerId(error.peer)):
+            return
         await self._opening.leave(talk)
         try:
             await self._opening.start(talk, {PeerId(error.peer)})
         except NoRoute:
             raise error from None
 
+    async def _returned(self, talk: Talk, run: GenerationRun, peer: PeerId) -> bool:
+        """Wait for a stage that has lost its state, while the others keep theirs. Return whether
+        the session continues.
+
+        Raises SessionError if the stage does not return in time.
+        """
+        began = self._host.now()
+        while not talk.must_yield:
+            talk.refused.clear()
+            if await self._mending.mend(talk, run, {peer}, {peer}):
+                return True
+            waited, said = self._host.now() - began, talk.refused.get(peer)
+            if said is None and not self._mending.is_quiet(peer):
+                return False  # no chain leads over it
+            if said is not None and said.code not in LOST_STATE:
+                return False
+            if waited >= patience(talk.refused, preempted=False):
+                raise not_back(said or SessionError("unreachable", f"{peer} is quiet"), waited)
+            await trio.sleep(RETURN_LOOK)
+        return False
+
     async def move(self, talk: Talk, before: GenerationRun, error: StageLost | None = None) -> bool:
-        """Replace a chain that has a quiet or lost stage. Return whether another chain has taken
+        """Replace a chain that has a late or lost stage. Return whether another chain has taken
         over.
 
         Returns False if there is no other chain, or if the previous one has recovered.
         """
+        began = self._host.now()
+        for without in self._suspects(talk, before, error):
+            if await self._mending.mend(talk, before, without):
+                return True
+            if before.has_gone_on(began):
+                return False
         most = len(talk.refused) + OPEN_ATTEMPTS
-        for without in self._suspects(before, error):
+        for without in self._suspects(talk, before, error):
             while len(talk.refused) < most:
                 try:
                     run = self._routes.next_run(talk, {*talk.lost, *without})
@@ -71,14 +106,18 @@ class Replacing:
                 return talk.run is run
         return False
 
-    def _suspects(self, run: GenerationRun, error: StageLost | None) -> Iterator[Collection[str]]:
+    def _suspects(
+        self, talk: Talk, run: GenerationRun, error: StageLost | None
+    ) -> Iterator[Collection[str]]:
         """Yield sets of peers to leave out of the next chain, the most likely cause first.
 
         If a stage has lost its neighbour, either of the two may be the unreachable one. Therefore,
-        each is also left out alone.
+        each is also left out alone. A stage that reports again and again is left out first.
         """
+        if error is not None and error.by and talk.accused[error.by] > ACCUSATIONS:
+            yield {error.by}
         lost: set[str] = {error.peer} if error is not None else set()
         parted = {*run.parted, *lost, *({error.by} if error is not None else ())}
-        lost |= run.missed
+        lost |= run.missed | run.suspects
         yield lost
         yield from ({peer} for peer in run.peers if peer in parted and {peer} != lost)

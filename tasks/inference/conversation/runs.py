@@ -8,8 +8,17 @@ from ...engine.interface import SessionId
 from ...errors import SessionError
 from ..courier import Courier
 from ..generation import GenerationRun, Model
-from ..recovery import LOST_STATE
-from ..session import Failed, PooledSpan, Quiet, SampledToken, SpanProgress, unpack_states
+from ..session import (
+    Failed,
+    Need,
+    PooledSpan,
+    Quiet,
+    Rebuilt,
+    SampledToken,
+    SpanProgress,
+    unpack_states,
+)
+from ..surviving.recovery import LOST_STATE
 from .talk import lost_stage
 from .windows import Windows
 
@@ -20,14 +29,16 @@ class OpenRuns:
     def __init__(self, host: Host, courier: Courier, windows: Windows) -> None:
         self._host = host
         self._windows = windows
-        self._runs: dict[SessionId, tuple[GenerationRun, Model]] = {}
+        # By session and epoch: two epochs while a chain is changed.
+        self._runs: dict[tuple[SessionId, int], tuple[GenerationRun, Model]] = {}
         courier.handle("session.token", self._on_token)
         courier.handle("session.progress", self._on_progress)
         courier.handle("session.pooled", self._on_pooled)
         courier.handle("session.failed", self._on_failed)
         courier.handle("session.quiet", self._on_quiet)
+        courier.handle("session.tokens", self._on_tokens)
+        courier.handle("session.rebuilt", self._on_rebuilt)
         courier.on_link_lost(self._link_lost)
-        courier.on_link_quiet(self._link_quiet)
         courier.watch_links(self._waits_for)
 
     def __len__(self) -> int:
@@ -35,15 +46,15 @@ class OpenRuns:
 
     def add(self, run: GenerationRun, model: Model) -> None:
         """Accept messages for a run from now on."""
-        self._runs[run.session] = run, model
+        self._runs[run.session, run.epoch] = run, model
 
     def model(self, run: GenerationRun) -> Model:
         """Return the model of a run that was added."""
-        return self._runs[run.session][1]
+        return self._runs[run.session, run.epoch][1]
 
     def remove(self, run: GenerationRun) -> None:
         """Accept no more messages for a run."""
-        del self._runs[run.session]
+        del self._runs[run.session, run.epoch]
 
     def _find(
         self, call: Call, session: SessionId, epoch: int, *, head: bool
@@ -53,9 +64,11 @@ class OpenRuns:
         Raises SessionError if the session is not open, or if the sender may not send this message.
         If `head`, only the last stage may send it.
         """
-        if session not in self._runs:
+        if (session, epoch) not in self._runs:
+            if any(name == session for name, _ in self._runs):
+                raise SessionError("stale-epoch", "the session is in another epoch")
             raise SessionError("unknown-session", "no such session is open here")
-        run, model = self._runs[session]
+        run, model = self._runs[session, epoch]
         run.check(call.peer, epoch, head=head)
         return run, model
 
@@ -100,6 +113,33 @@ class OpenRuns:
         except SessionError as error:
             return Refusal(error.code, error.message)
         run.take_quiet(call.peer, said.peer, quiet=said.quiet)
+        if said.lost and said.peer in run.peers and said.peer != call.peer:
+            stage = run.describe(run.peers.index(call.peer))
+            why = f"the link ended, says {stage}"
+            run.fail(lost_stage(run, said.peer, why, by=call.peer))
+        return Reply()
+
+    def _on_tokens(self, call: Call) -> Reply | Refusal:
+        """Handle `session.tokens`: the first stage lacks tokens, as other stages lack inputs."""
+        try:
+            need = Need.parse(call.header)
+            run, _ = self._find(call, need.session, need.epoch, head=False)
+            if call.peer != run.peers[0]:
+                raise SessionError("not-yours", "tokens are for the first stage")
+            run.take_need(need)
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        return Reply()
+
+    def _on_rebuilt(self, call: Call) -> Reply | Refusal:
+        try:
+            rebuilt = Rebuilt.parse(call.header)
+            run, _ = self._find(call, rebuilt.session, rebuilt.epoch, head=False)
+            if run.places[call.peer] != rebuilt.index:
+                raise SessionError("not-yours", "that is another stage's state")
+        except SessionError as error:
+            return Refusal(error.code, error.message)
+        run.take_rebuilt(rebuilt, self._host.now())
         return Reply()
 
     def _on_failed(self, call: Call) -> Reply | Refusal:
@@ -120,11 +160,6 @@ class OpenRuns:
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is a stage of an open session."""
         return any(peer in run.peers for run, _ in self._runs.values())
-
-    def _link_quiet(self, link: Link) -> None:
-        for run, _ in self._runs.values():
-            if link.peer in run.peers:
-                run.look()
 
     def _link_lost(self, link: Link, code: str) -> None:
         for run, _ in self._runs.values():

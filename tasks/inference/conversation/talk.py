@@ -1,5 +1,6 @@
 """State of one request at its gateway, and the errors that its client and its chain see. No I/O."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ....transport.identity import PeerId
@@ -10,7 +11,7 @@ from ...routing.beliefs import Load, Shard
 from ..embedding import PooledAnswer
 from ..generation import Answer, GenerateRequest, GenerationRun, Model, RunTerms
 from ..line import Place
-from ..recovery import Crashes
+from ..surviving.recovery import Crashes
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Talk:
     lost: set[PeerId] = field(default_factory=set)
     crashes: Crashes = field(default_factory=Crashes)
     drafts: DraftCounts = field(default_factory=DraftCounts)
+    epoch: int = 1  # the highest one of all its sessions
+    accused: Counter[str] = field(default_factory=Counter)  # reports of lost neighbours, by stage
     activations: Activations | None = None  # of all runs: the text must not depend on their number
     place: Place = field(init=False)  # in the line of those that wait for room
     said: dict[Shard, Load] = field(default_factory=dict)  # last replies of stages to its probes

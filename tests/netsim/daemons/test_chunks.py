@@ -20,7 +20,7 @@ from shoal.tasks.engine.interface import KvForm, KvRange
 _WIRE = PipeSpec(rate=1e8 / 8, delay=0.0002)
 LAN = LinkSpec(up=_WIRE, down=_WIRE)
 _RASPBERRY = PROFILES["raspberry"]
-SLOW = replace(_RASPBERRY, speed=replace(_RASPBERRY.speed, factor=30.0))
+SLOW = replace(_RASPBERRY, speed=replace(_RASPBERRY.speed, factor=100.0))
 LONG = "Once upon a time there was a boat on the sea, and it sailed to an island. " * 30
 
 

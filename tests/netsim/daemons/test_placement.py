@@ -11,7 +11,7 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.daemon.embedded import embedded_folder
-from shoal.tasks.defaults import SLOT_IDLE, SLOT_LOOK
+from shoal.tasks.defaults import LINKS_PAUSE, SLOT_IDLE, SLOT_LOOK
 
 MIB = 2**20
 PROMPT = "Once upon a time"
@@ -273,5 +273,42 @@ def test_after_a_restart_of_all_each_model_has_a_node_again() -> None:
         a, b = await restart([a, b], 0.5)
         await trio.sleep(90)
         assert {name for daemon in (a, b) for name in await served(daemon)} == {"tiny", "second"}
+
+    run(body)
+
+
+def test_a_fast_newcomer_takes_the_layers_of_the_slowest_machine() -> None:
+    """Three machines share the model, the first one much slower. By memory alone the newcomer
+    takes the longest part, which is another one's."""
+
+    async def body(world: World) -> None:
+        found: list[DaemonHandle] = []
+        for number, profile in enumerate(("raspberry", "desktop", "desktop")):
+            more: dict[str, Any] = {"bootstrap": found[:1]} if found else {}
+            host = world.host(f"n{number}")
+            found.append(await host.start(memory=10 * MIB, profile=profile, **more))
+            await trio.sleep(3.0)
+        for daemon in found:
+            await daemon.serving()
+        slow = (await layers_of(found))[0]
+        fast = await world.host("fast").start(
+            memory=10 * MIB, profile="workstation", bootstrap=found[:1]
+        )
+        await fast.serving()
+        assert await layers_of([fast]) == [slow]
+
+    run(body)
+
+
+def test_members_of_one_model_report_their_links() -> None:
+    async def body(world: World) -> None:
+        daemons = await small(world, 3, 3.0)
+        for daemon in daemons:
+            await daemon.serving()
+        await trio.sleep(2 * LINKS_PAUSE)
+        members = daemons[0].node.network.directory.members()
+        own = members[daemons[0].node.base.identity.peer]
+        assert 0 < len(own.links) <= 2 and all(link.round_trip_ms > 0 for link in own.links)
+        assert all(len(record.links) <= 2 for record in members.values())
 
     run(body)

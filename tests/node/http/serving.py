@@ -14,6 +14,7 @@ from shoal.dht.errors import ModelError
 from shoal.node.health import Health
 from shoal.node.http.backend import Backend
 from shoal.node.http.server import ApiServer
+from shoal.node.kept import KeptAnswers
 from shoal.node.settings.config import DataFolder
 from shoal.tasks.inference.embedding import Embeddings, EmbedRequest
 from shoal.tasks.inference.generation import Emit, GenerateRequest, Summary
@@ -190,13 +191,16 @@ async def serving(
     port: int = 0,
     host: Host | None = None,
     refuse: Callable[[], None] = lambda: None,
+    alone: float = 60.0,
 ) -> AsyncIterator[Served]:
     """Run an API at a free port, or at `port`."""
     mishaps: list[Mishap] = []
     host = host or RealHost()
+    guard = Guard(mishaps.append)
     backend = Backend(
         host=host,
-        guard=Guard(mishaps.append),
+        guard=guard,
+        kept=KeptAnswers(host, guard, alone=alone),
         generate=generate,
         embed=embed,
         names=lambda: ["tiny"],

@@ -7,17 +7,25 @@ import pytest
 
 from shoal.state import defaults
 from shoal.state.feeds.entry import FeedName
-from shoal.state.membership.record import NOTHING, Capacity, DeviceSpeed, SharedModel
+from shoal.state.membership.record import (
+    NOTHING,
+    Capacity,
+    DeviceSpeed,
+    LinkSpeed,
+    SharedModel,
+)
 from shoal.state.replication.vouches import VOUCHES, write_vouches
 from shoal.state.views.members import (
     ABOUT,
     CAPACITY,
     JOBS,
+    LINKS,
     SHARED,
     Member,
     Members,
     capacity_fact,
     jobs_fact,
+    links_fact,
     shared_fact,
 )
 from shoal.transport.identity import Identity
@@ -125,6 +133,40 @@ def test_the_fact_vouches_does_not_count_as_malformed() -> None:
     view.changed(HERS, VOUCHES, write_vouches([b"k" * 32]))
     view.changed(HERS, VOUCHES, None)
     assert view.bad == 0 and view.get(ALICE) is None
+
+
+LINK: Final = LinkSpeed(b"12345678", 20.0, 1e7)
+
+
+def test_links_are_listed_and_forgotten() -> None:
+    view = Members()
+    other = LinkSpeed(b"abcdefgh", 0.25)
+    view.changed(HERS, LINKS, links_fact((LINK, other)))
+    member = view.get(ALICE)
+    assert member is not None and member.links == (LINK, other)
+    view.changed(HERS, LINKS, None)
+    assert view.get(ALICE) is None
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        5, [5], [[b"12345678"]], [[b"1234567", 1.0]], [[b"123456789", 1.0]], [["12345678", 1.0]],
+        [[b"12345678", -1.0]], [[b"12345678", math.nan]], [[b"12345678", math.inf]],
+        [[b"12345678", 1e9]], [[b"12345678", 1.0, -1.0]], [[b"12345678", 1.0, math.nan]],
+        [[b"12345678", 1.0], [b"12345678", 2.0]],
+        [[number.to_bytes(8), 1.0] for number in range(defaults.LINKS + 1)],
+    ],
+)  # fmt: skip
+def test_links_out_of_bounds_make_the_fact_absent(links: object) -> None:
+    view = Members()
+    view.changed(HERS, LINKS, {"links": links})
+    assert view.get(ALICE) is None and view.bad == 1
+
+
+def test_the_largest_list_of_links_fits_a_fact() -> None:
+    links = [LinkSpeed(number.to_bytes(8), 1000.1, 1e7) for number in range(defaults.LINKS)]
+    assert len(pack(links_fact(links))) < defaults.FACT_BYTES / 4
 
 
 LLAMA: Final = SharedModel("llama", "llama.cpp", 4096, ("chat", "text", "top-k"))

@@ -49,6 +49,12 @@ def test_a_calibrated_device_has_the_costs_that_were_measured(
         assert again.pair_s == pytest.approx(costs.pair_s, rel=1e-2)
 
 
+def test_the_straight_line_counts_rows_and_pairs() -> None:
+    costs = ShardCosts(1.0, 0.1, 0.001)
+    assert costs.seconds(1) == pytest.approx(1.101)
+    assert costs.seconds(3, 10) == pytest.approx(1.0 + 0.3 + 0.001 * (11 + 12 + 13))
+
+
 def test_a_calibrated_device_predicts_another_shard_of_the_model() -> None:
     slow = calibrated(DEVICE, WORK, ShardCosts(0.02, 0.001, 1e-8))
     half = replace(WORK, layers=5, row_flops=WORK.row_flops // 2, weight_bytes=10_000_000)

@@ -1,10 +1,13 @@
 """The work of a step: what a formula says, against counting."""
 
+from dataclasses import replace
+
 import pytest
 
 from shoal.tasks.costs.work import ModelWork, Rows
 from shoal.tasks.engine.families import Config, architecture, weight_bytes
 from shoal.tasks.engine.interface import Parts
+from shoal.tasks.engine.layouts import INT4, INT8, Layouts
 
 LLAMA: Config = {
     "architectures": ["LlamaForCausalLM"],
@@ -77,3 +80,15 @@ def test_a_row_of_a_mixture_reads_the_experts_that_it_chooses() -> None:
     assert one == work.weight_bytes + work.expert_bytes * 2 / 8
     assert many == pytest.approx(everything)
     assert work.row_flops == pytest.approx(one / 2)
+
+
+def test_quantised_weights_count_as_they_are_stored() -> None:
+    arch = architecture(LLAMA)
+    mixed = replace(arch, layouts=Layouts(INT4, {"model.layers.1.mlp.down_proj": INT8}))
+    for parts in (Parts(False, 0, 3, True), Parts(False, 1, 2, False)):
+        work = ModelWork(mixed, "float32").of(parts)
+        assert work.precision == "int4"
+        assert work.weight_bytes + work.head_bytes == weight_bytes(mixed, parts, "float32")
+    alike, other = (ModelWork(mixed, "float32").of(Parts(False, n, n + 1, False)) for n in (0, 1))
+    assert alike.weight_bytes < other.weight_bytes
+    assert alike.row_flops == other.row_flops

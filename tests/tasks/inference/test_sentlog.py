@@ -1,6 +1,6 @@
 """Tests of the log for replay: its order, truncation and budget."""
 
-from shoal.tasks.inference.sentlog import Sent, SentBudget, SentLog
+from shoal.tasks.inference.surviving.sentlog import Sent, SentBudget, SentLog
 
 
 def _log(limit: int = 100) -> tuple[SentLog, SentBudget]:

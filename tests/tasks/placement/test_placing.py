@@ -1,24 +1,41 @@
 """A node claims layers before it loads them, and moves only for a reason that lasts."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from shoal.netsim.daemons.placements import PlacementOutcome, PlacementSwarm
-from shoal.state.membership.record import Aim, Capacity, MemberRecord, Rank, ShardRecord
+from shoal.state.membership.record import (
+    Aim,
+    Capacity,
+    DeviceSpeed,
+    LinkSpeed,
+    MemberRecord,
+    Rank,
+    ShardRecord,
+)
+from shoal.state.membership.roster import tag_of
+from shoal.tasks.costs.rates import UNKNOWN
 from shoal.tasks.defaults import (
     CLAIM_LONGEST,
     CLAIM_TIME,
     CLAIM_WAIT,
+    FACTOR_MOST,
     MOVE_JITTER,
     MOVE_SETTLE,
     PLACES,
+    PLAN_MACHINES,
     SPREAD_SETTLE,
 )
+from shoal.tasks.engine.interface import Parts
 from shoal.tasks.placement.coverage import LayerSizes, Span
+from shoal.tasks.placement.improve import considered
+from shoal.tasks.placement.links import links_between
 from shoal.tasks.placement.placing import Facts, Placing
 from shoal.tasks.placement.plan import Place
 from shoal.transport.identity import PeerId
+from tests.tasks.placement.fleets import model
 
 ROOT, OTHER = "ab" * 32, "cd" * 32
 OWN, B = PeerId("a"), PeerId("b")
@@ -201,3 +218,54 @@ def test_a_thousand_swarms_fill_their_holes() -> None:
     began = time.process_time()
     check([PlacementSwarm(seed).run() for seed in range(1000)])
     assert time.process_time() - began < 60
+
+
+def test_members_are_as_fast_as_they_measured() -> None:
+    """What a member measured with its shard counts more than what its probe said."""
+    slow = DeviceSpeed("cpu", "", 10**9, 1e10, 1e11, 1e11, 4)
+    member = record("b", Aim(ROOT, 0, 3, Rank.HOLDS), (0, 3))
+    member = replace(member, capacity=replace(member.capacity, devices=(slow,)))
+    (probed,) = Facts(ROOT, model(6)).places([member], OWN, 0.0)
+    assert probed.rates.bandwidth == 1e10
+    shard = replace(member.shards[0], costs=(3.0, 1e-4, 1e-9))
+    (measured,) = Facts(ROOT, model(6)).places([replace(member, shards=(shard,))], OWN, 0.0)
+    assert measured.rates != probed.rates
+
+
+def test_a_thousand_members_with_many_facts_do_not_stall_the_loop() -> None:
+    device = DeviceSpeed("cpu", "", 10**9, 1e10, 1e11, 1e11, 4)
+    shard = ShardRecord(ROOT, True, 0, 6, True, "float32", 1, costs=(1e-3, 1e-5, 1e-9))
+    names = [PeerId(f"{number:04}") for number in range(1024)]
+    links = [LinkSpeed(tag_of(name), 1.0, 1e7) for name in names]
+    members = [
+        MemberRecord(
+            name, 1, capacity=Capacity(1, 10**9, True, 1e9, (device,) * 16),
+            shards=(shard,) * 16, aims=(Aim(ROOT, 0, 6, Rank.HOLDS),), links=tuple(links[:64]),
+        )
+        for name in names
+    ]  # fmt: skip
+    facts, known, spent = Facts(ROOT, model(6)), {each.peer: each for each in members}, []
+    for _ in range(3):
+        began = time.process_time()
+        places = facts.places(members, OWN, 0.0)
+        links_between([known[place.peer] for place in considered(places)])
+        facts.steady((), 0.0)
+        spent.append(time.process_time() - began)
+    assert min(spent) < 0.05
+    assert sum(place.rates != UNKNOWN for place in places) == 2 * PLAN_MACHINES
+
+
+@pytest.mark.parametrize(("factor", "counts"), [(0.5, 1), (1.9, 1), (9.0, 8), (1e99, FACTOR_MOST)])
+def test_a_liar_counts_as_slow_as_the_gateway_measured(factor: float, counts: int) -> None:
+    """A thousandfold claim has no effect after its first measured steps."""
+    member = record("b", Aim(ROOT, 0, 3, Rank.HOLDS), (0, 3))
+    asked: list[tuple[PeerId, str, Parts]] = []
+
+    def slower(peer: PeerId, root: str, parts: Parts, token_s: float) -> float:
+        assert token_s > 0
+        asked.append((peer, root, parts))
+        return factor
+
+    (place,) = Facts(ROOT, model(6)).places([member], OWN, 0.0, slower)
+    assert place.rates.factor == counts
+    assert asked == [(B, ROOT, Parts(True, 0, 3, False))]

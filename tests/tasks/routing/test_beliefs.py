@@ -71,7 +71,7 @@ def test_a_busy_time_makes_no_stage_slow() -> None:
         name = "abc"[number % 3]
         took = 20.0 if name == "a" else 4.0
         stages = [Taken(shard(name), CLAIMED, None)]
-        beliefs.observed(stages, Observed(took, 0.0, 1000, took / 20, 0.0, 50), 0.0)
+        beliefs.observed(stages, Observed(took, 0.0, 1000), 0.0)
     assert beliefs.times(shard("b"), CLAIMED) == CLAIMED
     assert beliefs.times(shard("a"), CLAIMED).row_s > 2 * CLAIMED.row_s
 
@@ -107,10 +107,10 @@ def test_a_stage_is_not_late_if_all_are() -> None:
     beliefs = Beliefs()
     for number in range(60):
         taken = [Taken(shard("abc"[number % 3]), CLAIMED, 0.0)]
-        beliefs.observed(taken, Observed(4.0, 0.0, 1000), 0.0)
+        beliefs.observed(taken, Observed(6.0, 0.0, 1000), 0.0)
     assert [beliefs.late(shard(name), 0.0) for name in "abc"] == [0.0, 0.0, 0.0]
     for _ in range(3):
-        beliefs.observed([Taken(shard("a"), CLAIMED, 0.0)], Observed(20.0, 0.0, 1000), 0.0)
+        beliefs.observed([Taken(shard("a"), CLAIMED, 0.0)], Observed(30.0, 0.0, 1000), 0.0)
     assert beliefs.late(shard("a"), 0.0) > 8.0
     assert beliefs.late(shard("b"), 0.0) == 0.0
 

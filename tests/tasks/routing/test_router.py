@@ -39,11 +39,11 @@ def tell(router: Router, hop: Hop, wait: float) -> None:
     router.beliefs.told(shard(hop), Load(wait, 0), 0.0)
 
 
-def replies(router: Router, *said: tuple[float, int]) -> dict[Shard, Load]:
+def replies(router: Router, *said: tuple[float, int], at: float = 0.0) -> dict[Shard, Load]:
     """Return the replies of the first replicas to the probes of a request."""
     found = {shard(hop): Load(*each) for hop, each in zip(REPLICAS, said, strict=False)}
     for each, load in found.items():
-        router.beliefs.told(each, load, 0.0)
+        router.beliefs.told(each, load, at)
     return found
 
 
@@ -116,7 +116,7 @@ def test_the_replica_that_computed_a_prefix_is_asked() -> None:
     router, prefix = Router(), prefix_of(1, 2, 3, 4)
     plan = router.plan(view(), want(prefix), REPLICAS[5:6], 0.0)
     assert plan is not None
-    router.take(plan, prefix)
+    router.take(plan, prefix, 0.0)
     for number in range(20):
         asked = router.questions(view(), want(prefix, session=bytes(16 * [number])), REPLICAS, 0.0)
         assert asked[0] == REPLICAS[5]
@@ -137,9 +137,17 @@ def test_a_chain_of_several_stages_is_taken_again_for_a_prefix() -> None:
     router, prefix = Router(), prefix_of(1, 2, 3, 4, 5, 6, 7)
     plan = router.plan(view(), want(prefix), [hops[2], hops[4]], 0.0)
     assert plan is not None
-    router.take(plan, prefix)
+    router.take(plan, prefix, 0.0)
     for number in range(20):
         assert chosen(router, want(prefix, session=bytes(16 * [number])), hops) == "a2b1"
+
+
+def test_a_replica_that_was_not_asked_for_this_prompt_is_not_taken() -> None:
+    router = Router()
+    tell(router, REPLICAS[1], 0.0)
+    said = replies(router, (1.0, 0))
+    plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+    assert plan is not None and plan.chain[0].peer == "r0"
 
 
 def test_replies_of_a_minute_ago_are_not_used_to_replace_a_chain() -> None:
@@ -161,7 +169,7 @@ def test_prompts_that_were_just_sent_count_as_load() -> None:
     for number in range(6):
         plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 0.0)
         assert plan is not None
-        router.take(plan, NO_PREFIX)
+        router.take(plan, NO_PREFIX, 0.0)
         taken.append(plan.chain[0].peer)
     assert Counter(taken) == {"r0": 3, "r1": 3}
 
@@ -176,6 +184,56 @@ def test_a_member_that_claims_a_thousand_times_its_speed_loses_it_after_one_answ
     for number in range(20):
         plan = router.plan(lying, want(session=bytes(16 * [number])), REPLICAS, 1.0)
         assert plan is not None and plan.chain[0].peer != "r0"
+
+
+def test_a_stage_that_says_everything_is_cached_loses_its_advantage() -> None:
+    router, answers = Router(), 0
+    for number in range(20):
+        said = replies(router, (0.0, 1999), (0.0, 0))
+        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], 0.0, said)
+        assert plan is not None
+        if plan.chain[0].peer == "r0":
+            answers += 1
+            router.beliefs.observed(plan.stages, Observed(4.0, 0.0, 2000), 0.0)
+    assert answers <= 3
+
+
+def test_the_replies_of_a_stage_that_was_late_three_times_do_not_count() -> None:
+    """It would still seem to take 4 s, with its lateness, and the other one 5 s."""
+    router = Router()
+    for _ in range(3):
+        said = replies(router, (0.0, 1999))
+        plan = router.plan(view(), want(), REPLICAS[:1], 0.0, said)
+        assert plan is not None
+        router.beliefs.observed(plan.stages, Observed(4.0, 0.0, 2000), 0.0)
+    said = replies(router, (0.0, 1999), (3.0, 0))
+    plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+    assert plan is not None and plan.chain[0].peer == "r1"
+
+
+def test_a_stage_whose_answers_are_overdue_is_not_believed() -> None:
+    """It says that everything is cached and nothing waits, and then it sends nothing."""
+    router, sent = Router(), Counter[str]()
+    for number in range(20):
+        now = 3.0 * number
+        said = replies(router, (0.0, 1999), (0.0, 0), at=now)
+        plan = router.plan(view(), want(session=bytes(16 * [number])), REPLICAS[:2], now, said)
+        assert plan is not None
+        router.take(plan, NO_PREFIX, now)
+        sent[plan.chain[0].peer] += 1
+        if plan.chain[0].peer == "r1":
+            router.beliefs.observed(plan.stages, Observed(2.0, 0.0, 2000), now)
+    assert sent["r0"] <= 6
+
+
+def test_cancelled_requests_do_not_make_a_stage_late() -> None:
+    router = Router()
+    for _ in range(10):
+        plan = router.plan(view(), want(), REPLICAS[:1], 0.0, replies(router, (0.0, 0)))
+        assert plan is not None
+        router.take(plan, NO_PREFIX, 0.0)
+        router.beliefs.dropped(plan.stages)
+    assert router.beliefs.late(shard(REPLICAS[0]), 1000.0) == 0.0
 
 
 def test_a_stage_that_reports_a_false_load_loses_its_advantage() -> None:

@@ -73,6 +73,25 @@ class SentLog:
                 self.bytes += len(data)
                 self._sent.append(Sent(last.epoch, last.start, keep, data))
 
+    def covers(self, start: int, stop: int) -> bool:
+        """Return whether all positions from `start` to before `stop` are in the log."""
+        return (
+            self.complete
+            and bool(self._sent)
+            and self._sent[0].start <= start
+            and (stop <= self.length)
+        )
+
+    def rows(self, start: int, stop: int) -> bytes:
+        """Return the bytes of the positions from `start` to before `stop`, which are in the log."""
+        parts = []
+        for sent in self.slices(start):
+            row = len(sent.data) // sent.count
+            first, last = max(start, sent.start), min(stop, sent.start + sent.count)
+            if first < last:
+                parts.append(sent.data[(first - sent.start) * row : (last - sent.start) * row])
+        return b"".join(parts)
+
     def slices(self, start: int) -> list[Sent]:
         """Return the spans with positions from `start` on. The first one may begin before
         `start`."""

@@ -7,8 +7,8 @@ prompt and the tokens so far to a new session (docs/adr/0040-crashes-are-pauses.
 from collections.abc import Mapping
 from typing import Final
 
-from ...transport.identity import PeerId
-from ..defaults import (
+from ....transport.identity import PeerId
+from ...defaults import (
     CRASHES,
     CRASHES_IN_ALL,
     LOAD_PATIENCE,
@@ -18,7 +18,7 @@ from ..defaults import (
     RETURN_LOOK,
     RETURN_PATIENCE,
 )
-from ..errors import NoRoute, SessionError, StageLost
+from ...errors import NoRoute, SessionError, StageLost
 
 PREEMPTED: Final = "preempted"
 """Code of a stage that ended a session because others needed its memory."""

@@ -1,0 +1,122 @@
+"""How soon a hung or dead stage is noticed, and how long the pause is until the text goes on.
+
+Simulated daemons serve a chain of three stages, each with a replica. At random tokens of long
+answers, a stage has one of four faults (`worlds/survival.py`). `noticed_s` is the longest time from
+the fault until the gateway replaces the stage or its daemon reports it; goal: the larger of 1 s and
+8 times the usual time between two tokens, plus 0.25 s, because a worker is looked at ten times a
+second and news takes a round trip. `value` is the 99th percentile of the time from then until
+the next text in seconds; goal 1. The state is rebuilt by replay here.
+
+`growth` is the mean pause at 8,000 positions divided by that at 1,000; goal 1.2. With `--long N`,
+also one at N positions is measured. `--quick` has 12 faults at 200 and 800 positions.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import trio
+from worlds.survival import FAULTS, LAYERS, Chain, Fault, percentile
+
+from shoal.netsim.world import World
+from shoal.tasks.inference.conversation.replacing import Replacing
+
+MEASURES = ("netsim", "node", "tasks", "state", "dht", "transport")
+
+TOKENS: Final = 60
+GOALS: Final = {"value": 1.0, "late_s": 0.25, "growth": 1.2}
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Times in seconds of all faults at one length of the context."""
+
+    late: list[float] = field(default_factory=list)  # beyond the deadline
+    noticed: list[float] = field(default_factory=list)
+    resumed: list[float] = field(default_factory=list)  # from then until the next text
+    wrong: int = 0
+
+
+class Notices:
+    """Times at which gateways begin to replace stages."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.usual = 0.0
+
+    def watch(self) -> None:
+        """Note each replacement from now on, with the time that the chain took for a token."""
+        move, notices = Replacing.move, self
+
+        async def noted(replacing: Replacing, talk: Any, before: Any, error: Any = None) -> bool:
+            notices.at.append(trio.current_time())
+            notices.usual = before.pace.deadline / 8
+            return await move(replacing, talk, before, error)
+
+        Replacing.move = noted  # type: ignore[method-assign]
+
+
+async def measure(
+    world: World, notices: Notices, positions: int, faults: int, rng: Random
+) -> Pauses:
+    """Measure the pauses of answers to a prompt of that many positions."""
+    prompt = " ".join("word" for _ in range(positions // 2))
+    chain = Chain(world, rng, prompt, TOKENS)
+    await chain.start()
+    whole = await chain.ask()
+    assert whole.tokens == TOKENS, whole.text
+    found = Pauses()
+    for number in range(faults):
+        fault: Fault = FAULTS[number % len(FAULTS)]
+        place = (number // len(FAULTS)) % len(LAYERS)
+        notices.at.clear()
+        told, when = await chain.disturbed(fault, place, rng.randrange(5, TOKENS - 10), 0.001)
+        found.wrong += told.text != whole.text
+        noticed = next((at - when for at in notices.at if at >= when), 0.0)
+        after = next((at for at in told.times if at > when + noticed), when + noticed)
+        found.noticed.append(noticed)
+        found.late.append(noticed - max(1.0, 8 * notices.usual))
+        found.resumed.append(after - when - noticed)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="12 faults at short contexts")
+    parser.add_argument("--faults", type=int, help="faults at each length (120)")
+    parser.add_argument("--long", type=int, metavar="N", help="also measure at N positions")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    faults = args.faults or (12 if args.quick else 120)
+    lengths = [200, 800] if args.quick else [1000, 8000]
+    lengths += [args.long] if args.long else []
+    notices, found = Notices(), dict[int, Pauses]()
+    notices.watch()
+    for positions in lengths:
+        world = World(seed=args.seed)
+        body = partial(measure, world, notices, positions, faults, Random(args.seed))
+        found[positions] = world.run(body)
+        print(f"{positions} positions: {found[positions]}", file=sys.stderr)
+    resumed = [each for pauses in found.values() for each in pauses.resumed]
+    late = max(each for pauses in found.values() for each in pauses.late)
+    means = [sum(found[each].resumed) / faults for each in lengths[:2]]
+    growth = means[1] / means[0]
+    value = percentile(resumed, 0.99)
+    wrong = sum(pauses.wrong for pauses in found.values())
+    ok = value <= 1.0 and late <= GOALS["late_s"] and growth <= GOALS["growth"] and not wrong
+    print(json.dumps({
+        "name": "ring_pause", "value": round(value, 3), "goal": GOALS["value"], "ok": ok,
+        "goals": GOALS, "growth": round(growth, 2), "late_s": round(late, 3), "wrong": wrong,
+        "noticed_s": {n: round(max(each.noticed), 3) for n, each in found.items()},
+        "resumed_s": {n: round(max(each.resumed), 3) for n, each in found.items()},
+        "positions": lengths, "faults": faults, "seeds": [args.seed],
+    }))  # fmt: skip
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

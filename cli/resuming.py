@@ -1,0 +1,84 @@
+"""Reads an answer of the daemon, and continues when the connection to the daemon drops."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import defaults
+from .client import request
+from .errors import CommandError
+
+if TYPE_CHECKING:
+    from ..node.control.messages.generation import GeneratedText, Run, TextEvent
+
+
+class _Events:
+    """The events that have arrived, by their number, and the token of the answer."""
+
+    def __init__(self, take: "Callable[[TextEvent], None]") -> None:
+        self._take = take
+        self.token = ""
+        self.count = 0
+
+    def __call__(self, event: "TextEvent") -> None:
+        from ..node.control.messages.generation import AnswerKept
+
+        if isinstance(event, AnswerKept):
+            self.token = event.token
+            return
+        self.count += 1
+        self._take(event)
+
+
+def answer(data: Path, ask: "Run", take: "Callable[[TextEvent], None]") -> "GeneratedText":
+    """Send a prompt and return the answer. `take` receives its events.
+
+    If the connection drops while the daemon lives, the answer continues over another one. If the
+    command is interrupted, the daemon stops the answer. Raises CommandError as `request` does.
+    """
+    events = _Events(take)
+    try:
+        try:
+            return request(data, replace(ask, resumable=True), on_event=events, wait=True)
+        except CommandError as error:
+            if error.code != "not-running" or not events.token:
+                raise
+            return _resumed(data, events, error)
+    except BaseException:
+        _forget(data, events.token)
+        raise
+
+
+def _resumed(data: Path, events: _Events, dropped: CommandError) -> "GeneratedText":
+    """Continue an answer. Raises `dropped`, the error of the first connection, if no daemon has
+    answered for RESUME_PATIENCE seconds."""
+    from ..node.control.messages.generation import Resume
+
+    until = time.monotonic() + defaults.RESUME_PATIENCE
+    while True:
+        count = events.count
+        try:
+            ask = Resume(token=events.token, since=count)
+            return request(data, ask, on_event=events, wait=True)
+        except CommandError as error:
+            if error.code == "unknown-answer":  # the daemon was restarted
+                raise dropped from None
+            if error.code != "not-running":
+                raise
+            if events.count > count:
+                until = time.monotonic() + defaults.RESUME_PATIENCE
+            if time.monotonic() > until:
+                raise dropped from None
+        time.sleep(defaults.RESUME_PAUSE)
+
+
+def _forget(data: Path, token: str) -> None:
+    """Stop an answer that is not wanted any more, if the daemon can be reached."""
+    from ..node.control.messages.generation import Forget
+
+    if token:
+        with suppress(CommandError):
+            request(data, Forget(token=token))

@@ -1,0 +1,131 @@
+"""Operations on the control socket that generate text: `run`, `resume` and `forget`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from ...tasks.inference.generation import Forwarded, GatewayEvent, GenerateRequest, Routed, Summary
+from ...tasks.inference.routing import Hop
+from ...transport.guard import Guard
+from ...transport.host.seam import Host
+from ..daemon.base import Base
+from ..daemon.compute import ComputeParts
+from ..errors import ControlError
+from ..kept import KeptAnswers, Note
+from .jobs import sampling_of
+from .messages import generation
+from .server import Emit, Operation, operation
+
+CHAIN_BYTES: Final = 8192
+"""Counted for an event that names the chain, of up to 64 stages."""
+PIECE_BYTES: Final = 128
+"""Counted for a piece of text beside its characters."""
+OWNER: Final = "local"
+"""Owner of the answers of this socket, which only this user can open."""
+
+Answers = KeptAnswers[generation.TextEvent, generation.GeneratedText]
+
+
+class AnswerOperations:
+    """Operations that generate text on one node."""
+
+    def __init__(self, base: Base, compute: ComputeParts, answers: Answers) -> None:
+        self._base = base
+        self._host = base.host
+        self._compute = compute
+        self._answers = answers
+
+    def table(self) -> Mapping[str, Operation]:
+        return dict(
+            (
+                operation(generation.Run, self.run),
+                operation(generation.Resume, self.resume),
+                operation(generation.Forget, self.forget),
+            )
+        )
+
+    async def run(self, ask: generation.Run, emit: Emit) -> generation.GeneratedText:
+        self._base.refuse_when_stopping()
+
+        async def work(note: Note[generation.TextEvent]) -> generation.GeneratedText:
+            return await self._generate(ask, note)
+
+        kept = self._answers.begin(OWNER, work) if ask.resumable else None
+        if kept is None:
+            return await self._generate(ask, _without_size(emit))
+        await emit(generation.AnswerKept(kept.token))
+        return await self._answers.follow(kept, 0, emit)
+
+    async def resume(self, ask: generation.Resume, emit: Emit) -> generation.GeneratedText:
+        kept = self._answers.find(ask.token, OWNER)
+        return await self._answers.follow(kept, ask.since, emit)
+
+    async def forget(self, ask: generation.Forget, _emit: Emit) -> generation.Forgotten:
+        try:
+            self._answers.forget(self._answers.find(ask.token, OWNER))
+        except ControlError:
+            return generation.Forgotten(False)
+        return generation.Forgotten(True)
+
+    async def _generate(
+        self, ask: generation.Run, note: Note[generation.TextEvent]
+    ) -> generation.GeneratedText:
+        """Generate an answer. `note` receives its events with their sizes."""
+        sampling = sampling_of(ask, self._host)
+        asked = GenerateRequest(
+            model=ask.model,
+            prompt=ask.prompt,
+            raw=ask.raw,
+            max_tokens=ask.max_tokens,
+            sampling=sampling,
+            stop=ask.stop,
+            adapter=ask.adapter or "",
+        )
+        stages: tuple[generation.ChainStage, ...] = ()
+        sharer: str | None = None
+
+        async def pass_on(event: GatewayEvent) -> None:
+            nonlocal stages, sharer
+            if isinstance(event, Routed):
+                stages = tuple(map(_hop_view, event.stages))
+                await note(generation.ChainChosen(stages), CHAIN_BYTES)
+            elif isinstance(event, Forwarded):
+                sharer = event.peer
+                await note(generation.SharerChosen(event.peer), CHAIN_BYTES)
+            elif event.text:
+                await note(generation.TextPiece(event.text), PIECE_BYTES + 4 * len(event.text))
+
+        summary = await self._compute.sharing.answering.generate(asked, pass_on)
+        return replace(_answer(summary, sampling.seed, stages), shared_by=sharer)
+
+
+def _without_size(emit: Emit) -> Note[generation.TextEvent]:
+    async def note(event: generation.TextEvent, _size: int) -> None:
+        await emit(event)
+
+    return note
+
+
+def _hop_view(hop: Hop) -> generation.ChainStage:
+    return generation.ChainStage(hop.peer, f"{hop.parts.start}:{hop.parts.stop}")
+
+
+def _answer(
+    summary: Summary, seed: int, nodes: tuple[generation.ChainStage, ...]
+) -> generation.GeneratedText:
+    return generation.GeneratedText(
+        text=summary.text,
+        reason=summary.reason,
+        prompt_tokens=summary.prompt_tokens,
+        tokens=summary.tokens,
+        ttft_ms=summary.ttft_s * 1000,
+        tokens_per_s=summary.tokens_per_s,
+        hop_ms=summary.hop_ms,
+        seed=seed,
+        nodes=nodes,
+    )
+
+
+def new_answers(host: Host, guard: Guard) -> Answers:
+    """Create the store of the answers whose clients may come back."""
+    return KeptAnswers(host, guard, weigh=lambda answer: 4 * len(answer.text))

@@ -1,0 +1,203 @@
+"""Replaces the lost stages of a chain. The others keep their state."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ....state.directory import Directory
+from ....state.membership.record import MemberRecord, ShardRecord
+from ....transport.host.seam import Host
+from ....transport.identity import PeerId
+from ...defaults import MAX_POSITIONS, OPEN_ATTEMPTS
+from ...errors import NoRoute
+from ..chain import Chains, StageRefused
+from ..choice import Choice
+from ..courier import Courier
+from ..generation import GenerationRun
+from ..routing import Hop, Members, Preference, find_route
+from ..surviving.continuing import Continuation
+from .runs import OpenRuns
+from .talk import Talk
+from .watch import Questions
+
+
+class Mending:
+    """Continues sessions over chains in which only the lost stages are replaced."""
+
+    def __init__(
+        self,
+        host: Host,
+        courier: Courier,
+        directory: Directory,
+        chains: Chains,
+        runs: OpenRuns,
+        choice: Choice,
+    ) -> None:
+        self._host = host
+        self._courier = courier
+        self._directory = directory
+        self._chains = chains
+        self._runs = runs
+        self._choice = choice
+
+    async def mend(
+        self,
+        talk: Talk,
+        before: GenerationRun,
+        without: Collection[str],
+        returning: Collection[str] = (),
+    ) -> bool:
+        """Replace the stages in `without`, and those that do not answer meanwhile. Return whether
+        the session continues.
+
+        Those in `returning` may be opened again. The session is left as it is if there is no other
+        stage for some layers, or if its chain goes on by itself.
+        """
+        lost = {*without, *(peer for peer in before.peers if not self._courier.reaches(peer))}
+        for _ in range(OPEN_ATTEMPTS):
+            run = self._mended(talk, before, lost, returning)
+            if run is None or run.continuation is None:
+                return False
+            try:
+                return await self._open(talk, before, run, run.continuation.kept)
+            except StageRefused as refusal:
+                if refusal.peer in run.continuation.kept:
+                    lost.add(refusal.peer)
+                elif silent := await self._silent(before, run.continuation.kept):
+                    lost |= silent  # a new stage does not reach its neighbour
+                else:
+                    talk.refused[refusal.peer] = refusal.error
+        return False
+
+    def is_quiet(self, peer: PeerId) -> bool:
+        """Return whether a peer is silent for now, perhaps because it loads."""
+        return self._courier.is_quiet(peer)
+
+    async def _silent(self, before: GenerationRun, kept: Collection[PeerId]) -> set[PeerId]:
+        """Return the stages of a chain that do not answer now."""
+        answers = await Questions(self._host, self._courier).ask(before, self._host.now())
+        return {peer for peer in kept if before.peers.index(peer) not in answers.states}
+
+    def _mended(
+        self,
+        talk: Talk,
+        before: GenerationRun,
+        lost: Collection[str],
+        returning: Collection[str],
+    ) -> GenerationRun | None:
+        """Return the session of `before` with other stages in place of those that are lost.
+
+        Returns None if no stage is left, or if no other chain with those that are left covers the
+        model.
+        """
+        kept = {hop.peer: hop for hop in before.route if hop.peer not in lost}
+        # Places are known by peer, but a peer may be several stages.
+        if len(before.places) < len(before.route) or not kept or before.terms.pooled:
+            return None
+        members = self._around(talk, before, kept, set(lost) - set(returning))
+        new = talk.new - talk.answer.made
+        # A new link takes time, so linked members are tried first.
+        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
+        route = self._route(talk, before, linked, new) or self._route(talk, before, members, new)
+        if any(hop not in route for hop in kept.values()):
+            return None
+        run = GenerationRun(before.session, route, talk.ids, new, self._host.now(), before.terms)
+        if len(run.places) < len(run.route):
+            return None
+        talk.epoch += 1
+        run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
+        run.activations = before.activations
+        run.continuation = Continuation(run.start, frozenset(kept))
+        run.can_draft = before.can_draft
+        return run
+
+    def _route(
+        self, talk: Talk, before: GenerationRun, members: Members, new: int
+    ) -> tuple[Hop, ...]:
+        """Return the chain among these members, or nothing if there is none."""
+        prefer = Preference(self._courier.peer, before.session, self._chains.avoided())
+        asked = talk.model.root, talk.model.layers, len(talk.ids) + new
+        try:
+            return find_route(members, *asked, prefer, answer=new)
+        except NoRoute:
+            return ()
+
+    def _around(
+        self,
+        talk: Talk,
+        before: GenerationRun,
+        kept: Mapping[PeerId, Hop],
+        without: Collection[str],
+    ) -> dict[PeerId, MemberRecord]:
+        """Return the members with those shards only that may be in the next chain: of the stages
+        that stay, their present ones, and of others those for the lost layers."""
+        gaps = [(hop.parts.start, hop.parts.stop) for hop in before.route if hop.peer not in kept]
+        dtype = before.route[0].dtype
+        found = {}
+        for peer, record in self._directory.members().items():
+            if hop := kept.get(peer):
+                shards = [_promised(shard) for shard in record.shards if _is(shard, talk, hop)]
+            elif peer in {*talk.refused, *talk.lost, *without} or self._courier.is_quiet(peer):
+                continue
+            else:
+                shards = [shard for shard in record.shards if _fills(shard, dtype, gaps)]
+            if shards:
+                found[peer] = MemberRecord(peer=peer, seq=record.seq, shards=tuple(shards))
+        return found
+
+    async def _open(
+        self, talk: Talk, before: GenerationRun, run: GenerationRun, kept: Collection[PeerId]
+    ) -> bool:
+        """Open the new stages, and then give the others their new neighbours. Return whether the
+        session continues. Raises StageRefused if a stage refuses."""
+        began, done = self._host.now(), False
+        fresh = set(run.peers) - set(kept)
+        self._runs.add(run, talk.model)
+        try:
+            await self._chains.open(run, talk.model, talk.request.sampling, fresh)
+            if before.has_gone_on(began):
+                return False
+            await self._chains.change(run, before)
+            run.pace.heard_at = self._host.now()
+            self._runs.remove(before)
+            self._choice.closed(before)
+            talk.run, done = run, True
+            await self._chains.drop(before, set(before.peers) - set(run.peers))
+            await talk.answer.begin(run.route)
+            return True
+        finally:
+            if not done:
+                self._runs.remove(run)
+                await self._chains.drop(run, fresh)
+
+
+def _is(shard: ShardRecord, talk: Talk, hop: Hop) -> bool:
+    """Return whether a hop uses the shard."""
+    parts = hop.parts
+    whole = (shard.embedding, shard.start, shard.stop, shard.head)
+    return (
+        shard.root == talk.model.root
+        and shard.dtype == hop.dtype
+        and whole == (parts.embedding, parts.start, parts.stop, parts.head)
+    )
+
+
+def _promised(shard: ShardRecord) -> ShardRecord:
+    """Return the shard of a stage that has promised memory to the session already."""
+    return replace(shard, kv_tokens_free=MAX_POSITIONS)
+
+
+def _fills(shard: ShardRecord, dtype: str, gaps: list[tuple[int, int]]) -> bool:
+    """Return whether a shard is for layers that were lost."""
+    inside = any(start <= shard.start and shard.stop <= stop for start, stop in _joined(gaps))
+    return inside and shard.dtype == dtype
+
+
+def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges of layers that follow each other."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in gaps:
+        if joined and joined[-1][1] == start:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return joined

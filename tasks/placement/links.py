@@ -1,0 +1,105 @@
+"""Links between members as shared facts: what a node reports, and what it believes. Pure functions.
+
+Round trips are rounded to a few steps, and a report changes only if one has moved by two of them,
+so that noise reaches no other node. A link counts as near only if both ends say so.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Final
+
+from ...state.defaults import LINKS
+from ...state.membership.record import LinkSpeed, MemberRecord
+from ...state.membership.roster import tag_of
+from ...transport.identity import PeerId
+from ..costs.links import between
+from ..costs.rates import LinkRates
+from .fleet import FAR, Pair, pair
+
+STEPS_MS: Final = (
+    0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 70.0, 100.0, 150.0,
+    200.0, 300.0, 500.0, 1000.0, 2000.0, 5000.0,
+)  # fmt: skip
+"""Milliseconds to which round trips are rounded, always up."""
+_MOVED: Final = 2
+_RATE_MOVED: Final = 2.5
+_MEETINGS: Final = 32
+"""Members among which links that no end reports are estimated."""
+
+
+def report(
+    links: Mapping[PeerId, LinkRates], counted: Collection[PeerId], said: tuple[LinkSpeed, ...]
+) -> tuple[LinkSpeed, ...]:
+    """Return the links to report to the other members.
+
+    `links` has the measured ones by linked peer, `counted` the peers whose links count, and `said`
+    is the report that others have. A link that has hardly changed stays as it is.
+    """
+    old = {link.tag: link for link in said}
+    found = []
+    for peer in sorted(counted & links.keys())[:LINKS]:
+        new = LinkSpeed(tag_of(peer), _rounded(links[peer]), float(f"{links[peer].rate:.0e}"))
+        before = old.get(new.tag)
+        found.append(new if before is None or _has_moved(before, new) else before)
+    return tuple(found)
+
+
+def _rounded(link: LinkRates) -> float:
+    """Return the milliseconds of a round trip, rounded up to a step."""
+    return STEPS_MS[_step(1000 * link.round_trip_s)]
+
+
+def _has_moved(old: LinkSpeed, new: LinkSpeed) -> bool:
+    steps = abs(_step(old.round_trip_ms) - _step(new.round_trip_ms))
+    low, high = sorted((old.rate, new.rate))
+    return steps >= _MOVED or high > _RATE_MOVED * low
+
+
+def _step(milliseconds: float) -> int:
+    return min(bisect_left(STEPS_MS, milliseconds), len(STEPS_MS) - 1)
+
+
+def links_between(members: Iterable[MemberRecord]) -> dict[Pair, LinkRates]:
+    """Return the links between members as far as they are believed.
+
+    Of two ends that differ the longer round trip and the lower rate count. A report of one end
+    alone counts only if it makes the link worse than an unmeasured one: a member that claims to be
+    near all others gains nothing. Other links are estimated over the nearest third member.
+    """
+    known = {tag_of(record.peer): record for record in members}
+    said = {
+        (mine, link.tag): _rates(link) for mine, record in known.items() for link in record.links
+    }
+    found = {
+        pair(known[mine].peer, known[theirs].peer): _worse(rates, said.get((theirs, mine), FAR))
+        for (mine, theirs), rates in said.items()
+        if theirs in known and theirs != mine
+    }
+    peers = sorted(record.peer for record in known.values())[:_MEETINGS]
+    return dict(sorted((_estimated(found, peers) | found).items()))
+
+
+def _estimated(links: Mapping[Pair, LinkRates], peers: Sequence[PeerId]) -> dict[Pair, LinkRates]:
+    """Return estimates of the links that are missing between peers with links to a common one."""
+    found: dict[Pair, LinkRates] = {}
+    for one, two in combinations(peers, 2):
+        if (one, two) in links:
+            continue
+        ways = [
+            (a.round_trip_s + b.round_trip_s, third, a, b)
+            for third in peers
+            if (a := links.get(pair(one, third))) and (b := links.get(pair(third, two)))
+        ]
+        if ways:
+            _, _, a, b = min(ways, key=lambda way: way[:2])
+            found[one, two] = between(a, b)
+    return found
+
+
+def _rates(link: LinkSpeed) -> LinkRates:
+    return LinkRates(link.round_trip_ms / 1000, link.rate or FAR.rate)
+
+
+def _worse(one: LinkRates, two: LinkRates) -> LinkRates:
+    return LinkRates(max(one.round_trip_s, two.round_trip_s), min(one.rate, two.rate))

@@ -1,0 +1,155 @@
+"""Predicts how many tokens per second a placement delivers. Pure functions over whole numbers.
+
+Sessions are routed one group after another, each along the chain that is fastest under the load of
+those before it. A machine computes the sessions that wait for it in one step, and the steps of
+different machines overlap. The time of a token is therefore the longer of its way through the chain
+and of the rounds of the busiest machine. Links that carry activations count as machines.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from .coverage import Span
+from .fleet import BATCHES, Costs, batch_index
+
+ROUNDS: Final = 4
+"""Groups of sessions that are routed one after another."""
+_NANO: Final = 10**9
+MILLI: Final = 1000
+"""Rates are whole numbers of tokens in this many seconds."""
+
+
+class Rate(NamedTuple):
+    """Predicted tokens in 1,000 s: of all sessions of the demand, and of a session alone.
+
+    Better rates compare as larger.
+    """
+
+    demand: int
+    single: int
+
+
+NOTHING: Final = Rate(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A chain through machines (their numbers), and the sessions that run through it."""
+
+    machines: tuple[int, ...]
+    sessions: int
+
+
+def rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
+    """Return the predicted rate of a placement: `spans` by the numbers of their machines."""
+    single = _total(costs, spans, routes_of(costs, spans, 1))
+    if not single or costs.demand.sessions == 1:
+        return Rate(single, single)
+    return Rate(_total(costs, spans, routes_of(costs, spans, costs.demand.sessions)), single)
+
+
+def routes_of(costs: Costs, spans: Mapping[int, Span], sessions: int) -> list[Route]:
+    """Return the routes of this many sessions, or of as many as have memory."""
+    graph = _Graph(costs, spans)
+    found, left, group = list[Route](), sessions, -(-sessions // ROUNDS)
+    while left > 0:
+        path = graph.fastest(min(group, left))
+        if path is None:
+            break
+        count = min(group, left, *(graph.room[each] - graph.load[each] for each in path))
+        for each in path:
+            graph.load[each] += count
+        found.append(Route(path, count))
+        left -= count
+    return found
+
+
+def token_nanoseconds(
+    costs: Costs, spans: Mapping[int, Span], route: Route, load: Mapping[int, int]
+) -> int:
+    """Return the nanoseconds between two tokens of each session on a route. `load` has the sessions
+    of all routes by machine."""
+    path = route.machines
+    stages = [costs.stage(each, spans[each]) for each in path]
+    hop, wire = _links(costs, path)
+    best = 0
+    for at, batch in enumerate(BATCHES):
+        way = hop + wire * batch + sum(stage[at] for stage in stages)
+        busy = max(
+            load[each] * stage[at] // batch for each, stage in zip(path, stages, strict=True)
+        )
+        took = max(way, busy)
+        best = min(best or took, took)
+        if batch >= max(load[each] for each in path):
+            break
+    return best
+
+
+class _Graph:
+    """The machines of a placement, with the sessions that were routed through each."""
+
+    def __init__(self, costs: Costs, spans: Mapping[int, Span]) -> None:
+        self._costs = costs
+        self._order = sorted(spans, key=lambda each: (spans[each], each))
+        self._spans = spans
+        self.room = {each: costs.room(each, spans[each]) for each in spans}
+        self.load = dict.fromkeys(spans, 0)
+        self._stages = {each: costs.stage(each, spans[each]) for each in spans}
+
+    def fastest(self, sessions: int) -> tuple[int, ...] | None:
+        """Return the fastest chain for one more group of sessions, or None if there is none.
+
+        Every machine leads forward, so one pass in the order of the layers finds it.
+        """
+        costs, spans = self._costs, self._spans
+        ends: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        best: tuple[int, tuple[int, ...]] | None = None
+        for each in self._order:
+            if self.load[each] >= self.room[each]:
+                continue
+            start, stop = spans[each]
+            took = self._stages[each][batch_index(self.load[each] + sessions)]
+            hop, path = costs.hop, tuple[int, ...]((each,))
+            if start:
+                before = ends.get(start)
+                if not before:
+                    continue
+                way, path = min((way + hop[path[-1]][each], path) for way, path in before)
+                took, path = took + way, (*path, each)
+            if stop < costs.layers:
+                ends.setdefault(stop, []).append((took, path))
+                continue
+            whole = took + (hop[each][path[0]] if len(path) > 1 else 0)
+            if best is None or (whole, path) < best:
+                best = whole, path
+        return best[1] if best else None
+
+
+def _links(costs: Costs, path: Sequence[int]) -> tuple[int, int]:
+    """Return the nanoseconds of the links of a ring: of the messages, and of each row on the
+    wire. The last link carries only tokens."""
+    if len(path) == 1:
+        return 0, 0
+    steps = list(pairwise(path))
+    hop = sum(costs.hop[a][b] for a, b in steps) + costs.hop[path[-1]][path[0]]
+    return hop, sum(costs.wire[a][b] for a, b in steps)
+
+
+def loads_of(routes: Sequence[Route]) -> dict[int, int]:
+    """Return the sessions of all routes by machine."""
+    load: dict[int, int] = {}
+    for route in routes:
+        for each in route.machines:
+            load[each] = load.get(each, 0) + route.sessions
+    return load
+
+
+def _total(costs: Costs, spans: Mapping[int, Span], routes: Sequence[Route]) -> int:
+    """Return the tokens in 1,000 s of all routes together."""
+    load = loads_of(routes)
+    return sum(
+        route.sessions * MILLI * _NANO // token_nanoseconds(costs, spans, route, load)
+        for route in routes
+    )

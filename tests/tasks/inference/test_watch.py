@@ -1,0 +1,63 @@
+"""Tests of the choice of the stages that delay a chain."""
+
+from shoal.tasks.engine.interface import Parts
+from shoal.tasks.inference.conversation.watch import late_stages
+from shoal.tasks.inference.generation import GenerationRun
+from shoal.tasks.inference.routing import Hop
+from shoal.tasks.inference.session import StageState
+from tests.tasks.fake_swarm import peer_of
+
+PEERS = tuple(peer_of(number) for number in (1, 2, 3))
+ROUTE = (
+    Hop(PEERS[0], Parts(True, 0, 2, False), "float32"),
+    Hop(PEERS[1], Parts(False, 2, 4, False), "float32"),
+    Hop(PEERS[2], Parts(False, 4, 6, True), "float32"),
+)
+REST, WORK, BUSY = StageState(0, 0), StageState(1, 0), StageState(1, 3)
+
+
+def a_run(*, known: bool = True) -> GenerationRun:
+    run = GenerationRun(bytes(16), ROUTE, [1, 2, 3], 8, now=0.0)
+    for now in (1.0, 1.01) if known else ():
+        run.pace.note(now)
+    return run
+
+
+def late(run: GenerationRun, silence: float, *states: StageState | None) -> set[str]:
+    found = {index: state for index, state in enumerate(states) if state is not None}
+    return set(late_stages(run, found, silence))
+
+
+def test_a_stage_that_does_not_answer_is_late_at_the_deadline() -> None:
+    assert late(a_run(), 0.9, REST, None, REST) == set()
+    assert late(a_run(), 1.0, REST, None, REST) == {PEERS[1]}
+    assert late(a_run(known=False), 1.0, None, REST, None) == {PEERS[0], PEERS[2]}
+
+
+def test_a_stage_that_computes_for_this_session_alone_is_late_at_the_deadline() -> None:
+    assert late(a_run(), 1.0, REST, WORK, WORK) == {PEERS[1]}
+
+
+def test_before_the_second_message_slowness_is_judged_by_what_was_predicted() -> None:
+    run = a_run(known=False)
+    assert late(run, 100.0, REST, WORK, REST) == set()
+    run.pace.predict(2.0)
+    assert late(run, 15.9, REST, WORK, REST) == set()
+    assert late(run, 16.0, REST, WORK, REST) == {PEERS[1]}
+    run.pace.predict(0.01)
+    assert late(run, 9.9, REST, WORK, REST) == set()
+
+
+def test_a_stage_that_computes_for_others_is_not_late_for_half_a_minute() -> None:
+    assert late(a_run(), 30.0, REST, BUSY, REST) == set()
+    assert late(a_run(), 31.0, REST, BUSY, REST) == {PEERS[1]}
+
+
+def test_a_chain_without_waiting_spans_is_on_its_way() -> None:
+    assert late(a_run(), 30.0, REST, REST, REST) == set()
+
+
+def test_a_stage_that_misses_its_neighbour_makes_it_late() -> None:
+    run = a_run()
+    run.take_quiet(PEERS[0], PEERS[1], quiet=True)
+    assert late(run, 1.0, REST, REST, REST) == {PEERS[1]}
