@@ -79,11 +79,15 @@ def _ids(text: str, known: dict[str, int]) -> list[int]:
 
 
 def swe_agent(folder: Path, most: int) -> list[Text]:
-    """Return answers of a coding agent, each with all that was said before as its prompt."""
-    found = list[Text]()
+    """Return answers of a coding agent, each with all that was said before as its prompt.
+
+    They are the last ones of each of five runs of one task, about as many of each: the user has
+    asked for it before, as users of agents do.
+    """
+    runs = list[list[Text]]()
     known: dict[str, int] = {}
-    for path in sorted(folder.glob("*.traj")):
-        said = list[int]()
+    for path in sorted(folder.glob("*marshmallow*.traj")):
+        said, found = list[int](), list[Text]()
         for turn in json.loads(path.read_text())["history"]:
             content = turn["content"]
             parts = [content] if isinstance(content, str) else [each["text"] for each in content]
@@ -91,8 +95,9 @@ def swe_agent(folder: Path, most: int) -> list[Text]:
             if turn["role"] == "assistant" and said and len(ids) >= 64:
                 found.append(Text(tuple(said), tuple(ids)))
             said += ids
-    step = max(1, len(found) // most)
-    return found[::step][:most]
+        runs.append(found)
+    each = -(-most // len(runs))
+    return [text for run in runs for text in run[-each:]][:most]
 
 
 def gsm8k(file: Path, most: int) -> list[Text]:
