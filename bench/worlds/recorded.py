@@ -44,8 +44,8 @@ _WORD = re.compile(r" ?[A-Za-z]{1,8}|\d{1,3}| ?[^\w\s]{1,2}|\n+ *|\s+|.")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine reads and computes in a second, as programs reach it, and the fixed time of a
-    step."""
+    """A machine: the bytes that programs read and the operations that they compute in a second,
+    and the fixed seconds of a step."""
 
     bandwidth: float
     flops: float

@@ -2,7 +2,7 @@
 
 A guess that is right saves a part of a round trip. One that is wrong delays what follows it,
 because stages compute it first. Both are measured: the time from a token to the next one grows by
-`cost` for each row that was in vain in between. With n guesses in flight, of which the j-th is
+`cost` for each wasted row between them. With n guesses in flight, of which the j-th is
 reached with probability s(j), a round of `round + n * cost` seconds yields 1 + s(1) + … + s(n)
 tokens. So the next guess is worth computing while s(n) is above the cost of a row divided by the
 time that a token takes so far. If rows are dear, as on loaded nodes, or guesses are bad, none is.
@@ -51,7 +51,7 @@ class Controller:
         computed."""
         self._stages = stages
         self._fixed = fixed
-        self._rounds = Line()  # seconds from a token to the next one, by rows in vain in between
+        self._rounds = Line()  # seconds between two tokens, by the wasted rows between them
         self._steps = Line()  # seconds of computing, by rows
 
     def note_round(self, seconds: float, vain: int) -> None:

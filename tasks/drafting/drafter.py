@@ -48,7 +48,7 @@ def kind_of(match: int, *, agreed: bool) -> int:
 
 def _assumed(kind: int) -> float:
     """Return the probability that is assumed for a kind of which nothing was verified: longer
-    matches go on with fewer surprises."""
+    matches are more reliable."""
     return 1 - 0.7 ** (kind // 2) if kind % 2 else (1 - 0.7 ** (kind // 2)) / 2
 
 

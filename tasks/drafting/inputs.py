@@ -1,4 +1,4 @@
-"""What the first stage of a chain computes: fed tokens, and windows of drafts. No I/O.
+"""Inputs of the first stage of a chain: fed tokens, and windows of drafts. No I/O.
 
 Drafts are computed as if they were right. A token that the head feeds, or the gateway knows, and
 that differs from the draft at its position begins a new *branch*, named by that position. Windows
@@ -41,7 +41,7 @@ class Inputs:
         computed already.
 
         Raises ValueError if the head cannot have chosen it, because its position was fed before, or
-        the one before it is not computed.
+        its predecessor is not computed.
         """
         if not self._fed <= position <= self.end:
             raise ValueError(f"position {position} is not among {self._fed} to {self.end}")

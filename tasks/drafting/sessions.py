@@ -1,4 +1,4 @@
-"""What a gateway knows for drafting: the histories of its users, and how to begin a session."""
+"""Drafting of a gateway: the histories of its users, and the beginning of sessions."""
 
 from collections.abc import Sequence
 

@@ -56,7 +56,7 @@ class Speculation:
         self._guesses: deque[Guess] = deque()  # for the positions behind the known tokens
         self._sent = 0  # positions below were sent
         self._flight: deque[tuple[int, int]] = deque()  # (start, end) of the windows that were sent
-        # Of the last token: when it arrived, how many rows were in vain then, and whether only the
+        # Of the last token: when it arrived, how many rows were wasted then, and whether only the
         # head has told the first stage of it.
         self._last_at = 0.0
         self._vain = 0
@@ -101,7 +101,7 @@ class Speculation:
     def _measure(self, position: int, seconds: float, now: float) -> None:
         """Tell the controller what the token at a position took."""
         if not seconds:
-            return  # it came with the one before it
+            return  # it was computed together with its predecessor
         rows = next((end - position + 1 for start, end in self._flight if start < position), 1)
         self._controller.note_step(seconds, max(1, rows))
         if self._stages == 1:

@@ -1,7 +1,7 @@
 """Index of the contexts in a text, for finding where the latest tokens occurred before. No I/O.
 
 Stands for a suffix tree of bounded depth: for each of a few lengths, a table leads from the hash of
-the last tokens to their latest place, and from each place to the one before it. It takes about 30
+the last tokens to their latest place, and from each place to the place before. It takes about 30
 bytes for each token, where a tree in Python would take thousands. Places are compared with the
 context, so equal hashes do no harm.
 """
@@ -100,8 +100,8 @@ class History:
         return self._newer, self._older
 
     def common(self, ids: Sequence[int]) -> int:
-        """Return with how many of its tokens a session begins like the one before it. They need not
-        be remembered twice."""
+        """Return how many first tokens a session shares with the previous session. They need not be
+        remembered twice."""
         before, self._last = self._last, array("I", ids[: 2 * self._half])
         low, high = 0, min(len(before), len(ids))
         while low < high:

@@ -383,7 +383,7 @@ class Core:
     def _drop_overtaken(self, session: Session, span: Span) -> None:
         """Drop the window in progress if a new span replaces all of its positions.
 
-        Those that wait are dropped in their turn.
+        Waiting windows are dropped in their turn.
         """
         job = session.job
         if job is not None and job.span.draft and span.start <= job.start:

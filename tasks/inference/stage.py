@@ -620,7 +620,7 @@ class Stage:
         """Send a sampled token to the gateway and, if it is the last one of its span and not of the
         session, to the first stage."""
         order = session.open
-        if event.seconds:  # else it was computed together with the one before it
+        if event.seconds:  # else it was computed together with its predecessor
             rows = 1 if session.made else max(1, event.position - session.computed)
             if not before.draft:
                 texts = self._all.texts(session.served)

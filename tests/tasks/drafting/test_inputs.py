@@ -1,4 +1,4 @@
-"""What the first stage computes of fed tokens and windows."""
+"""Fed tokens and windows at the first stage."""
 
 from random import Random
 
