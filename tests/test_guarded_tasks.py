@@ -110,7 +110,7 @@ OWN = {
     "tasks/serving/serving.py": {
         "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
     },
-    "tasks/serving/slots.py": {"self._run_one", "one"},
+    "tasks/serving/slots.py": {"self._reports.run", "self._run_one", "one"},
     "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/control/blobs.py": {"emit"},
