@@ -5,6 +5,7 @@ MAX_STAGES = 64  # peers in one chain
 MAX_LAYERS = 4096
 MAX_POSITIONS = 2**24  # tokens of one session
 MAX_SPAN_TOKENS = 4096  # tokens of one span
+MAX_WINDOW = 64  # tokens of one window, a span of drafts
 MAX_STOP_IDS = 64
 MAX_AHEAD = 4096  # requests of a gateway that wait for room at a stage
 MAX_TOP = 20  # most likely tokens that may be reported beside a chosen one

@@ -25,7 +25,6 @@ from ...tasks.costs.steps import shard_costs
 from ...tasks.costs.work import ModelWork, Rows
 from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
-from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
     DTYPE_BYTES,
@@ -35,7 +34,8 @@ from ...tasks.engine.families import (
     tensor_shapes,
 )
 from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
-from ...tasks.engine.kvparts import KvShape
+from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
+from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
 from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
 from ...tasks.engine.wire import Buffer
@@ -114,9 +114,9 @@ class NumberCompute:
             self._blocks[target] = [row[:] for row in self._block(source)]
 
     def source(self, span: Span) -> list[int]:
-        if span.tokens is not None:
-            return [self._embedded(token) for token in span.tokens]
-        data = bytes(span.hidden or b"")
+        if span.hidden is None:
+            return [self._embedded(token) for token in span.tokens or ()]
+        data = bytes(span.hidden)
         width = self._width
         return [
             self._number(data[at : at + width], span.start) for at in range(0, len(data), width)
@@ -129,8 +129,8 @@ class NumberCompute:
             raise EngineError("bad-hidden", f"the input is not {count} packed rows")
         return [int.from_bytes(row[:_PIECES], "little") % _PRIME for row in rows]
 
-    def fed_back(self, token: int) -> list[int]:
-        return [self._embedded(token)]
+    def fed_back(self, *tokens: int) -> list[int]:
+        return [self._embedded(token) for token in tokens]
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[list[int]]:
         return [self._advance(piece) for piece in pieces]

@@ -107,6 +107,7 @@ class Mending:
         run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
         run.activations = before.activations
         run.continuation = Continuation(run.start, frozenset(kept))
+        run.can_draft = before.can_draft
         return run
 
     def _route(

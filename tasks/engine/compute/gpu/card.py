@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ...blocks import BLOCK, BlockPool, BlockTable
 from ...clock import clock
 from ...families import Architecture
 from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
+from ...kv.blocks import BLOCK, BlockPool, BlockTable
 from ...scheduler import StepCosts
 from ...shard import Piece
 from ..device import ComputeDevice
@@ -105,8 +105,8 @@ class CardCompute(TorchCompute):
         # Token ids stay here until a step takes them, with those of all other sessions.
         return super().source(span) if span.tokens is None else np.asarray(span.tokens)
 
-    def fed_back(self, token: int) -> Any:
-        return np.asarray((token,))
+    def fed_back(self, *tokens: int) -> Any:
+        return np.asarray(tokens)
 
     def _input(self, piece: Piece) -> torch.Tensor:
         return self._inputs([piece])
