@@ -129,6 +129,14 @@ def test_bad_files(folder: Path, capsys: Any) -> None:
         assert "hint: docs/plan.md" in capsys.readouterr().err
 
 
+def test_the_embedded_model_needs_no_data_folder(folder: Path, capsys: Any) -> None:
+    nodes = str(folder / "nodes.toml")
+    args = ["plan", "tiny", "--nodes", nodes, "--data", str(folder / "none"), "--json"]
+    assert invoke(args) == 0
+    assert json.loads(capsys.readouterr().out)["layers"] == 6
+    assert not (folder / "none").exists()
+
+
 def test_a_model_that_does_not_exist(folder: Path, capsys: Any) -> None:
     assert invoke(["plan", "nosuch", "--nodes", str(folder / "nodes.toml")]) == 1
     assert "no model" in capsys.readouterr().err
