@@ -41,7 +41,13 @@ from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.hardware.devices import processor
 from shoal.tasks.hardware.measure import Bench, Budget
 
-MEASURES = ("tasks/costs", "tasks/engine", "tasks/hardware/measure.py")
+MEASURES = (
+    "tasks/costs",
+    "tasks/engine",
+    "tasks/hardware",
+    "state/membership/record.py",
+    "transport/host",
+)
 
 GPU_MARK: Final = 0.15
 ENGINE_MARK: Final = 0.12
@@ -200,7 +206,7 @@ async def engine_steps(
                 seconds[(Rows(1, 205, count),)].append(together)
         for session in sessions:
             await session.close()
-        costs = engine.costs
+        costs = engine.loaded.costs
     arch = architecture(config(shape))
     work = ModelWork(arch, "bfloat16").of(Parts(True, 0, arch.layers, True))
     steps = [

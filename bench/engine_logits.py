@@ -194,7 +194,21 @@ class Chain:
         cached = []
         for core, frames in zip(self.cores, self.frames, strict=True):
             core.handle(
-                ("open", 1, name, tokens, "gateway", False, b"", 0, None, adapter, False),
+                (
+                    "open",
+                    1,
+                    name,
+                    tokens,
+                    "gateway",
+                    False,
+                    b"",
+                    0,
+                    None,
+                    adapter,
+                    False,
+                    False,
+                    True,
+                ),
                 memoryview(names),
             )
             header = frames.pop()[0]

@@ -52,7 +52,7 @@ DELAY: Final = 0.005  # seconds of each machine's line, beside the 10 ms between
 
 
 def slowed(tokens_per_s: float) -> Profile:
-    """Return a machine that computes so many positions of the 1.1 B model per second."""
+    """Return a machine that computes the 1.1 B model at this rate."""
     laptop = PROFILES["laptop"]
     # 0.97e9 parameters in the layers, two operations each.
     factor = laptop.speed.float32 / (2 * 0.97e9) / tokens_per_s

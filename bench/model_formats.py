@@ -132,7 +132,9 @@ class Stages:
             shard = LoadShard(ROOT, parts, model.config, tuple(model.tensors), "float32", 1 << 24)
             core = Core(lambda header, payload: self._frames.append((header, bytes(payload))))
             self._ask(core, ("load", 1, 0), load_payload(shard))
-            self._ask(core, ("open", 1, _NAME, 128, "me", False, b"", 0, None, "", False))
+            self._ask(
+                core, ("open", 1, _NAME, 128, "me", False, b"", 0, None, "", False, False, True)
+            )
             self._cores.append(core)
 
     def _ask(self, core: Core, header: Header, payload: bytes = b"") -> None:

@@ -40,12 +40,11 @@ from shoal.tasks.placement.fleet import (
     Fleet,
     Machine,
     PlanModel,
-    batch_index,
     pair,
 )
 from shoal.tasks.placement.optimise import optimise
 from shoal.tasks.placement.predict import rate_of
-from shoal.tasks.placement.rules import by_memory, evenly, petals
+from shoal.tasks.placement.rules import Path, by_memory, evenly, parts_path, petals
 from shoal.transport.identity import PeerId
 
 MEASURES = ("tasks/placement", "tasks/costs", "tasks/engine/families")
@@ -187,8 +186,6 @@ def compared(seed: int) -> Iterator[dict[str, Any]]:
 
 # Petals: sessions run through parts of what machines hold.
 
-Path = tuple[tuple[int, Span], ...]
-
 
 def petals_rate(costs: Costs, spans: Mapping[int, Span], sessions: int) -> int:
     """Return the tokens in 1,000 s of all sessions, each by the fastest chain of parts."""
@@ -206,39 +203,6 @@ def petals_rate(costs: Costs, spans: Mapping[int, Span], sessions: int) -> int:
         routes.append((path, count))
         left -= count
     return sum(count * 10**12 // parts_time(costs, path, load) for path, count in routes)
-
-
-def parts_path(
-    costs: Costs, spans: Mapping[int, Span], load: Mapping[int, int], count: int
-) -> Path | None:
-    """Return the fastest chain, in which a machine computes any part of its layers."""
-    able = [each for each in spans if load[each] < costs.room(each, spans[each])]
-    at = {each: batch_index(load[each] + count) for each in able}
-    here: dict[int, tuple[int, Path]] = {}
-    for layer in range(costs.layers):
-        following = {}
-        for each in able:
-            if not spans[each][0] <= layer < spans[each][1]:
-                continue
-            took = costs.layer[each][at[each]]
-            took += costs.head[each][at[each]] if layer == costs.layers - 1 else 0
-            fresh = (each, (layer, layer + 1))
-            ways = [
-                (way + costs.hop[other][each] + costs.fixed[each], (*path, fresh))
-                for other, (way, path) in here.items()
-                if other != each
-            ]
-            if layer == 0:
-                ways.append((costs.fixed[each], (fresh,)))
-            if each in here:
-                way, path = here[each]
-                ways.append((way, (*path[:-1], (each, (path[-1][1][0], layer + 1)))))
-            if ways:
-                way, path = min(ways)
-                following[each] = way + took, path
-        here = following
-    ends = [(way + costs.hop[each][path[0][0]], path) for each, (way, path) in here.items()]
-    return min(ends)[1] if ends else None
 
 
 def parts_time(costs: Costs, path: Path, load: Mapping[int, int]) -> int:

@@ -105,7 +105,9 @@ class Side:
         name, began = b"row".ljust(16, b"."), time.process_time()
         core = self._core
         empty = memoryview(b"")
-        core.handle(("open", 1, name, len(tokens), "me", False, b"", 0, None, "", False), empty)
+        core.handle(
+            ("open", 1, name, len(tokens), "me", False, b"", 0, None, "", False, False, True), empty
+        )
         header, payload = span_frame(Span(name, 1, 0, len(tokens), tokens=tokens, want="logits"))
         core.handle(tuple(header), memoryview(bytearray(payload)))
         while core.busy:

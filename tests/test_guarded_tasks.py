@@ -44,6 +44,7 @@ PARTS = {
     "transport/dial/rounds.py": {"self._one"},
     "transport/link/serving.py": {"self._run"},
     "transport/link/streams.py": {"_run"},
+    "tasks/chunks/fetching.py": {"self._ask_all", "self._watch", "self._ask"},  # of a session
     "state/membership/finding.py": {  # of `_check`, or of a call
         "self._ask_by",
         "self._ask_each",
@@ -107,8 +108,10 @@ OWN = {
     "tasks/jobs/worker.py": {
         "self._watch_jobs", "self._watch_members", "self._watch_crew", "self._tidy",
     },
-    "tasks/serving/serving.py": {"self._cancel_when_barred", "self._change", "self._until_spare"},
-    "tasks/serving/slots.py": {"self._run_one", "one"},
+    "tasks/serving/serving.py": {
+        "self._cancel_when_barred", "self._change", "self._until_spare", "self._correct_costs",
+    },
+    "tasks/serving/slots.py": {"self._run_one", "one", "self._reports.run"},
     "tasks/inference/stage.py": {"self._free"},
     "tasks/text/process.py": {"self._write"},
     "node/control/blobs.py": {"emit"},

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 import trio
 
-from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
     DType,
     EngineEvent,
     FailedEvent,
+    Loaded,
     LoadShard,
     Parts,
     SessionTerms,
@@ -136,9 +136,9 @@ class Answer:
 class Worker:
     """The engine of a daemon with one loaded model."""
 
-    def __init__(self, engine: EngineProcess, costs: ShardCosts) -> None:
+    def __init__(self, engine: EngineProcess, loaded: Loaded) -> None:
         self.engine = engine
-        self.costs = costs  # measured after loading
+        self.loaded = loaded
         self._number = 0
 
     async def generate(
@@ -192,5 +192,5 @@ async def worker(
             engine = EngineProcess(RealHost(), threads=threads)
             await nursery.start(engine.run)
             loaded = await engine.load(model)
-            yield Worker(engine, loaded.costs)
+            yield Worker(engine, loaded)
             nursery.cancel_scope.cancel()

@@ -13,6 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -225,12 +226,13 @@ class Replica:
             self._scheduler.leave(running.share)
         running.done(now, running.tokens == 0)
 
-    def queue(self, request: Request, gateway: str, now: float) -> None:
+    def queue(self, request: Request, gateway: str, now: float) -> tuple[int, float]:
         """Take a request into a simple queue: first come, first served, and half of the time is for
-        texts."""
+        texts. Return the rows that are computed, and the seconds until then."""
         rows = request.rows - self.cached(request, gateway)
         self.queued_until = max(self.queued_until or 0.0, now) + 2 * rows * self.times.row_s
         self.fill(request, gateway)
+        return rows, self.queued_until - now
 
     def fill(self, request: Request, gateway: str) -> None:
         """Cache the prompt of a request."""
@@ -328,7 +330,7 @@ class World:
         """
         for request in requests:
             self.now = request.at
-            gateway = self._gateway_of(request)
+            gateway, plan = self._gateway_of(request), None
             if self._policy == "shoal":
                 want = self._want(request)
                 asked = gateway.router.questions(self._view, want, self._hops, self.now)
@@ -336,11 +338,13 @@ class World:
                 plan = gateway.router.plan(self._view, want, self._hops, self.now, said)
                 assert plan is not None
                 gateway.router.take(plan, want.prefix, self.now)
-                gateway.router.beliefs.dropped(plan.stages)
                 replica = self._by_peer[plan.chain[0].peer]
             else:
                 replica = self.replicas[self._chosen(request, gateway)]
-            replica.queue(request, gateway.name, self.now)
+            rows, took = replica.queue(request, gateway.name, self.now)
+            if plan is not None:
+                observed = Observed(took, 0.0, rows)
+                gateway.router.beliefs.observed(plan.stages, observed, self.now)
         for replica in self.replicas:
             replica.queued_until = None
 
@@ -348,7 +352,7 @@ class World:
         """Run until all requests are answered."""
         self._gossip_at = -math.inf
         for number, request in enumerate(self._requests):
-            self.at(request.at, lambda n=number, r=request: self._arrive(n, r))  # type: ignore[misc]
+            self.at(request.at, partial(self._arrive, number, request))
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()

@@ -114,9 +114,9 @@ class NumberCompute:
             self._blocks[target] = [row[:] for row in self._block(source)]
 
     def source(self, span: Span) -> list[int]:
-        if span.tokens is not None:
-            return [self._embedded(token) for token in span.tokens]
-        data = bytes(span.hidden or b"")
+        if span.hidden is None:
+            return [self._embedded(token) for token in span.tokens or ()]
+        data = bytes(span.hidden)
         width = self._width
         return [
             self._number(data[at : at + width], span.start) for at in range(0, len(data), width)
@@ -129,8 +129,8 @@ class NumberCompute:
             raise EngineError("bad-hidden", f"the input is not {count} packed rows")
         return [int.from_bytes(row[:_PIECES], "little") % _PRIME for row in rows]
 
-    def fed_back(self, token: int) -> list[int]:
-        return [self._embedded(token)]
+    def fed_back(self, *tokens: int) -> list[int]:
+        return [self._embedded(token) for token in tokens]
 
     def forward(self, pieces: Sequence[Piece]) -> Sequence[list[int]]:
         return [self._advance(piece) for piece in pieces]

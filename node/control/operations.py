@@ -99,12 +99,12 @@ class Operations:
     async def peers(self, _ask: node.GetPeers, _emit: Emit) -> node.Peers:
         network, now = self._network, self._host.now()
         members = network.directory.members()
-        names = views.known_models(members)
+        names, errors = views.known_models(members), self._compute.gateway.errors.peers
         shown = []
         for number, (peer, record) in enumerate(sorted(members.items()), 1):
             if peer != self._base.identity.peer:
                 link = network.endpoint.link(peer)
-                shown.append(views.peer_view(record, link, names, now))
+                shown.append(views.peer_view(record, link, names, now, errors.error(peer)))
             if number % defaults.CONTROL_STEP == 0:
                 await trio.lowlevel.checkpoint()
         return node.Peers(tuple(shown), may_invite(network.state.upkeep))

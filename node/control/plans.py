@@ -141,7 +141,7 @@ def plan_view(
     if leaver is not None and leaver not in {each.peer for each in fleet.machines}:
         raise BadNodes(f"`{leaver[:64]}` is not among the machines, so it cannot be removed")
     found = what_if(
-        fleet, PlanModel.of(arch, dtype), demand, served, (newcomer, leaver), defaults.PLAN_LOOKS
+        fleet, PlanModel.of(arch, dtype), demand, served, (newcomer, leaver), _looks(fleet)
     )
 
     def seen(outcome: Outcome | None) -> OutcomeView | None:
@@ -163,12 +163,18 @@ def plan_view(
     )
 
 
+def _looks(fleet: Fleet) -> int:
+    """Return how many placements are compared for one result."""
+    least, most = defaults.PLAN_LOOKS
+    return max(least, min(most, defaults.PLAN_WORK // max(1, len(fleet.machines))))
+
+
 def _smaller(fleet: Fleet, described: _Described, demand: Demand) -> Iterator[PrecisionView]:
     """Yield the best placements in the precisions to which the model could be quantised."""
     arch, dtype = described
     for cost in smaller(arch, dtype):
         model = PlanModel.quantised(arch, dtype, cost.precision)
-        found = _outcome_view(best_outcome(fleet, model, demand, defaults.PLAN_LOOKS))
+        found = _outcome_view(best_outcome(fleet, model, demand, _looks(fleet)))
         yield extended(PrecisionView, found, precision=cost.precision, loss=cost.loss)
 
 

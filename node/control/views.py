@@ -9,6 +9,7 @@ from ...dht.content.manifest import Manifest
 from ...dht.content.quota import LibraryLimit
 from ...state.directory import Directory
 from ...state.membership.record import Capacity, DeviceSpeed, MemberRecord, ModelName, ShardRecord
+from ...tasks.costs.tracker import ModelError
 from ...tasks.engine.families import architecture
 from ...tasks.engine.interface import Parts
 from ...tasks.errors import NoRoute
@@ -339,10 +340,15 @@ def listening_address(record: MemberRecord, seen: str | None) -> str | None:
 
 
 def peer_view(
-    record: MemberRecord, link: Link | None, names: Mapping[str, ModelName], now: float
+    record: MemberRecord,
+    link: Link | None,
+    names: Mapping[str, ModelName],
+    now: float,
+    error: ModelError,
 ) -> PeerView:
     """Describe another node from its member record, and from the measurements of the link to it.
-    `link` is None if there is none. `now` is in seconds on the host's clock."""
+    `link` is None if there is none. `now` is in seconds on the host's clock. `error` is that of
+    predictions about the peer's stages."""
     status = link.status if link else None
     return PeerView(
         peer=record.peer,
@@ -355,4 +361,6 @@ def peer_view(
         linked_s=now - status.since if status else None,
         shards=tuple(shard_view(shard, names) for shard in record.shards),
         capacity=capacity_view(record.capacity),
+        token_error=error.mean,
+        token_samples=error.samples,
     )

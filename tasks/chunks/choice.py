@@ -41,7 +41,7 @@ def worthwhile(
 ) -> Choice:
     """Return how many chunks, at most `most`, to fetch from number `first` on.
 
-    It is the number that saves the most seconds, and 0 if none does. `chunk_bytes` is the size of
+    This number saves the most seconds. It is 0 if none saves time. `chunk_bytes` is the size of
     one chunk in all layers.
     """
     best = Choice(0, 0.0, 0.0)

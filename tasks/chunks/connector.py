@@ -1,4 +1,4 @@
-"""What a stage uses to get KV from other nodes instead of computing it, and to offer its own.
+"""Connector by which a stage gets KV from other nodes instead of computing it, and offers its own.
 
 Two sides, as a stage schedules and its worker computes. The scheduling side (`matched`) says how
 many positions of a prompt can come from elsewhere, and is worth fetching. The worker's side
@@ -62,10 +62,10 @@ class Index(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the connector asks of its node.
+    """Functions of the node that the connector uses.
 
     `connect` opens a link or raises TransportError. `replicas(root, layers, seconds)` returns
-    linked members that serve these layers of a model and reply within so many seconds.
+    linked members that serve these layers of a model and whose round trip is shorter.
     `trusts(peer)` says whether a peer's KV is believed unseen.
     """
 

@@ -1,8 +1,8 @@
 """Fetches chunks from one provider into a session, part by part.
 
-The parts of the first chunk come first, and show how fast the provider is. Those of the others are
-asked for layer by layer. Several are on the way at once. They are checked and written in order.
-The fetch ends early where computing the rest is faster than waiting for it.
+The parts of the first chunk come first, because they show the rate of the provider. The parts of
+the others are asked for layer by layer. Several are on the way at once. They are checked and
+written in order. The fetch ends early where computing the rest is faster than waiting for it.
 """
 
 from collections.abc import Iterator

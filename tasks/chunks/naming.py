@@ -1,8 +1,8 @@
 """Names of chunks, and proofs of knowing one. No I/O. Spec: docs/spec/kv.md.
 
-A chunk is 256 positions, and its name is that of its last block (docs/spec/session.md). Whoever
-knows the name may fetch the chunk. It is not sent: the asker proves that it knows the name to one
-provider, which so learns no name that it does not have.
+A chunk is 256 positions, and its name is that of its last block (docs/spec/session.md). A peer that
+knows the name may fetch the chunk. The name is not sent: the asker proves to one provider that it
+knows it, so a provider learns no name that it does not have.
 """
 
 from hashlib import blake2b, sha256

@@ -136,6 +136,11 @@ class Trackers(Generic[K]):
         tracker = self._by_key.get(key)
         return tracker.samples if tracker else 0
 
+    def error(self, key: K) -> ModelError:
+        """Return the error of the predictions about `key`."""
+        tracker = self._by_key.get(key)
+        return tracker.error if tracker else ModelError(0.0, 0)
+
     def note(self, key: K, predicted: float, measured: float) -> bool:
         """Record one prediction about `key` (see `Tracker.note`)."""
         return self._of(key).note(predicted, measured)
@@ -158,13 +163,6 @@ class Trackers(Generic[K]):
             share = now + excess * own / doubt
             self._of(each.key).note(each.predicted, max(share, now / 4, 1e-9))
         return True
-
-    def errors(self) -> ModelError:
-        """Return the mean error over all keys, weighted by their samples."""
-        found = [tracker.error for tracker in self._by_key.values()]
-        samples = sum(each.samples for each in found)
-        total = sum(each.mean * each.samples for each in found)
-        return ModelError(total / samples if samples else 0.0, samples)
 
     def _doubt(self, part: Expected[K], now: float) -> float:
         """Return how many seconds a part's prediction may be wrong by."""

@@ -7,7 +7,7 @@ each step, which may belong to many sessions (scheduler.py); their KV is in shar
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -16,15 +16,15 @@ from ..costs.shardcosts import ShardCosts
 from . import arrival
 from .adapters import LoadAdapter
 from .blocks import BlockName, BlockTable, blocks_for
-from .defaults import ANSWER_BYTES, WAITING_SPANS
+from .defaults import ANSWER_BYTES, WAITING_SPANS, WINDOW_ROWS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
 from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
-from .shard import Compute, LoadedShard, Pick, Piece
-from .states import SessionStates
+from .shard import Choice, Compute, LoadedShard, Pick, Piece
+from .states import SessionStates, StateUse
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -365,21 +365,43 @@ class Core:
             return
         if session.raise_epoch(span.epoch):
             self._end_work(session, "old-epoch", f"epoch {span.epoch} began")
+        if span.draft and self._is_guess(session, span):
+            return
         session.waiting.append(span)
+        self._drop_overtaken(session, span)
         self._next(session)
+
+    @staticmethod
+    def _is_guess(session: Session, span: Span) -> bool:
+        """Remember a window for a session whose text is computed here alone, and return whether it
+        is."""
+        parts = session.shard.compute.parts
+        if not (parts.embedding and parts.head):
+            return False
+        session.guess(span.start, span.tokens or ())
+        return True
+
+    def _drop_overtaken(self, session: Session, span: Span) -> None:
+        """Drop the window in progress if a new span replaces all of its positions.
+
+        Waiting windows are dropped in their turn.
+        """
+        job = session.job
+        if job is not None and job.span.draft and span.start <= job.start:
+            session.job = None
+            self._dropped(session, job.span)
+
+    def _dropped(self, session: Session, span: Span) -> None:
+        self._emit(("dropped", session.name, span.epoch, span.start, span.count), b"")
 
     def _check(self, session: Session, span: Span) -> None:
         """Check whatever can be checked without computing. Raises EngineError if the span must be
         refused."""
         model = session.shard.compute
-        arch, parts = model.arch, model.parts
-        if span.tokens is not None:
-            if not parts.embedding:
-                raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
-            if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
-                raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
-        elif len(span.hidden or b"") != span.count * session.row_bytes:
-            raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
+        parts = model.parts
+        self._check_input(session, span, model)
+        if span.draft:
+            self._check_window(span, model)
         if span.want != "hidden" and not parts.head:
             raise EngineError("no-head", f"a shard without a head cannot compute `{span.want}`")
         if span.steps > 1 and not (parts.embedding and parts.head and span.want == "token"):
@@ -393,6 +415,34 @@ class Core:
         self._check_limits(session, span, model)
         if span.epoch < session.epoch:
             raise EngineError("old-epoch", f"epoch {session.epoch} has begun")
+
+    @staticmethod
+    def _check_input(session: Session, span: Span, model: Compute) -> None:
+        """Raise EngineError unless the tokens and hidden states of a span are the shard's input."""
+        arch = model.arch
+        if span.tokens is not None:
+            if span.hidden is None and not model.parts.embedding:
+                raise EngineError("no-embedding", "this shard takes hidden states, not tokens")
+            if not 0 <= min(span.tokens) <= max(span.tokens) < arch.vocab:
+                raise EngineError("bad-token", f"a token is not among the {arch.vocab} known")
+            if span.hidden is None:
+                return
+        if len(span.hidden or b"") != span.count * session.row_bytes:
+            raise EngineError("bad-hidden", f"the input is not {span.count} x {arch.hidden} values")
+
+    @staticmethod
+    def _check_window(span: Span, model: Compute) -> None:
+        """Raise EngineError unless a span may be a window of this shard."""
+        if model.arch.recurrent:
+            raise EngineError("unsupported", "recurrent layers cannot take a guess back")
+        if span.count > WINDOW_ROWS or span.steps > 1:
+            raise EngineError("bad-span", f"a window has at most {WINDOW_ROWS} positions")
+        if span.want != ("token" if model.parts.head else "hidden"):
+            raise EngineError("bad-span", "a window wants hidden states, or tokens of the head")
+        if (span.tokens is not None) != (model.parts.embedding or model.parts.head):
+            raise EngineError("bad-span", "the first shard and the head need a window's tokens")
+        if (span.hidden is not None) == model.parts.embedding:
+            raise EngineError("bad-span", "only the first shard needs no hidden states")
 
     @staticmethod
     def _check_limits(session: Session, span: Span, model: Compute) -> None:
@@ -434,7 +484,10 @@ class Core:
         while session.job is None and session.waiting:
             span = session.waiting.popleft()
             key = (span.epoch, span.start, span.count)
-            answer = session.kept(key)
+            if span.draft and not self._is_current(session, span):
+                self._dropped(session, span)
+                continue
+            answer = None if span.draft else session.kept(key)
             if answer is not None:
                 for header, payload in answer.frames:
                     self._emit(header, payload)
@@ -449,6 +502,18 @@ class Core:
                 self._failed(session.name, span.epoch, error)
         self._schedule(session)
 
+    @staticmethod
+    def _is_current(session: Session, span: Span) -> bool:
+        """Return whether a window continues what is computed. At the head, its first token must be
+        the last one that was chosen."""
+        if span.start > session.table.length or session.is_overtaken(span):
+            return False
+        return (
+            span.tokens is None
+            or span.want != "token"
+            or (session.sampled == (span.start, span.tokens[0]))
+        )
+
     def _begin(self, session: Session, span: Span, key: tuple[int, int, int]) -> SpanInProgress:
         """Create the job of a span. Raises EngineError if its input is invalid."""
         length = session.table.length
@@ -456,13 +521,18 @@ class Core:
             raise EngineError(
                 "gap", f"the span starts at {span.start}, {length} positions are cached"
             )
+        if not span.draft:
+            session.sampled = None
         arrival.begin(session)
         compute = session.shard.compute
         if span.hidden is not None and session.packed:
             source = compute.unpacked(span.hidden, span.count)
         else:
             source = compute.source(span)
-        return SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
+        job = SpanInProgress(span, AnsweredSpan(key), source, span.start, span.count)
+        if span.draft and span.want == "token":
+            job.drafts = (span.tokens or ())[1:]
+        return job
 
     def _schedule(self, session: Session) -> None:
         """Tell the scheduler which rows the session needs."""
@@ -491,16 +561,15 @@ class Core:
             copies += session.table.prepare(job.position, job.position + rows)
             states = session.states
             use = None if states is None else states.use(job.position, rows)
-            rest = rows, job.position, job.decode, session.adapter and session.adapter.tensors
-            pieces.append(Piece(session.table, job.source, job.done, *rest, use))
+            pieces += _pieces(session, job, rows, use)
         if copies:
             model.copy(copies)
-        outputs = model.forward(pieces)
-        done: list[tuple[Session, SpanInProgress, Any]] = []
-        for (session, rows), output in zip(work, outputs, strict=True):
+        outputs = iter(model.forward(pieces))
+        done: list[tuple[Session, SpanInProgress, list[Any]]] = []
+        for session, rows in work:
             job = session.job
             assert job is not None  # nothing else has run since
-            done.append((session, job, output))
+            done.append((session, job, [next(outputs) for _ in range(_parts(job, rows))]))
             session.table.fill(job.position + rows)
             job.done += rows
             if session.doubt is not None:
@@ -565,32 +634,38 @@ class Core:
         self._drop(session)
         self._failed(session.name, epoch, EngineError("preempted", why))
 
-    def _choose(self, model: Compute, done: list[tuple[Session, SpanInProgress, Any]]) -> None:
-        """Choose the next token of each session whose span is complete and wants one."""
-        wanting = [
-            (session, job, output)
-            for session, job, output in done
-            if job.span.want == "token" and job.done == job.count
-        ]
+    @staticmethod
+    def _choose(model: Compute, done: list[tuple[Session, SpanInProgress, list[Any]]]) -> None:
+        """Choose the next token of each session whose span is complete and wants one, and for a
+        window those after each of its positions."""
+        wanting = []
+        for _, job, outputs in done:
+            if job.span.want == "token":
+                job.rows += outputs if job.decode else outputs[:0]
+                if job.done == job.count:
+                    job.rows = job.rows or outputs
+                    wanting.append(job)
         picks = [
-            Pick(output, job.span.sampling, job.position, job.span.top)
-            for _, job, output in wanting
+            Pick(rows, job.span.sampling, position, job.span.top)
+            for job in wanting
+            for position, rows in enumerate(job.rows, job.position - len(job.drafts))
         ]
-        chosen = model.choose(picks) if picks else ()
-        for (session, job, _), choice in zip(wanting, chosen, strict=True):
-            if isinstance(choice, EngineError):
-                self._fail_job(session, job, choice)
-            else:
-                job.chosen = choice
+        chosen = iter(model.choose(picks) if picks else ())
+        for job in wanting:
+            job.chosen = [next(chosen) for _ in job.rows]
+            job.rows = []
 
-    def _advance(self, session: Session, job: SpanInProgress, model: Compute, output: Any) -> None:
+    def _advance(
+        self, session: Session, job: SpanInProgress, model: Compute, outputs: list[Any]
+    ) -> None:
         """Store or emit what a step has computed for a session."""
         if job.span.want == "token":
             if job.done == job.count:
-                self._token(session, job, model)
+                self._tokens(session, job, model)
             return
         try:
-            self._collect(job, model, output)
+            for output in outputs:
+                self._collect(job, model, output)
         except EngineError as error:
             self._fail_job(session, job, error)
             return
@@ -600,34 +675,60 @@ class Core:
     @staticmethod
     def _collect(job: SpanInProgress, model: Compute, output: Any) -> None:
         """Store the output of a step, or add it to the sum. Raises EngineError `not-finite`."""
-        position = job.position - len(output)
+        position = job.position - len(output)  # for the message of an error
         if job.span.want == "pooled":
             total = job.outputs[0] if job.outputs else None
             job.outputs = [model.pooled(output, total, position)]
         else:
             job.outputs.append(model.values(output, job.span.want == "logits", position))
 
-    def _token(self, session: Session, job: SpanInProgress, model: Compute) -> None:
-        """Emit the chosen token. Unless it is final, feed the token back as the next input."""
-        assert job.chosen is not None  # the span is complete
-        span, (token, logprob, top) = job.span, job.chosen
-        position = job.position
-        job.emitted += 1
-        final = job.emitted == span.steps or token in span.stop_ids
+    def _tokens(self, session: Session, job: SpanInProgress, model: Compute) -> None:
+        """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
+        one back as the next input, unless the span ends with it."""
+        span, first = job.span, job.position - len(job.drafts)
+        for position, choice in enumerate(job.chosen, first):
+            if isinstance(choice, EngineError):
+                self._fail_job(session, job, choice)
+                return
+            job.emitted += 1
+            stopped = choice.token in span.stop_ids
+            right = job.drafts[position - first : position - first + 1] == (choice.token,)
+            final = stopped or (not right if span.draft else job.emitted == span.steps)
+            self._token(session, job, choice, position, final=final)
+            if final or not right:
+                break
+        session.table.truncate(position)  # what follows was computed from wrong drafts
+        session.sampled = None if stopped else (position, choice.token)
+        if final:
+            self._finish(session, job)
+            return
+        job.drafts = self._guesses(session, job, position, choice.token)
+        job.source = model.fed_back(choice.token, *job.drafts)
+        job.start, job.count, job.done = position, 1 + len(job.drafts), 0
+
+    @staticmethod
+    def _guesses(
+        session: Session, job: SpanInProgress, position: int, token: int
+    ) -> tuple[int, ...]:
+        """Return the guesses for the positions after a token of a loop that are worth computing."""
+        return session.guessed(position, token)[: job.span.steps - job.emitted - 1]
+
+    def _token(
+        self, session: Session, job: SpanInProgress, choice: Choice, position: int, *, final: bool
+    ) -> None:
+        """Emit a chosen token."""
+        seconds, predicted = job.seconds, job.predicted
+        job.seconds = job.predicted = 0.0
         header: Header = (
-            *("token", session.name, span.epoch, position, token, logprob, final),
-            *(job.seconds, job.predicted, *((top,) if top else ())),
+            *("token", session.name, job.span.epoch, position, choice.token, choice.logprob),
+            *(final, seconds, predicted, *((choice.top,) if choice.top else ())),
         )
         job.answer.add(header)
         if final:
             self._emit_with_step(header, b"")
-            self._finish(session, job)
         else:
             # A client waits for the first token.
             (self._emit if job.emitted == 1 else self._emit_soon)(header, b"")
-            job.source = model.fed_back(token)
-            job.start, job.count, job.done = position, 1, 0
-            job.seconds = job.predicted = 0.0
 
     def _values(self, session: Session, job: SpanInProgress, model: Compute) -> None:
         """Emit the span's outputs as one event and finish the span."""
@@ -646,10 +747,11 @@ class Core:
         self._urgent = True
 
     def _finish(self, session: Session, job: SpanInProgress) -> None:
-        """End the session's job and store its answer for repetitions."""
+        """End the session's job and store its answer for repetitions, unless it is a window's."""
         session.job = None
         self._scheduler.groups.left(session.share, self.clock())
-        session.keep(job.answer)
+        if not job.span.draft:
+            session.keep(job.answer)
 
     def _fail_job(self, session: Session, job: SpanInProgress, error: EngineError) -> None:
         """End the session's job with a failure and drop its positions."""
@@ -659,6 +761,23 @@ class Core:
 
     def _failed(self, name: bytes, epoch: int, error: EngineError) -> None:
         self._emit(("failed", name, epoch, error.code, error.message), b"")
+
+
+def _parts(job: SpanInProgress, rows: int) -> int:
+    """Return in how many pieces some rows of a job are computed."""
+    return rows if job.decode else 1
+
+
+def _pieces(
+    session: Session, job: SpanInProgress, rows: int, use: StateUse | None
+) -> Iterator[Piece]:
+    """Yield the pieces of a session in a step. Rows that continue a text are pieces of their own,
+    so that a draft is computed like any other token of a text."""
+    count = 1 if job.decode else rows
+    adapter = session.adapter and session.adapter.tensors
+    for at in range(0, rows, count):
+        place = job.done + at, count, job.position + at
+        yield Piece(session.table, job.source, *place, job.decode, adapter, use)
 
 
 def _states_beside(table: BlockTable, shard: LoadedShard) -> SessionStates | None:

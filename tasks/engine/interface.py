@@ -110,6 +110,11 @@ class Span:
     in the shard's dtype, C order). With `steps` > 1, a shard with embedding and head feeds its
     sampled tokens back as input. It emits one TokenEvent per token, until it samples one of
     `stop_ids`, has done `steps` steps, or is cancelled.
+
+    A *window* has `draft`: its input is a guess. Its positions are computed as those of running
+    texts, one by one, and it may be dropped. At a head without the embedding, it has both `tokens`
+    and `hidden`, and is answered by a TokenEvent for each position whose input was right. At a
+    shard with embedding and head, it has no answer: the loop (`steps`) takes its tokens as guesses.
     """
 
     session: SessionId
@@ -124,6 +129,7 @@ class Span:
     stop_ids: tuple[int, ...] = ()
     top: int = 0  # most likely tokens to report with each token, at most MAX_TOP
     kind: Literal["forward", "backward"] = "forward"  # needs the feature of this name
+    draft: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,17 @@ class FailedEvent:
     message: str
 
 
-EngineEvent = HiddenEvent | TokenEvent | FailedEvent
+@dataclass(frozen=True, slots=True)
+class DroppedEvent:
+    """A window that was not computed, because its input turned out to be wrong."""
+
+    session: SessionId
+    epoch: int
+    start: int
+    count: int
+
+
+EngineEvent = HiddenEvent | TokenEvent | FailedEvent | DroppedEvent
 
 
 NAME_BYTES = 16

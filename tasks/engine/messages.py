@@ -18,6 +18,7 @@ from .adapters import LoadAdapter
 from .defaults import ADAPTER_DEPTH, LOAD_DEPTH, LOAD_ITEMS, PAYLOAD_BYTES, STOP_IDS
 from .errors import EngineError
 from .interface import (
+    DroppedEvent,
     DType,
     EngineEvent,
     FailedEvent,
@@ -38,28 +39,39 @@ from .interface import (
 from .wire import Buffer, Header, WireError
 
 _MOST_POSITIONS = 1 << 24
-_TOKENS, _HIDDEN = 0, 1
+_TOKENS, _HIDDEN, _BOTH = 0, 1, 2
 
 
 def span_frame(span: Span) -> tuple[Header, Buffer]:
-    """Encode a span. Raises EngineError `bad-span` unless it has either tokens or hidden states.
+    """Encode a span. Raises EngineError `bad-span` unless it has either tokens or hidden states, or
+    both if it is a window.
 
     Raises EngineError `bad-token` if a token id is not a 32-bit integer.
     """
-    if (span.tokens is None) == (span.hidden is None):
-        raise EngineError("bad-span", "a span has either tokens or hidden states")
     header = (
         *("span", span.session, span.epoch, span.start, span.count),
-        *(_HIDDEN if span.tokens is None else _TOKENS, span.want),
+        *(_source(span), span.want),
         *span.sampling,
-        *(span.steps, span.stop_ids, span.kind, span.top),
+        *(span.steps, span.stop_ids, span.kind, span.top, span.draft),
     )
-    if span.hidden is not None:
-        return header, span.hidden
+    if span.tokens is None:
+        return header, span.hidden or b""
     try:
-        return header, array.array("i", span.tokens or ()).tobytes()
+        tokens = array.array("i", span.tokens).tobytes()
     except (OverflowError, TypeError):
         raise EngineError("bad-token", "a token id is not a 32-bit integer") from None
+    return header, tokens if span.hidden is None else b"".join((span.hidden, tokens))
+
+
+def _source(span: Span) -> int:
+    """Return what a span's payload is. Raises EngineError `bad-span` if it may not be that."""
+    if span.tokens is None and span.hidden is not None:
+        return _HIDDEN
+    if span.tokens is not None and span.hidden is None:
+        return _TOKENS
+    if span.tokens is not None and span.draft:
+        return _BOTH
+    raise EngineError("bad-span", "a span has either tokens or hidden states")
 
 
 class _Span(Row, frozen=True):
@@ -70,7 +82,7 @@ class _Span(Row, frozen=True):
     epoch: Annotated[int, Meta(ge=0, le=1 << 62)]
     start: Annotated[int, Meta(ge=0, le=_MOST_POSITIONS)]
     count: Annotated[int, Meta(ge=1, le=_MOST_POSITIONS)]
-    source: int
+    source: Annotated[int, Meta(ge=0, le=_BOTH)]
     want: Want
     temperature: Temperature
     top_k: TopK
@@ -82,6 +94,7 @@ class _Span(Row, frozen=True):
     ]
     kind: Literal["forward", "backward"]
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)]
+    draft: bool
 
 
 def parse_span(header: Header, payload: memoryview) -> Span:
@@ -96,19 +109,33 @@ def parse_span(header: Header, payload: memoryview) -> Span:
         raise EngineError("bad-span", f"the span is malformed: {error}") from None
     if said.kind != "forward":
         raise EngineError("unsupported", "this engine has no backward")
+    hidden, ids = _halves(said, payload)
     return Span(
         session=said.session,
         epoch=said.epoch,
         start=said.start,
         count=said.count,
-        tokens=_tokens(payload, said.count) if said.source == _TOKENS else None,
-        hidden=payload if said.source != _TOKENS else None,
+        tokens=_tokens(ids, said.count) if ids is not None else None,
+        hidden=hidden,
         want=said.want,
         sampling=Sampling(said.temperature, said.top_k, said.top_p, said.seed),
         steps=said.steps,
         stop_ids=said.stop_ids,
         top=said.top,
+        draft=said.draft,
     )
+
+
+def _halves(said: _Span, payload: memoryview) -> tuple[memoryview | None, memoryview | None]:
+    """Return the hidden states and the token ids of a payload, None for what it lacks."""
+    if said.source == _TOKENS:
+        return None, payload
+    if said.source == _HIDDEN:
+        return payload, None
+    at = len(payload) - 4 * said.count
+    if at < 0 or not said.draft:
+        raise EngineError("bad-span", "only a window has both tokens and hidden states")
+    return payload[:at], payload[at:]
 
 
 def _tokens(payload: memoryview, count: int) -> tuple[int, ...]:
@@ -197,6 +224,8 @@ def parse_event(header: Header, payload: memoryview) -> EngineEvent:
             return HiddenEvent(session, epoch, start, count, payload, seconds, predicted)
         case ("failed", bytes(session), int(epoch), str(code), str(message)):
             return FailedEvent(session, epoch, code, message)
+        case ("dropped", bytes(session), int(epoch), int(start), int(count)):
+            return DroppedEvent(session, epoch, start, count)
     raise WireError(f"the worker sent `{header[0]}`, which is no event of ours")
 
 

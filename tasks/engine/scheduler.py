@@ -101,7 +101,10 @@ class _User:
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """A session as the scheduler sees it. `rows` are wanted from `position` on."""
+    """A session as the scheduler sees it. `rows` are wanted from `position` on.
+
+    A running text wants one row, or more if it has drafts for what follows.
+    """
 
     user: _User
     costs: StepCosts
@@ -112,7 +115,7 @@ class Share:
     charged: float = 0.0  # seconds charged for the last step that it was in
     rows: int = 0
     position: int = 0
-    decode: bool = False  # whether the row continues a text, and is not part of a prompt
+    decode: bool = False  # whether the rows continue a text, and are not part of a prompt
 
 
 @dataclass(slots=True)
@@ -290,35 +293,46 @@ class Scheduler:
             gateway.time = min(self._time, gateway.time + max(0.0, less))
 
     def _take_decode(self, step: _Step, shares: Collection[Share], budget: float) -> None:
-        """Add one row for as many sessions as the budget allows."""
+        """Add the rows of as many sessions as the budget allows. One whose drafts do not fit gets
+        one row."""
         if not shares:
             return
         adapters = {share.adapter for share in shares if share.adapter is not None}
         adapters -= step.adapters
         wanted = (
-            sum([share.row for share in shares])
-            + step.costs.attended * sum([share.position + 1 for share in shares])
+            sum([share.rows * share.row for share in shares])
+            + step.costs.attended * sum([_attended(share) for share in shares])
             + sum(adapter.fixed for adapter in adapters)
         )
-        most = min(step.costs.most_rows, step.rows + self._most(step.costs, shares))
-        if step.seconds + wanted <= budget and step.rows + len(shares) <= most:
+        rows = sum([share.rows for share in shares])
+        sessions = self._most(step.costs, shares)
+        fits = step.rows + rows <= step.costs.most_rows and len(shares) <= sessions
+        if step.seconds + wanted <= budget and fits:
             self._take_all(step, shares, wanted, adapters)
             return
         first = len(step.chosen)
         for share in _fair(shares):
-            seconds = step.price(share, 1)
-            full = step.seconds + seconds > budget or step.rows >= most
-            if full and step.chosen:
+            rows = share.rows
+            if rows > 1 and not self._fits(step, share, rows, budget):
+                rows = 1
+            full = len(step.chosen) - first >= sessions
+            if step.chosen and (full or not self._fits(step, share, rows, budget)):
                 break
-            self._add(step, share, 1, seconds)
+            self._add(step, share, rows, step.price(share, rows))
         taken = len(step.chosen) - first
         self._pay(step, first, lambda _share: 1 / taken)
 
+    @staticmethod
+    def _fits(step: _Step, share: Share, rows: int, budget: float) -> bool:
+        """Return whether rows of a session fit into a step."""
+        within = step.rows + rows <= step.costs.most_rows
+        return within and step.seconds + step.price(share, rows) <= budget
+
     def _most(self, costs: StepCosts, shares: Collection[Share]) -> int:
-        """Return how many rows of running texts a step may have, so that the sessions that travel
+        """Return how many running texts a step may have, so that the sessions that travel
         through a chain visit its stages in groups.
 
-        A step of fewer rows must be faster by more than a small part, or groups have no use.
+        A step of fewer texts must be faster by more than a small part, or groups have no use.
         """
         if self.groups.count < 2:
             return len(shares)
@@ -334,16 +348,16 @@ class Scheduler:
     def _take_all(
         self, step: _Step, shares: Collection[Share], wanted: float, adapters: set[AdapterCosts]
     ) -> None:
-        """Add one row of each session. They add `wanted` seconds to the step."""
+        """Add all rows of each session. They add `wanted` seconds to the step."""
         attended = step.costs.attended
         part = (step.unpaid + sum(adapter.fixed for adapter in adapters)) / len(shares)
         for share in shares:
-            self._charge(share, part + share.row + attended * (share.position + 1))
+            self._charge(share, part + share.rows * share.row + attended * _attended(share))
         step.adapters |= adapters
         step.unpaid = 0.0
         step.seconds += wanted
-        step.rows += len(shares)
-        step.chosen += [(share, 1) for share in shares]
+        step.rows += sum([share.rows for share in shares])
+        step.chosen += [(share, share.rows) for share in shares]
 
     def _take_prefill(self, step: _Step, shares: Collection[Share], budget: float) -> None:
         """Add parts of prompts as the budget allows, and at least one block of the first one.
@@ -438,6 +452,11 @@ class Scheduler:
             self._gateways = {
                 owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
             }
+
+
+def _attended(share: Share) -> int:
+    """Return to how many positions all rows of a text attend together."""
+    return share.rows * (2 * share.position + share.rows + 1) // 2
 
 
 def _affordable(share: Share, seconds: float) -> int:

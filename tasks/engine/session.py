@@ -1,13 +1,15 @@
 """State of one session in the worker: KV, waiting spans, and stored answers for repeated spans."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
 from .blocks import BlockTable
-from .defaults import KEPT_ANSWERS, KEPT_BYTES
+from .defaults import KEPT_ANSWERS, KEPT_BYTES, WAITING_DRAFTS
+from .errors import EngineError
 from .families import DTYPE_BYTES
 from .interface import SessionId, Span
 from .scheduler import Share
@@ -37,7 +39,11 @@ class AnsweredSpan:
 
 @dataclass(slots=True)
 class SpanInProgress:
-    """A span in progress. `done` counts computed input positions, `emitted` counts sent tokens."""
+    """A span in progress. `done` counts computed input positions, `emitted` counts sent tokens.
+
+    `drafts` are the tokens of all positions but the first one, if they are guesses that the chosen
+    tokens must equal. `rows` are the outputs of the positions from which tokens are chosen.
+    """
 
     span: Span
     answer: AnsweredSpan
@@ -49,7 +55,9 @@ class SpanInProgress:
     outputs: list[Any] = field(default_factory=list)
     seconds: float = 0.0
     predicted: float = 0.0  # seconds
-    chosen: Choice | None = None  # the next token, from when it is chosen until it is emitted
+    drafts: tuple[int, ...] = ()
+    rows: list[Any] = field(default_factory=list)
+    chosen: Sequence[Choice | EngineError] = ()  # from when tokens are chosen until they are sent
 
     @property
     def position(self) -> int:
@@ -58,8 +66,8 @@ class SpanInProgress:
 
     @property
     def decode(self) -> bool:
-        """Whether the input is a single position, which continues a text."""
-        return self.count == 1
+        """Whether the positions continue a text, which are computed one by one."""
+        return self.count == 1 or self.span.draft or bool(self.drafts)
 
 
 class Session:
@@ -89,6 +97,9 @@ class Session:
         self.epoch = 0
         self.waiting: deque[Span] = deque()
         self.job: SpanInProgress | None = None
+        self.sampled: tuple[int, int] | None = None  # position of the last token, and the token
+        # Guesses for the text of the loop, by windows: the first position, and the tokens.
+        self._guesses: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=WAITING_DRAFTS)
         self._kept: deque[AnsweredSpan] = deque()
 
     @property
@@ -111,6 +122,31 @@ class Session:
     def busy(self) -> bool:
         """Whether a span is in progress or waits."""
         return self.job is not None or bool(self.waiting)
+
+    def guess(self, start: int, tokens: tuple[int, ...]) -> None:
+        """Remember guesses for the positions from `start` on."""
+        self._guesses.append((start, tokens))
+
+    def guessed(self, position: int, token: int) -> tuple[int, ...]:
+        """Return the guesses for the positions after `position`, where the text has `token`.
+
+        If a guess for `position` itself was another token, all that follow it are forgotten.
+        """
+        while self._guesses:
+            start, tokens = self._guesses[0]
+            if position < start:
+                return ()
+            if position < start + len(tokens):
+                if tokens[position - start] == token:
+                    return tokens[position - start + 1 :]
+                self._guesses.clear()
+                return ()
+            self._guesses.popleft()
+        return ()
+
+    def is_overtaken(self, span: Span) -> bool:
+        """Return whether a later span replaces the positions of a window."""
+        return any(later.start <= span.start for later in self.waiting)
 
     def raise_epoch(self, epoch: int) -> bool:
         """Adopt a higher epoch and drop the stored answers. Return whether `epoch` was higher."""

@@ -109,8 +109,8 @@ class Compute(Protocol):
         """
         ...
 
-    def fed_back(self, token: int) -> Any:
-        """Return one sampled token as the next input."""
+    def fed_back(self, *tokens: int) -> Any:
+        """Return a sampled token, and the drafts that follow it, as the next input."""
         ...
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:

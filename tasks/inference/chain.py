@@ -33,6 +33,7 @@ from .session import (
     Change,
     Close,
     Open,
+    SessionOpened,
     parse_changed,
     parse_closed,
     parse_dtype,
@@ -105,12 +106,13 @@ class Chains:
         async def open_one(index: int) -> None:
             try:
                 began = self._host.now()
-                cached = await self._open_stage(run, index, model, sampling, names)
+                opened = await self._open_stage(run, index, model, sampling, names)
                 run.note_answer(run.peers[index], self._host.now() - began)
+                run.can_draft &= opened.drafts
                 if run.continuation is None:
-                    run.start = min(run.start, cached)
+                    run.start = min(run.start, opened.cached)
                 else:
-                    run.continuation.note(index, cached)
+                    run.continuation.note(index, opened.cached)
             except StageRefused as refusal:
                 failures.append(refusal)
                 nursery.cancel_scope.cancel()
@@ -124,8 +126,8 @@ class Chains:
 
     async def _open_stage(
         self, run: GenerationRun, index: int, model: Model, sampling: Sampling, names: bytes
-    ) -> int:
-        """Open one stage, and return the number of positions that it has cached. Raises Refused."""
+    ) -> SessionOpened:
+        """Open one stage, and return its reply. Raises Refused."""
         hop = run.route[index]
         message = Open(
             session=run.session,
@@ -145,6 +147,7 @@ class Chains:
             top=run.terms.top,
             adapter=model.adapter,
             user=self._names.user_tag(run.terms.user),
+            veil=self._names.veil(run.session),
             resume=run.continuation.resume if run.continuation else 0,
             exact=run.terms.exact,
             activations=run.activations,
@@ -156,7 +159,7 @@ class Chains:
             timeout = ADAPTER_TIMEOUT if model.adapter else OPEN_TIMEOUT
             timeout += CHUNK_TIMEOUT if len(names) >= CHUNK_BLOCKS * NAME_BYTES else 0.0
             reply = await self._ask(hop.peer, *call, timeout)
-            return parse_opened(reply, message.tokens, message.activations).cached
+            return parse_opened(reply, message.tokens, message.activations)
         except (CallRefused, LinkClosed, SessionError) as error:
             # A job may be refused only because an interactive request has priority, and a request
             # with an adapter only because of that.
@@ -259,12 +262,13 @@ class Chains:
     async def close(self, run: GenerationRun, model: Model) -> None:
         """Close the session on every stage, even while the request is being cancelled.
 
-        Names the prefixes of the prompt with the answer, which the next prompt may begin with.
+        Names the prefixes of the prompt with the answer, which the next prompt may begin with. The
+        last token is left out: stages may have computed a wrong draft at its position.
 
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
         header = Close(run.session).header()
-        names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids)
+        names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids[:-1])
 
         async def close_one(peer: PeerId) -> None:
             # A dead stage has no session to close.

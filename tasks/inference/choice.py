@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -21,10 +21,10 @@ from ...transport.identity import PeerId
 from ...transport.rates import Rate, Rates
 from ..costs.links import between
 from ..costs.members import member_rates
-from ..costs.rates import LinkRates
+from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
 from ..costs.seconds import step_seconds
-from ..costs.tracker import MeanError
-from ..costs.work import ModelWork, Rows
+from ..costs.tracker import Expected, MeanError, Trackers
+from ..costs.work import ModelWork, Rows, ShardWork
 from ..defaults import ANSWER_SOON, MAX_AHEAD, PROBE_TIMEOUT, PROBES
 from ..engine.interface import Parts, SessionId
 from ..errors import BadMessage
@@ -72,11 +72,16 @@ class Wish:
 
 
 class AnswerErrors(NamedTuple):
-    """Errors of the predicted seconds until the first token of an answer, and for each further
-    one."""
+    """Errors of the predicted seconds until the first token of an answer, for each further one, and
+    for the part of that which each peer computes."""
 
     first: MeanError
     token: MeanError
+    peers: Trackers[PeerId]
+
+
+MOST_PREDICTED: Final = 60.0
+"""Seconds until the first token that are believed, since members may claim to be slow."""
 
 
 class Choice:
@@ -94,7 +99,7 @@ class Choice:
         self._times: OrderedDict[_TimesKey, Times] = OrderedDict()
         self._line = Line()
         self._looking = trio.Lock()
-        self.errors = AnswerErrors(MeanError(), MeanError())
+        self.errors = AnswerErrors(MeanError(), MeanError(), Trackers())
         """The errors of predictions about this gateway's answers."""
 
     def slower(self, peer: PeerId, root: str, parts: Parts, token_s: float) -> float:
@@ -140,8 +145,7 @@ class Choice:
         work = self._works[key].of(hop.parts)
         rates = member_rates(capacity, shard, work)
         prompt = step_seconds(rates, work, [Rows(SPAN_ROWS, SPAN_ROWS)])
-        token = step_seconds(rates, work, [Rows(1, 4 * SPAN_ROWS)], int(hop.parts.head))
-        return Times(prompt / SPAN_ROWS, token)
+        return Times(prompt / SPAN_ROWS, _token_seconds(rates, work))
 
     def _members(self, without: Collection[str]) -> Members:
         return {
@@ -244,6 +248,7 @@ class Choice:
         """
         plan = self._plan(wish, without, session)
         run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
+        run.pace.predict(min(plan.cost.first_s, MOST_PREDICTED))
         self._plans[session] = plan, wish.prefix
         return run
 
@@ -288,16 +293,31 @@ class Choice:
             return
         if run.times.first_at is None:
             self._router.beliefs.dropped(plan.stages)
-        if run.times.tokens >= TOKENS_LEAST:
-            self.errors.token.note(plan.cost.token_s, run.times.token_s)
         links = [LinkRates(trip) for trip in self._trips(run)]
         pairs = zip(links, links[1:] + links[:1], strict=True)
         ring = sum(between(*pair).round_trip_s / 2 for pair in pairs)
-        alone = len(run.peers) == 1
-        seen = Observed(
-            0.0, 0.0, 0, run.times.token_s, 0.0 if alone else ring, run.times.tokens - 1
-        )
+        if len(run.peers) == 1:
+            ring = 0.0
+        if run.times.tokens >= TOKENS_LEAST:
+            self.errors.token.note(plan.cost.token_s, run.times.token_s)
+            self.errors.peers.note_sum(self._expected(plan), run.times.token_s - ring)
+        seen = Observed(0.0, 0.0, 0, run.times.token_s, ring, run.times.tokens - 1)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
+
+    def _expected(self, plan: Plan) -> list[Expected[PeerId]]:
+        """Return what each stage of a chain was expected to take for a token."""
+        found = []
+        for hop, taken in zip(plan.chain, plan.stages, strict=True):
+            work = self._works.get((taken.shard.root, parse_dtype(hop.dtype)))
+            seconds = taken.times.token_s
+            cautious = _token_seconds(UNKNOWN, work.of(hop.parts)) if work else seconds
+            found.append(Expected(hop.peer, seconds, cautious))
+        return found
 
     def _trips(self, run: GenerationRun) -> list[float]:
         return [self._courier.round_trip(peer) or 0.0 for peer in run.peers]
+
+
+def _token_seconds(rates: DeviceRates, work: ShardWork) -> float:
+    """Return the predicted seconds of a token far into a text."""
+    return step_seconds(rates, work, [Rows(1, 4 * SPAN_ROWS)], int(work.head_flops > 0))

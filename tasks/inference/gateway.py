@@ -16,6 +16,7 @@ from ...state.directory import Directory
 from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from ..defaults import MAX_NEW_TOKENS
+from ..drafting.sessions import Drafting
 from ..errors import PromptTooLong, SessionError
 from ..text.process import ChatTurn, TextDelta
 from .chain import Chains
@@ -26,6 +27,7 @@ from .conversation.replacing import Replacing
 from .conversation.routes import Routes, Seek
 from .conversation.runs import OpenRuns
 from .conversation.talk import Talk
+from .conversation.windows import Windows
 from .courier import Courier
 from .embedding import Embedder, PooledAnswer, Vector
 from .generation import Answer, Emit, GatewayEvent, GenerateRequest, Model, Routed, Summary
@@ -83,11 +85,13 @@ class Gateway:
         *,
         seek: Seek = _nobody,
         find_adapter: FindAdapter = _no_adapters,
+        drafting: Drafting | None = None,
     ) -> None:
         self._host = host
         self._find_adapter = find_adapter
         self._models = models
-        self._runs = OpenRuns(host, courier)
+        self._windows = Windows(courier, drafting or Drafting())
+        self._runs = OpenRuns(host, courier, self._windows)
         self._chains = Chains(host, courier)
         routes = Routes(host, courier, directory, self._chains, seek)
         self.errors = routes.choice.errors
@@ -96,7 +100,7 @@ class Gateway:
         self._opening = Opening(host, courier, self._chains, routes, self._runs)
         mending = Mending(*(host, courier, directory, self._chains, self._runs), routes.choice)
         replacing = Replacing(host, routes, self._opening, mending)
-        self._conversation = Conversation(host, courier, self._opening, replacing)
+        self._conversation = Conversation(host, courier, self._opening, replacing, self._windows)
         self.embedder = Embedder(models.use, self._pool)
         """Answers requests for embeddings."""
         self._waited_for = 0
@@ -152,7 +156,8 @@ class Gateway:
             await self._opening.start(talk)
             await answer.prepare()
             await self._conversation.hold(talk)
-            return answer.summary()
+            await self._windows.end(talk)
+            return replace(answer.summary(), drafts=talk.drafts)
         finally:
             await self._opening.leave(talk)
 

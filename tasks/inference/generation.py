@@ -11,6 +11,7 @@ import trio
 
 from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE
+from ..drafting.speculation import DraftCounts, Speculation
 from ..engine.activations.layout import Activations
 from ..engine.blocks import BLOCK
 from ..engine.families import Architecture
@@ -132,7 +133,7 @@ class Summary:
     """Outcome and timing of a generation.
 
     `ttft_s` is the time to the first token in seconds. `hop_ms` is the mean time per token and hop
-    in milliseconds, without the time spent computing.
+    in milliseconds, without the time spent computing. `drafts` counts guesses of later tokens.
     """
 
     reason: Reason
@@ -143,6 +144,7 @@ class Summary:
     hop_ms: float
     text: str
     token_ids: tuple[int, ...]
+    drafts: DraftCounts = field(default_factory=DraftCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,8 @@ class GenerationRun:
         # The first position to compute. A sum needs the states of all.
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
+        self.can_draft = True  # whether all stages compute windows
+        self.speculation: Speculation | None = None
         self.continuation: Continuation | None = None  # if the chain was changed
         # The stages' places in the chain, as they know them.
         self.places = {hop.peer: place for place, hop in enumerate(self.route)}
@@ -279,30 +283,31 @@ class GenerationRun:
         if epoch != self.epoch:
             raise SessionError("stale-epoch", f"the session is in epoch {self.epoch}")
 
-    def take_token(self, token: SampledToken, vocabulary: int, now: float) -> None:
-        """Queue the head's next token. A token that is invalid or not the next one ends the
-        session.
+    def take_token(self, token: SampledToken, vocabulary: int, now: float) -> bool:
+        """Queue the head's next token, and return whether others may follow. A token that is
+        invalid or not the next one ends the session.
 
         Messages after the final token are ignored. `vocabulary` is the number of token ids.
         """
         if self._final:
-            return
+            return False
         ids = token.token, *(each for each, _ in token.top)
         wrong = token.position != self._expected or len(token.top) > self.terms.top
         if wrong or max(ids) >= vocabulary:
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} sent an invalid token"))
-            return
+            return False
         self._expected += 1
         left = self.prompt + self.new - self._expected
         if left < 0 or (left == 0 and not token.final):
             self.fail(SessionError("bad-stage", f"{self.describe(-1)} exceeded the token limit"))
-            return
+            return False
         if token.final:
             self._final = True
             self._ended.set()
         self.pace.note(now)
         self.times.note(now)
         self._put(Arrived(token, now))
+        return not token.final
 
     def take_progress(self, progress: SpanProgress, now: float) -> None:
         """Queue the head's progress in the prompt. Progress that does not advance ends the

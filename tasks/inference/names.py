@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 from ..engine.blocks import BLOCK
 from ..engine.interface import NAME_BYTES, USER_BYTES
+from .session import VEIL_BYTES
 
 
 class PrefixNames:
@@ -48,6 +49,10 @@ class PrefixNames:
             return b""
         digest = blake2b(user.encode(), digest_size=USER_BYTES, key=self._secret, person=b"user")
         return digest.digest()
+
+    def veil(self, session: bytes) -> bytes:
+        """Return the secret with which the ends of a session's chain veil drafts."""
+        return blake2b(session, digest_size=VEIL_BYTES, key=self._secret, person=b"veil").digest()
 
 
 def names_behind(names: bytes, stages: Sequence[str]) -> bytes:

@@ -5,6 +5,7 @@ Headers come from untrusted peers: `parse` checks the type and bounds of each va
 `BadMessage` on the first invalid one.
 """
 
+import hashlib
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,14 @@ from ..defaults import (
     MAX_STAGES,
     MAX_STOP_IDS,
     MAX_TOP,
+    MAX_WINDOW,
 )
 from ..engine.activations.layout import Activations
 from ..engine.interface import USER_BYTES, DType, Logprob, Parts, Sampled
 from ..errors import BadMessage
 
 SESSION_BYTES = 16
+VEIL_BYTES = 16
 _MAX_CODE = 32
 _MAX_MESSAGE = 300
 
@@ -109,6 +112,7 @@ class Open(EpochMessage, frozen=True):
     top: Annotated[int, Meta(ge=0, le=MAX_TOP)] = 0
     adapter: Root = ""  # root of the adapter that all stages use, or ""
     user: Annotated[bytes, Meta(max_length=USER_BYTES)] = b""
+    veil: Annotated[bytes, Meta(max_length=VEIL_BYTES)] = b""  # of drafts, for both ends only
     resume: _Before = 0  # where the chain continues; positions before it are rebuilt
     exact: bool = False  # whether no KV may stem from copies in int8
     activations: Activations = "exact"  # how the stages send hidden states to each other
@@ -135,7 +139,8 @@ class Open(EpochMessage, frozen=True):
         header = self.fields() | {"parts": astuple(self.parts)}
         if self.parts.head:
             return header
-        return {name: value for name, value in header.items() if name not in _FOR_THE_HEAD}
+        hidden = _FOR_THE_HEAD if self.parts.embedding else (*_FOR_THE_HEAD, "veil")
+        return {name: value for name, value in header.items() if name not in hidden}
 
 
 _FOR_THE_HEAD = ("steps", "stop_ids", "sampling", "pooled", "top")
@@ -205,6 +210,10 @@ class SpanMessage(EpochMessage, frozen=True):
 
     `token` requests a token for the last position. `seconds` is the computing time of earlier
     stages. `gateway` is None if the sender is the gateway.
+
+    A window has `draft`: its tokens are guesses, at most MAX_WINDOW. From the gateway it has a
+    `branch`, the position of the last token that was another than guessed. Between stages, the
+    payload ends with its token ids, veiled.
     """
 
     index: Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
@@ -213,6 +222,13 @@ class SpanMessage(EpochMessage, frozen=True):
     token: bool
     seconds: _Seconds
     gateway: _Peer | None = None
+    draft: bool = False
+    branch: _Before = 0
+
+    def check(self) -> None:
+        """Raise ValueError if a window is too long."""
+        if self.draft and self.count > MAX_WINDOW:
+            raise ValueError(f"a window has at most {MAX_WINDOW} positions")
 
 
 class FeedToken(EpochMessage, frozen=True):
@@ -321,10 +337,12 @@ class Probe(Message, frozen=True):
 
 class SessionOpened(Message, frozen=True):
     """Reply to `session.open`. `cached` is the number of positions that the stage has cached.
-    `activations` repeats how it sends and expects hidden states."""
+    `activations` repeats how it sends and expects hidden states. `drafts`: whether it computes
+    windows of drafts for this session."""
 
     cached: Natural
     activations: Activations = "exact"
+    drafts: bool = False
 
 
 class SessionClosed(Message, frozen=True):
@@ -434,6 +452,17 @@ def unpack_states(payload: bytes | memoryview, count: int) -> tuple[float, ...]:
     if not all(map(math.isfinite, states)):
         raise BadMessage("a value is not finite")
     return states
+
+
+def veiled(veil: bytes, start: int, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the token ids from position `start` on, veiled by a secret of both ends of a chain, or
+    unveiled: it is its own inverse. The stages in between pass them on without knowing them."""
+    stream = bytearray()
+    for number in range(-(-len(ids) // 16)):
+        place = struct.pack("<QQ", start, number)
+        stream += hashlib.blake2b(place, key=veil, person=b"veil").digest()
+    mask = struct.unpack_from(f"<{len(ids)}I", stream)
+    return tuple(each ^ other for each, other in zip(ids, mask, strict=True))
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
+from msgspec import structs
 from trio import TaskStatus
 
 from ...transport.errors import CallRefused, LinkClosed
@@ -27,10 +28,12 @@ from ..defaults import (
     SPANS_WAITING,
     WATCHES,
 )
+from ..drafting.inputs import Inputs
 from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import (
     NAME_BYTES,
+    DroppedEvent,
     Engine,
     EngineEvent,
     FailedEvent,
@@ -60,14 +63,16 @@ from .session import (
     SessionOpened,
     SpanMessage,
     SpanProgress,
+    pack_tokens,
     unpack_tokens,
+    veiled,
 )
 from .slowlinks import SlowLinks
 from .speed import ServedSpeed
 from .stageadapters import AdapterSource, StageAdapters
 from .stagechunks import StageChunks
 from .stageload import StageLoads
-from .stagesessions import ServedShard, StageSession, StageSessions, coded
+from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan, coded
 from .surviving.rebuilding import Rebuilding
 from .surviving.recovery import LOST_STATE
 from .surviving.sentlog import SentBudget, SentLog
@@ -346,9 +351,10 @@ class Stage:
         session.computed = cached
         self.meter.opened(session.use)
         session.passed = cached
+        held, order = session.served.held, session.open
         if order.resume:
             session.rebuilding = Rebuilding(order.resume, cached)
-        return Reply(SessionOpened(cached, session.open.activations).fields())
+        return Reply(SessionOpened(cached, order.activations, held.drafts).fields())
 
     async def _on_close(self, call: Call) -> Reply | Refusal:
         try:
@@ -410,7 +416,11 @@ class Stage:
         if not held.parts.head and message.count * session.row_bytes > PASSED_BYTES:
             # Computing it would be in vain, since no lane takes the result.
             raise SessionError("bad-message", f"the result would exceed {PASSED_BYTES} bytes")
-        if session.open.index == 0:
+        if message.draft:
+            self._on_window(session, message, call.payload)
+        elif session.open.index == 0:
+            if message.token:
+                session.inputs = Inputs(message.start + message.count)
             tokens = unpack_tokens(call.payload, message.count)
             self._submit(session, message, tokens=_known(tokens, held))
         elif len(call.payload) != message.count * session.row_bytes:
@@ -427,9 +437,70 @@ class Stage:
             raise SessionError("not-yours", "tokens are fed by the head to the first stage")
         if message.position >= session.open.tokens:
             raise SessionError("bad-message", "the position is beyond the session's `tokens`")
-        span = SpanMessage(message.session, message.epoch, 0, message.position, 1, True, 0.0)
-        self._submit(session, span, tokens=_known((message.token,), session.served.held))
+        (token,) = _known((message.token,), session.served.held)
+        session.inputs = session.inputs or Inputs(session.reached)
+        try:
+            work = session.inputs.feed(message.position, token)
+        except ValueError as error:
+            raise SessionError("bad-message", str(error)) from None
+        if work is not None:
+            at = message.position
+            span = SpanMessage(message.session, message.epoch, 0, at, 1, True, 0.0)
+            self._submit(session, span, tokens=work.tokens)
         return Reply()
+
+    def _on_window(
+        self, session: StageSession, message: SpanMessage, payload: bytes | memoryview
+    ) -> None:
+        """Have a window of drafts computed, unless it is void. Raises SessionError if it is
+        invalid."""
+        held = session.served.held
+        if not held.drafts or session.open.pooled:
+            raise SessionError("bad-message", "this session has no windows")
+        if session.ended:
+            return
+        if session.open.index:
+            states = message.count * session.row_bytes
+            if len(payload) != states + 4 * message.count:
+                raise SessionError("bad-message", f"{len(payload)} bytes are not that window")
+            self._pass_window(session, message, memoryview(payload), states)
+            return
+        tokens = _known(unpack_tokens(payload, message.count), held)
+        if session.single:
+            self._guess(session, message, tokens)
+        elif session.inputs is not None and session.waiting < SPANS_WAITING // 2:
+            work = session.inputs.window(message.branch, message.start, tokens)
+            if work is not None:
+                veil = veiled(session.open.veil, work.start, work.tokens)
+                window = structs.replace(message, start=work.start, count=len(work.tokens))
+                self._submit(session, window, tokens=work.tokens, ids=pack_tokens(veil))
+
+    def _pass_window(
+        self, session: StageSession, message: SpanMessage, payload: memoryview, states: int
+    ) -> None:
+        """Have a window of the stage before computed. The first `states` bytes of its payload are
+        hidden states, the others are token ids."""
+        tokens, ids = None, bytes(payload[states:])
+        if session.open.parts.head:
+            found = unpack_tokens(ids, message.count)
+            found = veiled(session.open.veil, message.start, found)
+            tokens = _known(found, session.served.held)
+        self._submit(session, message, tokens=tokens, hidden=payload[:states], ids=ids)
+
+    def _guess(self, session: StageSession, message: SpanMessage, tokens: tuple[int, ...]) -> None:
+        """Give a window to the engine, which runs the loop of the session alone."""
+        session.heard = self._host.now()
+        try:
+            self._engine.submit(
+                Span(
+                    *(session.engine_id, session.open.epoch, message.start, message.count),
+                    tokens=tokens,
+                    want="token",
+                    draft=True,
+                )
+            )
+        except EngineError as error:
+            self._fail(session, error.code, error.message)
 
     def _submit(
         self,
@@ -438,24 +509,26 @@ class Stage:
         *,
         tokens: tuple[int, ...] | None = None,
         hidden: bytes | memoryview | None = None,
+        ids: bytes = b"",
     ) -> None:
-        """Send a span to the engine: `tokens` at the first stage, `hidden` states at the others.
+        """Send a span to the engine: `tokens` at the first stage, `hidden` states at the others,
+        and both for a window at the head. `ids` are the veiled tokens of a window.
 
         Fails the session if too many spans wait or the engine refuses.
         """
         session.heard = self._host.now()
         size = len(hidden or b"") + 4 * len(tokens or ())
         # The queue of the engine uses memory of this process and of the worker.
-        if session.waiting >= SPANS_WAITING or sum(session.queued) + size > SPANS_BYTES:
-            why = f"{session.waiting} spans of {sum(session.queued)} bytes are waiting already"
+        waiting = session.waiting_bytes
+        if session.waiting >= SPANS_WAITING or waiting + size > SPANS_BYTES:
+            why = f"{session.waiting} spans of {waiting} bytes are waiting already"
             self._fail(session, "too-many-spans", why)
             return
-        session.queued.append(size)
+        session.queued.append(WaitingSpan(size, message.seconds, message.token, message.draft, ids))
         session.reached = max(session.reached, message.start + message.count)
         self.meter.read(session.use, 0 if session.asked else message.count)
         session.asked = session.asked or message.token
         order = session.open
-        session.spans[message.start + message.count] = message.seconds, message.token
         span = Span(
             session=session.engine_id,
             epoch=order.epoch,
@@ -468,6 +541,7 @@ class Stage:
             steps=order.steps if session.single and message.token else 1,
             stop_ids=order.stop_ids or (),
             top=order.top,
+            draft=message.draft,
         )
         try:
             self._engine.submit(span)
@@ -486,12 +560,15 @@ class Stage:
         try:
             match event:
                 case HiddenEvent():
-                    session.queued.popleft()
-                    self._pass_on(session, event)
+                    self._pass_on(session, event, session.queued.popleft())
                 case TokenEvent():
-                    if event.final or not session.single:
+                    before = session.queued[0]
+                    if event.final:  # the last token of a loop, or of a window
                         session.queued.popleft()
-                    self._pass_token(session, event)
+                    if not session.ended:
+                        self._pass_token(session, event, before)
+                case DroppedEvent():
+                    session.queued.popleft()
                 case FailedEvent():
                     if event.code == "bad-chunk":
                         self.chunks.refuted(session)
@@ -501,13 +578,14 @@ class Stage:
         except CallRefused as error:  # the message is too large for the lane
             self._fail(session, error.code, error.message)
 
-    def _pass_on(self, session: StageSession, event: HiddenEvent) -> None:
+    def _pass_on(self, session: StageSession, event: HiddenEvent, before: WaitingSpan) -> None:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
-        before, token = session.spans.pop(end, (0.0, False))
-        self.meter.made(session.use, tokens=token, seconds=event.seconds)
-        session.note_computed(end, event.count, event.seconds, self._all.texts(session.served))
+        self.meter.made(session.use, tokens=before.token, seconds=event.seconds)
+        if not before.draft:
+            texts = self._all.texts(session.served)
+            session.note_computed(end, event.count, event.seconds, texts)
         session.served.speed.note(event.count, event.predicted, event.seconds)
         if session.rebuilding is not None and end <= session.rebuilding.resume:
             self._changes.built(session, event)
@@ -528,29 +606,35 @@ class Stage:
             index=order.index + 1,
             start=event.start,
             count=event.count,
-            token=token,
-            seconds=before + event.seconds,
+            token=before.token,
+            seconds=before.seconds + event.seconds,
+            draft=before.draft,
         )
         if event.count > BLOCK:
             waiting = self._courier.waiting(session.next)
             self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
-        self._courier.post(session.next, "session.span", span.header(), event.data)
+        data = b"".join((event.data, before.veiled)) if before.draft else event.data
+        self._courier.post(session.next, "session.span", span.header(), data)
 
-    def _pass_token(self, session: StageSession, event: TokenEvent) -> None:
-        """Send a sampled token to the gateway and, unless it is final, to the first stage."""
+    def _pass_token(self, session: StageSession, event: TokenEvent, before: WaitingSpan) -> None:
+        """Send a sampled token to the gateway and, if it is the last one of its span and not of the
+        session, to the first stage."""
         order = session.open
-        before, _ = session.spans.pop(event.position, (0.0, False))
-        rows = 1 if session.made else max(1, event.position - session.computed)
-        texts = self._all.texts(session.served)
-        session.note_computed(event.position, rows, event.seconds, texts)
-        session.served.speed.note(rows, event.predicted, event.seconds)
+        if event.seconds:  # else it was computed together with its predecessor
+            rows = 1 if session.made else max(1, event.position - session.computed)
+            if not before.draft:
+                texts = self._all.texts(session.served)
+                session.note_computed(event.position, rows, event.seconds, texts)
+            # The time of a window is that of several rows.
+            session.served.speed.note(rows + before.draft, event.predicted, event.seconds)
         session.made += 1
         session.reached = max(session.reached, event.position)
         session.passed = event.position
         self.meter.made(session.use, tokens=1, seconds=event.seconds)
         session.heard = self._host.now()
         final = event.final if session.single else self._is_final(session, event)
-        if not final and not session.single:  # sent before the gateway's message, to save time
+        session.ended = final
+        if event.final and not final:  # sent before the gateway's message, to save time
             feed = FeedToken(
                 order.session, order.epoch, event.position, event.token, session.gateway
             )
@@ -562,9 +646,10 @@ class Stage:
             token=event.token,
             logprob=max(event.logprob, -1e9),
             final=final,
-            seconds=before + event.seconds,
+            seconds=before.seconds + event.seconds,
             top=tuple((other, max(logprob, -1e9)) for other, logprob in event.top),
         )
+        before.seconds = 0.0
         self._courier.post(session.gateway, "session.token", token.header())
 
     @staticmethod

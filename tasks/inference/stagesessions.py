@@ -18,6 +18,7 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
+from ..drafting.inputs import Inputs
 from ..engine.activations.layout import packed_bytes
 from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
@@ -70,6 +71,21 @@ class ServedShard:
 
 
 @dataclass(slots=True, eq=False)
+class WaitingSpan:
+    """A span that the engine has not answered yet.
+
+    `size` is that of its input in bytes. `veiled` are the token ids of a window, as the next stage
+    gets them.
+    """
+
+    size: int
+    seconds: float  # that earlier stages computed; 0 once it was passed on
+    token: bool = False  # whether a token is requested
+    draft: bool = False
+    veiled: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
 class StageSession:
     """State of an open session at this stage."""
 
@@ -92,10 +108,9 @@ class StageSession:
     changes: int = 0  # of its chain
     told_lost: bool = False  # whether the gateway knows that the link to a neighbour has ended
     computed: int = 0  # positions that are cached or have been computed
-    # The sizes in bytes of the spans that the engine has not answered yet, in order.
-    queued: deque[int] = field(default_factory=deque)
-    # By the span's end: (seconds that earlier stages computed, whether a token is requested).
-    spans: dict[int, tuple[float, bool]] = field(default_factory=dict)
+    queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
+    inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
+    ended: bool = False  # whether the last token was sent
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
         """Forget the spans of the previous epoch, which the engine answers in vain."""
@@ -104,7 +119,7 @@ class StageSession:
         self.made = 0
         self.told_lost = False
         self.queued.clear()
-        self.spans.clear()
+        self.inputs, self.ended = None, False
 
     @property
     def name(self) -> Name:
@@ -154,6 +169,11 @@ class StageSession:
     def waiting(self) -> int:
         """Number of spans that the engine has not answered yet."""
         return len(self.queued)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of their inputs in bytes."""
+        return sum(span.size for span in self.queued)
 
     @property
     def single(self) -> bool:

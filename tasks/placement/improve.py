@@ -5,6 +5,7 @@ these functions choose among the ways to serve them. All nodes reach the same re
 facts. Reasons: docs/adr/0057-placement-by-speed.md.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -55,11 +56,20 @@ class BetterMove:
     after: Rate
 
 
-def considered(places: Sequence[Place]) -> list[Place]:
-    """Return the nodes among which a plan by speed chooses, at most PLAN_MACHINES: those of the
-    highest rank, in the order of their peer ids."""
-    first = sorted(places, key=lambda place: (-place.rank, place.peer))[:PLAN_MACHINES]
-    return sorted(first, key=lambda place: place.peer)
+def considered(places: Sequence[Place], most: int = PLAN_MACHINES) -> list[Place]:
+    """Return the nodes among which a plan by speed chooses, in the order of their peer ids.
+
+    They are at most `most`: those of the highest rank, and of these first one for each span,
+    then a second one, and so on, so that a chain is among them.
+    """
+    seen: Counter[tuple[Rank, Span | None]] = Counter()
+    ranked = []
+    for place in sorted(places, key=lambda place: place.peer):
+        alike = place.rank, place.span
+        ranked.append((-place.rank, seen[alike], place.peer, place))
+        seen[alike] += 1
+    first = sorted(ranked, key=lambda each: each[:3])[:most]
+    return sorted((each[3] for each in first), key=lambda place: place.peer)
 
 
 def costs_of(terms: PlanTerms, places: Sequence[Place]) -> Costs:

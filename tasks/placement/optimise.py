@@ -12,7 +12,7 @@ from .chains import many_chains, with_replicas
 from .coverage import Span
 from .fleet import Costs
 from .predict import NOTHING, Rate, rate_of
-from .rules import by_memory, evenly, petals
+from .rules import by_memory, evenly, petals, petals_chain
 
 STARTS: Final = 3
 """Plans that are improved."""
@@ -79,6 +79,7 @@ def starts(costs: Costs, looks: int) -> Iterator[Spans]:
                 yield with_replicas(costs, joined)
     for rule in (by_memory, evenly, petals):
         yield rule(costs)
+    yield with_replicas(costs, petals_chain(costs))
 
 
 def improved(costs: Costs, spans: Spans, rate: Rate, looks: int) -> tuple[Spans, Rate]:

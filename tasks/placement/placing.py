@@ -37,7 +37,7 @@ from ..engine.interface import Parts
 from .coverage import LayerSizes, Span
 from .demand import Slower, as_claimed
 from .fleet import DEMAND, PlanModel
-from .improve import PlanTerms
+from .improve import PlanTerms, considered
 from .plan import Place, has_chain, plan
 from .speed import SpeedChoices
 
@@ -281,12 +281,13 @@ class Facts:
         self._served = served
         self._forget(unserved, now)
         found.sort(key=lambda place: (-place.rank, place.peer))
+        found = found[:PLACES]
         known = {record.peer: record for record in members}
-        rated = [
-            replace(place, rates=self.rates(known[place.peer], slower))
-            for place in found[:PLAN_MACHINES]
-        ]
-        return [*rated, *found[PLAN_MACHINES:PLACES]]
+        rated = {
+            place.peer: replace(place, rates=self.rates(known[place.peer], slower))
+            for place in considered(found, 2 * PLAN_MACHINES)  # this node may change the order
+        }
+        return [rated.get(place.peer, place) for place in found]
 
     def rates(self, record: MemberRecord, slower: Slower = as_claimed) -> DeviceRates:
         """Return the rates of a member, as it measured them with its shard, or else before.

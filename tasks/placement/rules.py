@@ -1,12 +1,12 @@
 """Simple rules of placement that other systems use. Plans start from them and are compared with
 them. Pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
 from .chains import capacity
 from .coverage import Span
-from .fleet import Costs
+from .fleet import Costs, batch_index
 
 
 def evenly(costs: Costs) -> dict[int, Span]:
@@ -67,3 +67,50 @@ def petals(costs: Costs) -> dict[int, Span]:
         for layer in range(start, start + size):
             through[layer] += 10**12 // costs.stage(each, found[each])[0]
     return found
+
+
+Path = tuple[tuple[int, Span], ...]
+"""A chain of parts: machines (their numbers) with the layers that each computes."""
+
+
+def petals_chain(costs: Costs) -> dict[int, Span]:
+    """Return the fastest chain of parts for one session under the rule of Petals, with each machine
+    holding its part only. So it is a chain of whole shards, and as fast."""
+    spans = petals(costs)
+    path = parts_path(costs, spans, dict.fromkeys(spans, 0), 1) or ()
+    chain = dict(path)
+    return chain if len(chain) == len(path) else {}
+
+
+def parts_path(
+    costs: Costs, spans: Mapping[int, Span], load: Mapping[int, int], count: int
+) -> Path | None:
+    """Return the fastest chain for `count` more sessions, or None if there is none. A machine may
+    compute any part of its layers. `load` has the sessions of each machine so far."""
+    able = [each for each in spans if load[each] < costs.room(each, spans[each])]
+    at = {each: batch_index(load[each] + count) for each in able}
+    here: dict[int, tuple[int, Path]] = {}
+    for layer in range(costs.layers):
+        following = {}
+        for each in able:
+            if not spans[each][0] <= layer < spans[each][1]:
+                continue
+            took = costs.layer[each][at[each]]
+            took += costs.head[each][at[each]] if layer == costs.layers - 1 else 0
+            fresh = (each, (layer, layer + 1))
+            ways = [
+                (way + costs.hop[other][each] + costs.fixed[each], (*path, fresh))
+                for other, (way, path) in here.items()
+                if other != each
+            ]
+            if layer == 0:
+                ways.append((costs.fixed[each], (fresh,)))
+            if each in here:
+                way, path = here[each]
+                ways.append((way, (*path[:-1], (each, (path[-1][1][0], layer + 1)))))
+            if ways:
+                way, path = min(ways)
+                following[each] = way + took, path
+        here = following
+    ends = [(way + costs.hop[each][path[0][0]], path) for each, (way, path) in here.items()]
+    return min(ends)[1] if ends else None

@@ -37,6 +37,7 @@ class HeldShard:
     kv_tokens: int  # positions of KV reserved for all sessions together
     kv_heads: int = 0  # of the KV of one position; 0: it cannot be copied …
     head_dim: int = 0  # … and values of each
+    drafts: bool = False  # whether windows of drafts can be taken back
 
     @property
     def token_bytes(self) -> int:
@@ -129,4 +130,5 @@ def held_of(shard: LoadShard, arch: Architecture) -> HeldShard:
         kv_room(arch, parts, shard.dtype, shard.kv_bytes).positions,
         0 if arch.recurrent else arch.kv_heads,
         arch.head_dim,
+        not arch.recurrent,
     )

@@ -3,7 +3,7 @@
 No I/O. A member's claim of its speed counts until the first answer of its stage. From then on, it
 counts only if the least measured time agrees within the factor AGREES. The load in a stage's reply
 counts for LOAD_FRESH seconds. If the last three answers of a stage were all much later than it
-said, the least lateness of them is added to its replies.
+said, its replies do not count, and the greatest lateness of the three is added to what others wait.
 
 In busy times all stages seem slower in prompts than they claim, and later than they said, because
 further prompts come meanwhile. So both are compared with what is usual among the stages. Other
@@ -24,6 +24,7 @@ from .defaults import (
     LATE_FACTOR,
     LATE_HALF_LIFE,
     LATE_S,
+    LATE_USUAL,
     LOAD_FRESH,
     MISSED_FIRST,
     MISSED_LONGEST,
@@ -154,18 +155,18 @@ class Beliefs:
         return belief.load._replace(wait_s=belief.load.wait_s + belief.given_s)
 
     def late(self, shard: Shard, now: float) -> float:
-        """Return by how many seconds a stage is later than it says, if others are not."""
-        late = self._own_late(shard, now)
-        return max(0.0, late - (self._late_usual.value - 1.0))
-
-    def _own_late(self, shard: Shard, now: float) -> float:
+        """Return by how many seconds a stage is later than it says: 0 unless its last answers, with
+        those that are overdue, were all much later, and much later than is usual."""
         belief = self._known.get(shard)
         if belief is None:
             return 0.0
         lates, forgiven = belief.lates, 0.5 ** ((now - belief.late_at) / LATE_HALF_LIFE)
         overdue = (_late(now - began, promised) for began, promised in belief.open)
         recent = (*(late * forgiven for late in lates), *(late for late in overdue if late))
-        return float(min(recent[-LATE_ANSWERS:])) if len(recent) >= LATE_ANSWERS else 0.0
+        last = recent[-LATE_ANSWERS:]
+        if len(last) < LATE_ANSWERS or min(last) <= LATE_USUAL * (self._late_usual.value - 1.0):
+            return 0.0
+        return float(max(last))
 
     def may_ask(self, shard: Shard, now: float) -> bool:
         """Return whether a stage may be probed: it has not missed a probe lately."""

@@ -26,6 +26,7 @@ AGREES = (
 # the time of a step beside texts
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
 LATE_FACTOR, LATE_S = 3.0, 1.0  # an answer is late after so many times what was predicted, plus s
+LATE_USUAL = 2.0  # … if each is later than this multiple of the usual lateness
 OPEN_KEPT = 16  # prompts at one stage of which is remembered when they were sent
 LATE_ANSWERS = 3  # answers in a row that must be late before a stage is not believed
 USUAL_UP, USUAL_DOWN = 1.1, 0.83  # factors by which an answer moves what is usual
@@ -46,7 +47,7 @@ SPAN_ROWS = 256  # positions of a prompt that go through a chain together
 LABELS = 16  # partial chains that are extended from one boundary of layers
 LABELS_ALL = 2_048  # … in all, if more than one from each boundary
 SHARDS_OF_PEER = 8  # shards of one model on one peer that are looked at
-SHARDS_LOOKED = 2_048  # shards of one model that are looked at
+SHARDS_LOOKED = 512  # shards of one model that are looked at
 ADMISSION_WAIT = 60.0  # seconds of waiting after which a request is refused: a chain that says
 # nothing for TOKEN_TIMEOUT, twice that, fails anyway
 RETRY_LEAST, RETRY_MOST = 1.0, 3600.0  # seconds that a refused client is told

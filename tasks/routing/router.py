@@ -105,6 +105,8 @@ class _RequestCosts:
         the same beginning will look for them.
         """
         said, before = self._said.get(shard), self._beliefs.load(shard, self._now)
+        if self._doubted(shard):
+            return None
         if before is None or (said is None and shard.parts in self._asked):
             return None
         return before.wait_s if said is None else said.wait_s + self._beliefs.given(shard)
@@ -119,7 +121,12 @@ class _RequestCosts:
         if hop.parts.start or hop.parts.stop < self._want.layers:
             return 0
         said = self._said.get(self.shard(hop))
-        return said.cached if said is not None else self._cached.get(hop.peer, 0)
+        if said is None or self._doubted(self.shard(hop)):
+            return self._cached.get(hop.peer, 0)
+        return said.cached
+
+    def _doubted(self, shard: Shard) -> bool:
+        return self._beliefs.late(shard, self._now) > 0.0
 
     def stage(self, hop: Hop) -> StageCost:
         shard = self.shard(hop)

@@ -330,7 +330,8 @@ class PeerView:
     """Another node of the swarm, as described by its own record and by the link to it.
 
     `address` is IP:PORT or only an IP address, or None if unknown. `path`, `rtt_ms` and `linked_s`
-    are None if there is no link.
+    are None if there is no link. `token_error` is the mean of |predicted - measured| / measured of
+    the seconds that its stages take for a token, over `token_samples` answers of this node.
     """
 
     peer: str
@@ -343,6 +344,8 @@ class PeerView:
     linked_s: float | None
     shards: tuple[ShardView, ...]
     capacity: CapacityView
+    token_error: float = 0.0
+    token_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

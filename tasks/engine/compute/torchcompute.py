@@ -126,8 +126,8 @@ class TorchCompute(ShardModel):
         rows = unpack(data, count, self.arch.hidden, TORCH_DTYPES[self.dtype])
         return self.device.upload(rows)
 
-    def fed_back(self, token: int) -> torch.Tensor:
-        return self.device.upload(torch.tensor((token,)))
+    def fed_back(self, *tokens: int) -> torch.Tensor:
+        return self.device.upload(torch.tensor(tokens))
 
     def copy(self, copies: Sequence[BlockCopy]) -> None:
         self._memory.copy(copies)

@@ -19,18 +19,25 @@ from .opening import Opening
 from .replacing import Replacing
 from .talk import Talk, lost_stage
 from .watch import Watch
+from .windows import Windows
 
 
 class Conversation:
     """Holds requests' conversations with their chains until the answers are complete."""
 
     def __init__(
-        self, host: Host, courier: Courier, opening: Opening, replacing: Replacing
+        self,
+        host: Host,
+        courier: Courier,
+        opening: Opening,
+        replacing: Replacing,
+        windows: Windows,
     ) -> None:
         self._host = host
         self._courier = courier
         self._opening = opening
         self._replacing = replacing
+        self._windows = windows
 
     async def hold(self, talk: Talk) -> None:
         """Converse over one chain after another until the answer is complete.
@@ -63,6 +70,7 @@ class Conversation:
             self._begin(run, spans)
         else:
             self._rebuild(run, run.continuation.lacking)
+        await self._windows.begin(talk, run)
         while True:
             items = await self._hear(run, watch)
             results = [item for item in items if isinstance(item, Arrived | Pooled)]

@@ -13,7 +13,7 @@ from ..chain import Chains, StageRefused
 from ..choice import Choice
 from ..courier import Courier
 from ..generation import GenerationRun
-from ..routing import Hop, Preference, find_route
+from ..routing import Hop, Members, Preference, find_route
 from ..surviving.continuing import Continuation
 from .runs import OpenRuns
 from .talk import Talk
@@ -68,6 +68,10 @@ class Mending:
                     talk.refused[refusal.peer] = refusal.error
         return False
 
+    def is_quiet(self, peer: PeerId) -> bool:
+        """Return whether a peer is silent for now, perhaps because it loads."""
+        return self._courier.is_quiet(peer)
+
     async def _silent(self, before: GenerationRun, kept: Collection[PeerId]) -> set[PeerId]:
         """Return the stages of a chain that do not answer now."""
         answers = await Questions(self._host, self._courier).ask(before, self._host.now())
@@ -90,13 +94,10 @@ class Mending:
         if len(before.places) < len(before.route) or not kept or before.terms.pooled:
             return None
         members = self._around(talk, before, kept, set(lost) - set(returning))
-        prefer = Preference(self._courier.peer, before.session, self._chains.avoided())
         new = talk.new - talk.answer.made
-        asked = talk.model.root, talk.model.layers, len(talk.ids) + new
-        try:
-            route = find_route(members, *asked, prefer, answer=new)
-        except NoRoute:
-            return None
+        # A new link takes time, so linked members are tried first.
+        linked = {peer: members[peer] for peer in members if self._courier.reaches(peer)}
+        route = self._route(talk, before, linked, new) or self._route(talk, before, members, new)
         if any(hop not in route for hop in kept.values()):
             return None
         run = GenerationRun(before.session, route, talk.ids, new, self._host.now(), before.terms)
@@ -106,7 +107,19 @@ class Mending:
         run.epoch, run.start = talk.epoch, min(before.computed, len(talk.ids) - 1)
         run.activations = before.activations
         run.continuation = Continuation(run.start, frozenset(kept))
+        run.can_draft = before.can_draft
         return run
+
+    def _route(
+        self, talk: Talk, before: GenerationRun, members: Members, new: int
+    ) -> tuple[Hop, ...]:
+        """Return the chain among these members, or nothing if there is none."""
+        prefer = Preference(self._courier.peer, before.session, self._chains.avoided())
+        asked = talk.model.root, talk.model.layers, len(talk.ids) + new
+        try:
+            return find_route(members, *asked, prefer, answer=new)
+        except NoRoute:
+            return ()
 
     def _around(
         self,
@@ -123,7 +136,7 @@ class Mending:
         for peer, record in self._directory.members().items():
             if hop := kept.get(peer):
                 shards = [_promised(shard) for shard in record.shards if _is(shard, talk, hop)]
-            elif peer in {*talk.refused, *talk.lost, *without} or not self._courier.reaches(peer):
+            elif peer in {*talk.refused, *talk.lost, *without} or self._courier.is_quiet(peer):
                 continue
             else:
                 shards = [shard for shard in record.shards if _fills(shard, dtype, gaps)]

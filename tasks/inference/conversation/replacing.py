@@ -10,7 +10,7 @@ from ...defaults import ACCUSATIONS, OPEN_ATTEMPTS, RETURN_LOOK
 from ...errors import NoRoute, SessionError, StageLost
 from ..chain import StageRefused
 from ..generation import GenerationRun
-from ..surviving.recovery import not_back, patience, returning
+from ..surviving.recovery import LOST_STATE, PREEMPTED, not_back, patience
 from .mending import Mending
 from .opening import Opening
 from .routes import Routes
@@ -45,7 +45,8 @@ class Replacing:
             return
         if not error.cause:
             raise error
-        if await self._returned(talk, run, PeerId(error.peer)):
+        # What waits for memory must not keep memory elsewhere, for which others may wait in turn.
+        if error.cause != PREEMPTED and await self._returned(talk, run, PeerId(error.peer)):
             return
         await self._opening.leave(talk)
         try:
@@ -64,11 +65,13 @@ class Replacing:
             talk.refused.clear()
             if await self._mending.mend(talk, run, {peer}, {peer}):
                 return True
-            waited = self._host.now() - began
-            if peer not in returning(talk.refused):
+            waited, said = self._host.now() - began, talk.refused.get(peer)
+            if said is None and not self._mending.is_quiet(peer):
+                return False  # no chain leads over it
+            if said is not None and said.code not in LOST_STATE:
                 return False
-            if waited >= patience(talk.refused, talk.crashes.preempted):
-                raise not_back(talk.refused[peer], waited)
+            if waited >= patience(talk.refused, preempted=False):
+                raise not_back(said or SessionError("unreachable", f"{peer} is quiet"), waited)
             await trio.sleep(RETURN_LOOK)
         return False
 

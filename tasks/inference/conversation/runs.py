@@ -20,13 +20,15 @@ from ..session import (
 )
 from ..surviving.recovery import LOST_STATE
 from .talk import lost_stage
+from .windows import Windows
 
 
 class OpenRuns:
     """The open sessions of one gateway by their ids. Stages' messages go to the session's run."""
 
-    def __init__(self, host: Host, courier: Courier) -> None:
+    def __init__(self, host: Host, courier: Courier, windows: Windows) -> None:
         self._host = host
+        self._windows = windows
         # By session and epoch: two epochs while a chain is changed.
         self._runs: dict[tuple[SessionId, int], tuple[GenerationRun, Model]] = {}
         courier.handle("session.token", self._on_token)
@@ -76,7 +78,9 @@ class OpenRuns:
             run, model = self._find(call, token.session, token.epoch, head=True)
         except SessionError as error:
             return Refusal(error.code, error.message)
-        run.take_token(token, model.vocabulary, self._host.now())
+        now = self._host.now()
+        if run.take_token(token, model.vocabulary, now):
+            self._windows.follow(run, token, now)
         return Reply()
 
     def _on_progress(self, call: Call) -> Reply | Refusal:

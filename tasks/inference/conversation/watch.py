@@ -136,15 +136,24 @@ def late_stages(
 
     Those that did not answer come first, and those that no longer hear a neighbour. Then it is the
     first one that computes for this session alone. A stage that says that it computes for others,
-    which may be a lie, has WATCH_PATIENCE more seconds.
+    which may be a lie, has WATCH_PATIENCE more seconds. So has a stage that does not send the next
+    one what it lacks.
     """
     if silence < run.pace.deadline:
         return ()
     missing = {peer for index, peer in enumerate(run.peers) if index not in states}
     if missing or run.missed:
         return missing | run.missed
-    waiting = (index for index in sorted(states) if states[index].waiting)
-    if not run.pace.known or (index := next(waiting, None)) is None:
+    index = next((index for index in sorted(states) if states[index].waiting), None)
+    if index is None:
+        return _withholding(run) if silence >= WATCH_PATIENCE else ()
+    if silence < run.pace.slow:
         return ()
-    busy = states[index].others and silence < run.pace.deadline + WATCH_PATIENCE
+    busy = states[index].others and silence < run.pace.slow + WATCH_PATIENCE
     return () if busy else {run.peers[index]}
+
+
+def _withholding(run: GenerationRun) -> Collection[PeerId]:
+    """Return the stage that does not send the next one what it lacks, if the chain waits for it."""
+    place = run.continuation.withholding if run.continuation else None
+    return () if place is None else {run.peers[place]}

@@ -23,6 +23,12 @@ class Continuation:
     def __post_init__(self) -> None:
         self._given = Rebuilding(self.resume, self.resume)
 
+    @property
+    def withholding(self) -> int | None:
+        """The place of the stage whose answers the first lacking stage waits for, or None. The
+        gateway itself answers the first stage."""
+        return max(min(self.lacking) - 1, 0) if self.lacking else None
+
     def note(self, place: int, have: int) -> None:
         """Note that the stage at `place` has the state of `have` positions."""
         if have < self.resume:

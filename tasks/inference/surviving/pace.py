@@ -1,6 +1,8 @@
 """Deadline for the next message of a chain, from the times of the earlier ones. No I/O."""
 
-from ...defaults import PACE_GROWTH, PACE_MEMORY, SPAN_DEADLINE, SPAN_FACTOR
+from math import inf
+
+from ...defaults import PACE_GROWTH, PACE_MEMORY, SLOW_LEAST, SPAN_DEADLINE, SPAN_FACTOR
 
 
 class Pace:
@@ -14,6 +16,7 @@ class Pace:
         self.heard_at = now  # when the chain last sent a message, or was opened
         self._messages = 0
         self._usual = 0.0
+        self._first = inf
 
     @property
     def known(self) -> bool:
@@ -25,8 +28,18 @@ class Pace:
         """Seconds of silence after which a stage is at fault, unless it says why it is late."""
         return max(SPAN_DEADLINE, SPAN_FACTOR * self._usual)
 
+    @property
+    def slow(self) -> float:
+        """Seconds of silence after which a stage is too slow, if it computes for nothing else."""
+        return self.deadline if self.known else self._first
+
+    def predict(self, first: float) -> None:
+        """Set the predicted time until the first message, which the measured gaps say nothing of.
+        Without it, no stage counts as slow until then."""
+        self._first = max(SLOW_LEAST, SPAN_FACTOR * first)
+
     def note(self, now: float) -> None:
-        """Count a message of the chain. The wait for the first one is not predictable, since it
+        """Count a message of the chain. The wait for the first one predicts nothing, since it
         depends on the prompt."""
         gap, self.heard_at = now - self.heard_at, now
         self._messages += 1

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from shoal.tasks.costs.tracker import ERROR_MOST, RATIO, WINDOW, Expected, Tracker, Trackers
+from shoal.tasks.costs.tracker import ERROR_MOST, RATIO, Expected, Tracker, Trackers
 
 
 def noted(*ratios: float) -> Tracker:
@@ -106,4 +106,5 @@ def test_invented_names_take_no_more_memory_than_the_limit() -> None:
         trackers.note(-1, 1.0, 2.0)
     assert len(trackers) == 50
     assert trackers.samples(-1) == 1001
-    assert trackers.errors().samples > WINDOW
+    assert trackers.error(-1) == (0.0, 1000)
+    assert trackers.error(5) == (0.0, 0)

@@ -11,10 +11,10 @@ import torch
 
 from shoal.tasks.engine.compute import products
 from shoal.tasks.engine.compute.native import choice, timing
-from shoal.tasks.engine.compute.native.library import KINDS, Kernels, NativeLinear
+from shoal.tasks.engine.compute.native.library import KINDS, Kernels, NativeLinear, dense
 from shoal.tasks.engine.compute.native.timing import slower
 from shoal.tasks.engine.compute.products import linear_of, native_kernels
-from shoal.tasks.engine.kernels import library_path
+from shoal.tasks.engine.kernels import VARIABLE, library_path
 
 PATH = library_path()
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(PATH is None, reason="no compiler built the kern
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Choose again, among two sets of which this machine has the second and better ones."""
-    monkeypatch.delenv(choice.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setitem(choice.SETS, platform.machine(), ("unknown", "portable"))
     choice.choice.cache_clear()
     yield
@@ -85,9 +85,7 @@ def test_a_kernel_that_is_slow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(20):
             original(self, matrix, x, out)
 
-    monkeypatch.setattr(
-        timing, "torch_linear", lambda weight, bias: timing.dense(found, weight, bias)
-    )
+    monkeypatch.setattr(timing, "torch_linear", lambda weight, bias: dense(found, weight, bias))
     assert all(slower(found, dtype) is None for dtype in KINDS), "they are as fast as themselves"
     plain = products.PlainLinear
     monkeypatch.setattr(timing, "torch_linear", plain)
@@ -106,7 +104,7 @@ def test_a_kernel_that_is_slow_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_environment_chooses(
     value: str, refused: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(choice.VARIABLE, value)
+    monkeypatch.setenv(VARIABLE, value)
     monkeypatch.setattr(timing, "_ratio", lambda ours, theirs, x: 9.0)
     chosen = choice.choice()
     assert chosen.refused == refused

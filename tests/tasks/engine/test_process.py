@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from shoal.tasks.engine import watchdog
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import (
     EngineEvent,
@@ -144,6 +145,39 @@ async def test_a_killed_worker_fails_its_sessions_and_is_started_again(
     with pytest.raises(EngineError) as failure:
         await engine.open(name("s"), 96, box)
     assert failure.value.code == "no-shard"
+    await engine.load(made.shard())
+    again = Inbox()
+    await engine.open(name("s"), 96, again)
+    engine.submit(Span(name("s"), 0, 0, 5, tokens=TOKENS, want="token", steps=9))
+    await again.until(ended)
+    assert again.tokens() == made.greedy(TOKENS, 9)
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_stopped_worker_loses_its_sessions_and_is_replaced(
+    nursery: trio.Nursery, checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "HUNG_KILL", 2.0)
+    made = checkpoint("Llama")
+    engine = EngineProcess(RealHost(), threads=1)
+    restarted = trio.Event()
+    engine.on_restart(lambda: restarted.set())
+    await nursery.start(engine.run)
+    await engine.load(made.shard())
+    box = Inbox()
+    await engine.open(name("s"), 96, box)
+    engine.submit(Span(name("s"), 3, 0, 5, tokens=TOKENS, want="token", steps=90))
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    began = trio.current_time()
+    *_, last = await box.until(ended)
+    assert isinstance(last, FailedEvent) and last.code == "worker-crashed"
+    assert trio.current_time() - began > 0.9
+    with pytest.raises(EngineError, match="does not respond"):
+        await engine.open(name("t"), 96, box)
+    with trio.fail_after(40):
+        await restarted.wait()
     await engine.load(made.shard())
     again = Inbox()
     await engine.open(name("s"), 96, again)

@@ -71,6 +71,9 @@ async def test_predictions_about_answers_are_compared_with_them(autojump_clock: 
         for _ in range(40):
             await ask(swarm)
         assert errors.token.value.mean < max(early / 2, 0.05)
+        stage = swarm.stages[0].peer
+        assert errors.peers.error(stage).samples == 51
+        assert errors.peers.error(stage).mean < 0.5
 
     await run(replicas(1), body)
 
@@ -145,6 +148,23 @@ async def test_a_malformed_reply_is_no_reply(
         peer, summary = await ask(swarm)
         assert peer == swarm.stages[1].peer
         assert summary.tokens == 8
+
+    await run(swarm, body)
+
+
+@pytest.mark.trio
+async def test_a_cancelled_request_is_not_overdue(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = replicas(2)
+    for node in swarm.stages:
+        monkeypatch.setattr(node.engine, "submit", lambda span: None)  # it computes for long
+    beliefs = swarm.client.gateway._opening._choice._router.beliefs
+
+    async def body(_: FakeSwarm) -> None:
+        with trio.move_on_after(5):
+            await ask(swarm)
+        assert [each.open for each in beliefs._known.values()] == [(), ()]
 
     await run(swarm, body)
 

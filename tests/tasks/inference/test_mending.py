@@ -173,3 +173,15 @@ async def test_a_stage_that_reports_its_neighbours_again_and_again_is_left_out(
 
     await mended.run(deed, at=0.5)
     assert len(mended.routes) <= 5
+
+
+@pytest.mark.trio
+async def test_a_stage_that_withholds_its_log_is_replaced(autojump_clock: object) -> None:
+    mended = Mended()
+    mended.stages[0].stage._changes._give = lambda *_: None  # type: ignore[method-assign]
+
+    async def deed() -> None:
+        await mended.die(1)
+
+    await mended.run(deed, at=2.0)
+    assert mended.spares[0].engine.spans and mended.spares[1].engine.spans

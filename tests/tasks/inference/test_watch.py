@@ -38,8 +38,14 @@ def test_a_stage_that_computes_for_this_session_alone_is_late_at_the_deadline() 
     assert late(a_run(), 1.0, REST, WORK, WORK) == {PEERS[1]}
 
 
-def test_nothing_is_known_of_slowness_before_the_second_message() -> None:
-    assert late(a_run(known=False), 100.0, REST, WORK, REST) == set()
+def test_before_the_second_message_slowness_is_judged_by_what_was_predicted() -> None:
+    run = a_run(known=False)
+    assert late(run, 100.0, REST, WORK, REST) == set()
+    run.pace.predict(2.0)
+    assert late(run, 15.9, REST, WORK, REST) == set()
+    assert late(run, 16.0, REST, WORK, REST) == {PEERS[1]}
+    run.pace.predict(0.01)
+    assert late(run, 9.9, REST, WORK, REST) == set()
 
 
 def test_a_stage_that_computes_for_others_is_not_late_for_half_a_minute() -> None:

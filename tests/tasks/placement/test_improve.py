@@ -21,6 +21,7 @@ from shoal.tasks.placement.improve import (
     is_safe,
 )
 from shoal.tasks.placement.plan import Place, has_chain
+from shoal.transport.identity import PeerId
 from tests.tasks.placement.fleets import LAYER, fleet, machine, model
 
 
@@ -152,3 +153,14 @@ def test_thousands_of_members_are_looked_at_in_bounded_time(rank: Rank) -> None:
     else:
         divided(known, places)
     assert time.process_time() - began < 6.0
+
+
+def test_a_chain_is_among_the_nodes_of_a_large_swarm() -> None:
+    """The peers with the lowest ids may all hold the same layers."""
+    places = [
+        Place(PeerId(f"{number:03}"), 9 * LAYER, (0, 4) if number < 90 else (4, 8), Rank.HOLDS)
+        for number in range(100)
+    ]
+    found = considered(places)
+    assert has_chain(8, [place.span for place in found if place.span])
+    assert considered(places[::-1]) == found

@@ -11,8 +11,10 @@ from shoal.tasks.placement.fleet import Costs, Demand, Fleet
 from shoal.tasks.placement.optimise import optimise
 from shoal.tasks.placement.plan import has_chain
 from shoal.tasks.placement.predict import Rate, rate_of, routes_of
-from shoal.tasks.placement.rules import by_memory, evenly, petals
+from shoal.tasks.placement.rules import by_memory, evenly, petals, petals_chain
 from tests.tasks.placement.fleets import costs, fleet, machine, model
+
+RULES = (evenly, by_memory, petals, petals_chain)
 
 
 def test_a_model_that_fits_one_machine_is_served_whole_there() -> None:
@@ -82,7 +84,7 @@ def test_it_is_never_slower_than_the_simple_rules(seed: int) -> None:
     known = costs(machines, "xyxyxyx", sessions=8)
     found, rate = optimise(known, looks=100)
     assert has_chain(8, found.values())
-    assert rate >= max(rate_of(known, rule(known)) for rule in (evenly, by_memory, petals))
+    assert rate >= max(rate_of(known, rule(known)) for rule in RULES)
 
 
 def test_machines_without_room_have_no_plan() -> None:
@@ -105,3 +107,11 @@ def test_a_plan_for_many_machines_takes_bounded_time() -> None:
     began = time.process_time()
     found, _ = optimise(known, looks=80)
     assert has_chain(8, found.values()) and time.process_time() - began < 5.0
+
+
+def test_parts_of_what_petals_would_place_make_a_chain_of_whole_shards() -> None:
+    machines = [machine("a", 5), machine("b", 5, 3), machine("c", 5, 3)]
+    known = costs(machines)
+    chain = petals_chain(known)
+    assert has_chain(8, chain.values()) and not has_chain(8, petals(known).values())
+    assert all(petals(known)[n][0] <= a < b <= petals(known)[n][1] for n, (a, b) in chain.items())

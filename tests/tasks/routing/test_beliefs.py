@@ -107,10 +107,10 @@ def test_a_stage_is_not_late_if_all_are() -> None:
     beliefs = Beliefs()
     for number in range(60):
         taken = [Taken(shard("abc"[number % 3]), CLAIMED, 0.0)]
-        beliefs.observed(taken, Observed(4.0, 0.0, 1000), 0.0)
+        beliefs.observed(taken, Observed(6.0, 0.0, 1000), 0.0)
     assert [beliefs.late(shard(name), 0.0) for name in "abc"] == [0.0, 0.0, 0.0]
     for _ in range(3):
-        beliefs.observed([Taken(shard("a"), CLAIMED, 0.0)], Observed(20.0, 0.0, 1000), 0.0)
+        beliefs.observed([Taken(shard("a"), CLAIMED, 0.0)], Observed(30.0, 0.0, 1000), 0.0)
     assert beliefs.late(shard("a"), 0.0) > 8.0
     assert beliefs.late(shard("b"), 0.0) == 0.0
 

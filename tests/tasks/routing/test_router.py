@@ -198,6 +198,19 @@ def test_a_stage_that_says_everything_is_cached_loses_its_advantage() -> None:
     assert answers <= 3
 
 
+def test_the_replies_of_a_stage_that_was_late_three_times_do_not_count() -> None:
+    """It would still seem to take 4 s, with its lateness, and the other one 5 s."""
+    router = Router()
+    for _ in range(3):
+        said = replies(router, (0.0, 1999))
+        plan = router.plan(view(), want(), REPLICAS[:1], 0.0, said)
+        assert plan is not None
+        router.beliefs.observed(plan.stages, Observed(4.0, 0.0, 2000), 0.0)
+    said = replies(router, (0.0, 1999), (3.0, 0))
+    plan = router.plan(view(), want(), REPLICAS[:2], 0.0, said)
+    assert plan is not None and plan.chain[0].peer == "r1"
+
+
 def test_a_stage_whose_answers_are_overdue_is_not_believed() -> None:
     """It says that everything is cached and nothing waits, and then it sends nothing."""
     router, sent = Router(), Counter[str]()

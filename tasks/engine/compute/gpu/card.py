@@ -105,8 +105,8 @@ class CardCompute(TorchCompute):
         # Token ids stay here until a step takes them, with those of all other sessions.
         return super().source(span) if span.tokens is None else np.asarray(span.tokens)
 
-    def fed_back(self, token: int) -> Any:
-        return np.asarray((token,))
+    def fed_back(self, *tokens: int) -> Any:
+        return np.asarray(tokens)
 
     def _input(self, piece: Piece) -> torch.Tensor:
         return self._inputs([piece])

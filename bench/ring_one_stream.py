@@ -1,0 +1,75 @@
+"""One stream over four homes behind NATs, 40 ms apart, against one of these machines with the whole
+model and the same drafter.
+
+Whole daemons in netsim, with the step times of a model of 8 billion parameters on laptops, say
+recorded texts (worlds/recorded.py). `value` is the chain's tokens/s divided by the one machine's on
+answers of a coding agent; goal 1.0. `maths` is the same on solutions of school mathematics; goal
+0.6. The asking daemon is that of the first home, or of the one machine.
+
+Traces: --traces FOLDER has `swe-agent/*.traj` (SWE-agent/SWE-agent, MIT) and `gsm8k/test.jsonl`
+(openai/grade-school-math, MIT).
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from worlds.recorded import (
+    LAPTOP,
+    Text,
+    acceptance,
+    build,
+    gsm8k,
+    lengthen_context,
+    measure,
+    swe_agent,
+)
+
+from shoal.tasks.drafting.sessions import Drafting
+
+MEASURES = ("tasks/drafting", "tasks/inference", "tasks/engine/core.py", "netsim/daemons")
+
+GOAL: Final = 1.0
+MATHS: Final = 0.6
+APART_S: Final = 0.04
+
+
+def rates(texts: list[Text], stages: int) -> tuple[float, float]:
+    """Return the tokens/s without and with drafts."""
+    sides = {"none": Drafting(on=False), "chosen": Drafting()}
+    found = measure(*build(texts, stages, APART_S, LAPTOP, nat=True), sides)
+    rate, summaries = found["chosen"]
+    print(
+        f"{stages} stages: {rate:.2f} tokens/s, without drafts {found['none'][0]:.2f}, "
+        f"accepted {acceptance(summaries):.2f}",
+        flush=True,
+    )
+    return found["none"][0], rate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few texts")
+    parser.add_argument("--traces", type=Path, required=True, help="folder of recorded texts")
+    args = parser.parse_args()
+    lengthen_context()
+    agent = swe_agent(args.traces / "swe-agent", 3 if args.quick else 24)
+    maths = gsm8k(args.traces / "gsm8k" / "test.jsonl", 4 if args.quick else 24)
+    found = {
+        f"{name}_{stages}": rates(texts, stages)
+        for name, texts in (("agent", agent), ("maths", maths))
+        for stages in (4, 1)
+    }
+    value = found["agent_4"][1] / found["agent_1"][1]
+    ratio = found["maths_4"][1] / found["maths_1"][1]
+    ok = value >= GOAL and ratio >= MATHS
+    some = {name: [round(rate, 2) for rate in pair] for name, pair in found.items()}
+    print(json.dumps({"name": "ring_one_stream", "goal": GOAL, "ok": ok, "value": round(value, 2),
+                      "maths": round(ratio, 2), "tokens_per_s": some}))  # fmt: skip
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Constants of this package, with their units."""
+
+# The drafter.
+ORDERS = (8, 4, 2, 1)  # tokens of a context that are looked up, the longest first
+LOOKED_AT = 12  # earlier places of one context that are compared
+LONGEST_MATCH = 64  # tokens of a match that count
+TABLE_BITS = 15  # of the number of slots in a table of contexts
+SLICE_TOKENS = 2048  # tokens that are added to an index without a pause: about 5 ms
+HISTORY_TOKENS = 65_536  # of one user and model that are remembered, in two halves
+HISTORIES = 32  # users and models whose histories are remembered
+
+# The controller.
+MEMORY = 0.95  # weight of earlier measurements when one more arrives
+SURE = 0.98  # highest probability that a guess is right
+PRIOR = 4.0  # weight, as a number of guesses, of what is assumed before any was verified
+LEAST_COST = 0.01  # least delay by one row, as a part of the round trip: nodes are shared
+FIRST_COST = 0.05  # … that is assumed until it is measured
+
+# Windows.
+WINDOW = 32  # positions of one window
+AHEAD = 128  # guessed positions of a session that are in flight
+KNOWN = 64  # earlier tokens of a session that the first stage compares windows with

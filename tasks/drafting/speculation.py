@@ -1,0 +1,152 @@
+"""Windows of drafts for one session, at its gateway. Sends nothing itself.
+
+The gateway drafts behind everything that it has sent, as if all of it were right. When a token
+arrives that differs from its draft, what was sent behind it is void, and a new *branch* begins. Its
+first window begins with that token, since the head's message may reach the first stage later.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from .controller import Controller
+from .defaults import AHEAD, SLICE_TOKENS
+from .drafter import Accuracy, Drafter, Guess
+
+_LOOK = 16  # guesses that are made at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens for the positions from `start` on, of which all but the first may be guesses.
+
+    `branch` is the position of the last token that was another than drafted, 0 if there was none.
+    """
+
+    branch: int
+    start: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """Figures of one session."""
+
+    sent: int = 0  # guesses that were sent to be computed
+    right: int = 0  # of these, those that the model said
+    windows: int = 0
+    most: int = 0  # windows in flight at once
+
+
+class Speculation:
+    """Guesses of one session. `limit` is the position after its last token."""
+
+    def __init__(
+        self, drafter: Drafter, accuracy: Accuracy, controller: Controller, stages: int, limit: int
+    ) -> None:
+        self.counts = DraftCounts()
+        self._drafter = drafter
+        self._accuracy = accuracy
+        self._controller = controller
+        self._stages = stages
+        self._limit = limit
+        self._branch = 0
+        self._guesses: deque[Guess] = deque()  # for the positions behind the known tokens
+        self._sent = 0  # positions below were sent
+        self._flight: deque[tuple[int, int]] = deque()  # (start, end) of the windows that were sent
+        # Of the last token: when it arrived, how many rows were wasted then, and whether only the
+        # head has told the first stage of it.
+        self._last_at = 0.0
+        self._vain = 0
+        self._fed = False
+        self._early: list[tuple[int, float, float]] | None = []  # tokens before all was read
+
+    async def read(self, ids: Sequence[int]) -> None:
+        """Read the prompt, in parts between which other tasks run."""
+        for first in range(0, len(ids), SLICE_TOKENS):
+            self._drafter.extend(ids[first : first + SLICE_TOKENS])
+            await trio.lowlevel.checkpoint()
+        early, self._early = self._early or [], None
+        for token, seconds, now in early:
+            self.take(token, seconds, now)
+
+    def take(self, token: int, seconds: float, now: float) -> None:
+        """Note the next token of the text, which arrived at `now`. `seconds` is the time that the
+        stages computed for it."""
+        if self._early is not None:
+            self._early.append((token, seconds, now))
+            return
+        position = len(self._drafter.own)
+        self._measure(position, seconds, now)
+        guess = self._guesses.popleft() if self._guesses else None
+        right, sent = guess is not None and guess.token == token, position < self._sent
+        if guess is not None:
+            self._accuracy.note(guess.kind, right=right)
+        self.counts.right += right and sent
+        self._fed = not (right and sent)
+        self._vain = 0
+        if not right:
+            self._guesses.clear()
+            if sent:
+                self._vain = self._sent - position
+                self._branch = self._sent = position
+                self._flight.clear()
+        self._drafter.extend((token,))
+        self._last_at = now
+        while self._flight and self._flight[0][1] <= position:
+            self._flight.popleft()
+
+    def _measure(self, position: int, seconds: float, now: float) -> None:
+        """Tell the controller what the token at a position took."""
+        if not seconds:
+            return  # it was computed together with its predecessor
+        rows = next((end - position + 1 for start, end in self._flight if start < position), 1)
+        self._controller.note_step(seconds, max(1, rows))
+        if self._stages == 1:
+            self._controller.note_round(seconds, max(0, rows - 1))
+        elif self._fed:
+            self._controller.note_round(now - self._last_at, self._vain)
+
+    def windows(self) -> Iterator[Window]:
+        """Yield the windows to send now."""
+        if self._early is not None:
+            return
+        known = len(self._drafter.own)
+        count = min(self._wanted(), self._limit - 1 - known)
+        end, sent = known + count, max(self._sent, known)
+        length = self._controller.window(count) if count > 0 else 0
+        if end <= sent or (self._sent > known and end - sent < length):
+            return
+        start = max(self._sent, known - 1)
+        while start < end:
+            stop = min(max(start + length, known), end)
+            yield self._window(start, stop)
+            start = stop
+
+    def _window(self, start: int, stop: int) -> Window:
+        own = self._drafter.own.tokens
+        tokens = [
+            own[at] if at < len(own) else self._guesses[at - len(own)].token
+            for at in range(start, stop)
+        ]
+        counts = self.counts
+        counts.sent += stop - max(start, len(own))
+        counts.windows += 1
+        self._sent = stop
+        self._flight.append((start, stop))
+        counts.most = max(counts.most, len(self._flight))
+        return Window(self._branch, start, tuple(tokens))
+
+    def _wanted(self) -> int:
+        """Return how many guesses are worth being in flight, after making them."""
+        while True:
+            chances = [self._accuracy.probability(guess.kind) for guess in self._guesses]
+            count = self._controller.ahead(chances)
+            if count < len(chances) or count >= AHEAD:
+                return count
+            more = self._drafter.draft([guess.token for guess in self._guesses], _LOOK)
+            if not more:
+                return count
+            self._guesses += more

@@ -1,0 +1,53 @@
+"""Sends windows of drafts to the first stages of chains."""
+
+from contextlib import suppress
+
+from ....transport.errors import LinkClosed
+from ...drafting.sessions import Drafting
+from ..courier import Courier
+from ..generation import GenerationRun
+from ..session import SampledToken, SpanMessage, pack_tokens
+from .talk import Talk
+
+
+class Windows:
+    """Drafts for the sessions of one gateway, as they are sent."""
+
+    def __init__(self, courier: Courier, drafting: Drafting) -> None:
+        self._courier = courier
+        self._drafting = drafting
+
+    async def begin(self, talk: Talk, run: GenerationRun) -> None:
+        """Begin to draft what a chain will say, if all of its stages compute windows."""
+        if not (run.can_draft and self._drafting.on) or run.terms.pooled or run.new < 2:
+            return
+        run.speculation = self._drafting.begin(
+            *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
+            talk.drafts,
+        )
+        await run.speculation.read(run.ids[: run.prompt])
+        self._send(run)
+
+    async def end(self, talk: Talk) -> None:
+        """Remember a complete answer for the user's later requests."""
+        await self._drafting.end(talk.request.user, talk.model.identity, talk.ids)
+
+    def follow(self, run: GenerationRun, token: SampledToken, now: float) -> None:
+        """Draft behind the next token of a session, which has arrived."""
+        if run.speculation is not None:
+            run.speculation.take(token.token, token.seconds, now)
+            self._send(run)
+
+    def _send(self, run: GenerationRun) -> None:
+        """Send the windows that are worth computing now to the first stage."""
+        if run.speculation is None:
+            return
+        for window in run.speculation.windows():
+            span = SpanMessage(
+                *(run.session, run.epoch, 0, window.start, len(window.tokens), True, 0.0),
+                draft=True,
+                branch=window.branch,
+            )
+            payload = pack_tokens(window.tokens)
+            with suppress(LinkClosed):  # what notices the lost stage replaces the chain
+                self._courier.post(run.peers[0], "session.span", span.header(), payload)
