@@ -31,10 +31,10 @@ from shoal.dht.content.library import Library
 from shoal.node.control.messages.generation import GeneratedText, Run
 from shoal.node.control.messages.models import AddModel
 from shoal.node.control.messages.node import Status
-from shoal.tasks.engine.blocks import BlockPool, BlockTable, blocks_for
 from shoal.tasks.engine.compute.torchcompute import TorchCompute
 from shoal.tasks.engine.families import architecture, tensor_shapes
 from shoal.tasks.engine.interface import LoadShard, Parts, Sampling
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable, blocks_for
 from shoal.tasks.engine.sampling import choose
 from shoal.tasks.engine.shard import Piece
 from shoal.tasks.placement.shard import choose_dtype, shard_of

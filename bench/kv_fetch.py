@@ -42,7 +42,7 @@ from shoal.tasks.engine.process import EngineProcess
 from shoal.transport.address import Address
 from shoal.transport.host.real import RealHost
 
-MEASURES = ("tasks", "dht/kv", "netsim", "transport")
+MEASURES = ("tasks", "dht", "netsim", "transport", "node")
 
 GOAL: Final = 1.2
 NEAR: Final = 1.1

@@ -36,7 +36,7 @@ from shoal.netsim.world import World
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.grouping import Groups
 
-MEASURES = ("netsim", "tasks", "transport", "bench/worlds/chain.py")
+MEASURES = ("netsim", "tasks", "transport", "cli", "node", "bench/worlds/chain.py")
 
 ROUND_TRIP: Final = 0.020
 SESSIONS: Final = 16

@@ -22,7 +22,7 @@ from worlds import llamarpc
 from worlds.chain import Chain
 from worlds.randommodel import SHAPES
 
-MEASURES = ("tasks", "transport", "netsim/netns", "bench/worlds/chain.py")
+MEASURES = ("tasks", "transport", "netsim", "cli", "node", "bench/worlds/chain.py")
 
 GOALS: Final = {"value": 1.6, "at_0": 0.95}
 ROUND_TRIP: Final = 0.020

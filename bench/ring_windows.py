@@ -31,7 +31,7 @@ from worlds.recorded import (
 
 from shoal.tasks.drafting.sessions import Drafting
 
-MEASURES = ("tasks/drafting", "tasks/inference", "tasks/engine/core.py", "netsim/daemons")
+MEASURES = ("tasks/drafting", "tasks/inference", "tasks/engine", "netsim", "transport")
 
 GOAL: Final = 2.5
 DEPTH: Final = 0.9

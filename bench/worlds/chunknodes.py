@@ -27,7 +27,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
-from shoal.tasks.engine.kvparts import KvShape
+from shoal.tasks.engine.kv.parts import KvShape
 from shoal.tasks.engine.process import EngineProcess
 from shoal.tasks.inference.names import PrefixNames
 from shoal.transport.address import Address

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from worlds.engines import SHAPES, config
 
-from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.compute.kv import KvMemory
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.compute.native.library import Kernels
@@ -34,6 +33,7 @@ from shoal.tasks.engine.compute.products import Linear, linear_of, linear_of_qua
 from shoal.tasks.engine.compute.rotary import Rotary
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.shard import Piece
 
 PACKAGE: Final = "llama-cpp-python==0.3.36"

@@ -25,7 +25,6 @@ from ...tasks.costs.steps import shard_costs
 from ...tasks.costs.work import ModelWork, Rows
 from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
-from ...tasks.engine.blocks import BLOCK, BlockCopy, BlockTable
 from ...tasks.engine.errors import EngineError
 from ...tasks.engine.families import (
     DTYPE_BYTES,
@@ -35,7 +34,8 @@ from ...tasks.engine.families import (
     tensor_shapes,
 )
 from ...tasks.engine.interface import DType, KvForm, LoadShard, Parts, Span
-from ...tasks.engine.kvparts import KvShape
+from ...tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockTable
+from ...tasks.engine.kv.parts import KvShape
 from ...tasks.engine.scheduler import AdapterCosts, StepCosts
 from ...tasks.engine.shard import Choice, Compute, Pick, Piece, Slots
 from ...tasks.engine.wire import Buffer

@@ -41,13 +41,13 @@ from .api import new_api
 from .base import Base, EngineFactory, ManagedEngine, Say, prepare
 from .compute import ComputeParts
 from .content import ContentParts
-from .fetchprogress import FetchProgress
-from .giving import giving_lines
 from .holes import watch_holes
-from .journal import keep_journal
 from .measuring import measure_machine
 from .memory import check_memory
 from .network import NetworkParts
+from .telling.fetchprogress import FetchProgress
+from .telling.giving import giving_lines
+from .telling.journal import keep_journal
 
 __all__ = ["EngineFactory", "ManagedEngine", "Node", "run_node"]
 

@@ -6,7 +6,7 @@ from ...tasks.hardware.errors import ProbeFailed
 from ...tasks.hardware.facts import Device, usable
 from ...tasks.hardware.hardware import Hardware
 from .base import Base
-from .giving import shown_rate
+from .telling.giving import shown_rate
 
 CONDITION = "speed"
 

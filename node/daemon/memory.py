@@ -6,7 +6,7 @@ from ..control.messages.node import Memory, ProcessMemory
 from ..defaults import LAYER_MEMORY, PROGRAMS_MEMORY
 from ..health import Condition
 from .base import Base
-from .giving import shown_size
+from .telling.giving import shown_size
 
 
 def memory_view(base: Base, models: Models, loaded: int) -> Memory:

@@ -35,7 +35,7 @@ from ..defaults import (
     CHUNK_WORTH,
 )
 from ..engine.interface import Engine, KvForm, SessionId
-from ..engine.kvparts import KvShape
+from ..engine.kv.parts import KvShape
 from .choice import compute_seconds, worthwhile
 from .fetching import ChunkFetch, FetchPlan
 from .naming import CHUNK, chunk_names

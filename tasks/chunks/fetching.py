@@ -27,10 +27,10 @@ from ..defaults import (
     PARTS_ASKED,
     PARTS_BYTES,
 )
-from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import Engine, KvForm, KvRange, SessionId
-from ..engine.kvparts import KvShape, range_of
+from ..engine.kv.blocks import BLOCK
+from ..engine.kv.parts import KvShape, range_of
 from .choice import compute_seconds
 from .messages import AskPart, PartSent
 from .naming import CHUNK, is_signed, proof_of

@@ -9,8 +9,8 @@ from hashlib import blake2b, sha256
 from typing import Final
 
 from ...transport.identity import Identity, PeerId, verify
-from ..engine.blocks import BLOCK
 from ..engine.interface import NAME_BYTES
+from ..engine.kv.blocks import BLOCK
 
 CHUNK: Final = 256
 """Positions of a chunk."""

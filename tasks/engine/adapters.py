@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from ...transport.message import Root, Row
 from ..defaults import MAX_LAYERS
-from .blocks import BlockPool
 from .defaults import ADAPTER_CHUNKS, ADAPTER_SHARE, ADAPTERS, MAX_RANK
 from .errors import EngineError
 from .families import Architecture
+from .kv.blocks import BlockPool
 from .scheduler import AdapterCosts
 
 Module = Literal[

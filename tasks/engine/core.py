@@ -13,18 +13,18 @@ from typing import Any
 import psutil
 
 from ..costs.shardcosts import ShardCosts
-from . import arrival
 from .adapters import LoadAdapter
-from .blocks import BlockName, BlockTable, blocks_for
 from .defaults import ANSWER_BYTES, WAITING_SPANS, WINDOW_ROWS
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, architecture, weight_bytes
 from .interface import NAME_BYTES, USER_BYTES, Loaded, LoadShard, SessionId, Span
+from .kv import arrival
+from .kv.blocks import BlockCopy, BlockName, BlockTable, blocks_for
+from .kv.states import SessionStates, StateUse
 from .messages import loaded_value, parse_adapter, parse_load, parse_span
 from .scheduler import Scheduler, Share
 from .session import AnsweredSpan, Session, SpanInProgress
 from .shard import Choice, Compute, LoadedShard, Pick, Piece
-from .states import SessionStates, StateUse
 from .wire import Buffer, Header, WireError
 
 Emit = Callable[[Header, Buffer], None]
@@ -554,7 +554,8 @@ class Core:
         if not work:
             return
         model = work[0][0].shard.compute
-        pieces, copies = [], []
+        pieces: list[Piece] = []
+        copies: list[BlockCopy] = []
         for session, rows in work:
             job = session.job
             assert job is not None  # only sessions with a job are scheduled
@@ -686,10 +687,11 @@ class Core:
         """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
         one back as the next input, unless the span ends with it."""
         span, first = job.span, job.position - len(job.drafts)
-        for position, choice in enumerate(job.chosen, first):
-            if isinstance(choice, EngineError):
-                self._fail_job(session, job, choice)
+        for position, each in enumerate(job.chosen, first):
+            if isinstance(each, EngineError):
+                self._fail_job(session, job, each)
                 return
+            choice = each
             job.emitted += 1
             stopped = choice.token in span.stop_ids
             right = job.drafts[position - first : position - first + 1] == (choice.token,)

@@ -29,7 +29,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from .blocks import BLOCK
 from .defaults import (
     ACCOUNTS,
     DECODE_FACTOR,
@@ -45,6 +44,7 @@ from .defaults import (
     USERS,
 )
 from .grouping import Groups
+from .kv.blocks import BLOCK
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from .activations.layout import packed_bytes
 from .adapters import LoadedAdapter
-from .blocks import BlockTable
 from .defaults import KEPT_ANSWERS, KEPT_BYTES, WAITING_DRAFTS
 from .errors import EngineError
 from .families import DTYPE_BYTES
 from .interface import SessionId, Span
+from .kv.blocks import BlockTable
+from .kv.states import SessionStates
 from .scheduler import Share
 from .shard import Choice, LoadedShard
-from .states import SessionStates
 from .wire import Buffer, Header
 
 if TYPE_CHECKING:
-    from .arrival import Arrival, Doubt
+    from .kv.arrival import Arrival, Doubt
 
 SpanKey = tuple[int, int, int]  # (epoch, start, count)
 

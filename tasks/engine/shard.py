@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from .adapters import LoadAdapter, LoadedAdapter, LoadedAdapters
-from .blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from .errors import EngineError
 from .families import DTYPE_BYTES, Architecture, kv_room, kv_token_bytes, state_bytes
 from .interface import DType, KvForm, KvRange, Likely, LoadShard, Parts, Sampling, Span
-from .kvcopy import KvCopies
-from .kvparts import KvPartCodec
+from .kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from .kv.copy import KvCopies
+from .kv.parts import KvPartCodec
+from .kv.states import SessionStates, StatePool, StateUse
 from .scheduler import AdapterCosts, StepCosts
-from .states import SessionStates, StatePool, StateUse
 from .wire import Buffer
 
 

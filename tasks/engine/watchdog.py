@@ -3,7 +3,6 @@
 from typing import Final
 
 from ..costs.shardcosts import ShardCosts
-from .blocks import BLOCK
 from .defaults import (
     DECODE_FACTOR,
     HUNG_KILL,
@@ -15,6 +14,7 @@ from .defaults import (
     WORKER_FACTOR,
 )
 from .interface import Loaded, SessionId, Span
+from .kv.blocks import BLOCK
 
 PATIENT: Final = frozenset({"load", "unload", "adapt", "export", "import", "fork"})
 """Requests that may take longer than a step."""

@@ -13,9 +13,9 @@ from ...transport.identity import PeerId
 from ..defaults import EMIT_PACE
 from ..drafting.speculation import DraftCounts, Speculation
 from ..engine.activations.layout import Activations
-from ..engine.blocks import BLOCK
 from ..engine.families import Architecture
 from ..engine.interface import Sampling, SessionId
+from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
 from ..text.frames import TextInfo
 from ..text.process import ChatTurn, Detokenizer, LikelyText, TextDelta, TokenText

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from ..engine.blocks import BLOCK
 from ..engine.interface import NAME_BYTES, USER_BYTES
+from ..engine.kv.blocks import BLOCK
 from .session import VEIL_BYTES
 
 

@@ -29,7 +29,6 @@ from ..defaults import (
     WATCHES,
 )
 from ..drafting.inputs import Inputs
-from ..engine.blocks import BLOCK
 from ..engine.errors import EngineError
 from ..engine.interface import (
     NAME_BYTES,
@@ -46,6 +45,7 @@ from ..engine.interface import (
     TokenEvent,
     Want,
 )
+from ..engine.kv.blocks import BLOCK
 from ..errors import SessionError
 from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use

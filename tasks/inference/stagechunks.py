@@ -5,9 +5,9 @@ from typing import Protocol
 from ...transport.identity import PeerId
 from ..chunks.connector import Wanted
 from ..chunks.store import KvOrigin
-from ..engine.blocks import BLOCK
 from ..engine.interface import NAME_BYTES
-from ..engine.kvparts import KvShape
+from ..engine.kv.blocks import BLOCK
+from ..engine.kv.parts import KvShape
 from .stagesessions import StageSession
 
 

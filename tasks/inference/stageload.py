@@ -16,8 +16,8 @@ from ..defaults import (
     SESSIONS_PER_GATEWAY,
     SESSIONS_PER_STAGE,
 )
-from ..engine.blocks import BLOCK, blocks_for
 from ..engine.interface import NAME_BYTES
+from ..engine.kv.blocks import BLOCK, blocks_for
 from ..errors import SessionError
 from ..routing.affinity import Prefix
 from ..routing.defaults import PROBE_NAMES

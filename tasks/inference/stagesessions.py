@@ -20,8 +20,8 @@ from ..defaults import (
 )
 from ..drafting.inputs import Inputs
 from ..engine.activations.layout import packed_bytes
-from ..engine.blocks import BLOCK, GROWTH, blocks_for
 from ..engine.interface import Parts, SessionId
+from ..engine.kv.blocks import BLOCK, GROWTH, blocks_for
 from ..errors import SessionError
 from ..placement.shard import HeldShard
 from ..routing.affinity import CachedNames

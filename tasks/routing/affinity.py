@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from ...transport.identity import PeerId
-from ..engine.blocks import BLOCK
 from ..engine.interface import NAME_BYTES
+from ..engine.kv.blocks import BLOCK
 from .defaults import (
     CHAINS_OF_ONE,
     HOT_DEPTH,

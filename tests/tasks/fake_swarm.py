@@ -12,7 +12,6 @@ import trio
 from shoal.state.directory import Directory
 from shoal.state.membership.record import Capacity, MemberRecord, ShardRecord
 from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
-from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.interface import (
     DEFAULT_TERMS,
@@ -27,6 +26,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.errors import SessionError
 from shoal.tasks.inference.courier import Courier
 from shoal.tasks.inference.gateway import ChatTurn, Gateway, Model, TextDelta

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch.nn import functional as F
 
-from ..blocks import BLOCK, BlockTable
-from ..states import StateUse
+from ..kv.blocks import BLOCK, BlockTable
+from ..kv.states import StateUse
 from .device import CPU, ComputeDevice
 from .scores import PLAIN, Scoring
 

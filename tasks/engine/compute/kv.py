@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..blocks import BLOCK, BlockCopy, BlockTable
 from ..errors import EngineError
 from ..families import Architecture
 from ..interface import DType, KvForm, Parts
+from ..kv.blocks import BLOCK, BlockCopy, BlockTable
 from ..shard import Slots
 from .device import CPU, ComputeDevice, lazy_zeros
 from .weights import TORCH_DTYPES

@@ -12,7 +12,7 @@ import torch
 from ..errors import EngineError
 from ..families import Architecture, Recurrent
 from ..interface import DType, Parts
-from ..states import StateUse
+from ..kv.states import StateUse
 from .device import CPU, ComputeDevice, lazy_zeros
 from .norms import Norm
 from .pointwise import sigmoid, silu, softplus

@@ -12,16 +12,16 @@ import torch
 
 from ..activations.packing import pack, unpack
 from ..adapters import LoadAdapter
-from ..blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from ..clock import clock
 from ..defaults import CALIBRATION_ROWS, CALIBRATION_S, LEAST_ROWS
 from ..errors import EngineError
 from ..families import Architecture
 from ..interface import EXACTNESS_BYTES, KvForm, LoadShard, Span
+from ..kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from ..kv.states import StateUse
 from ..sampling import choose, most_likely
 from ..scheduler import AdapterCosts, StepCosts
 from ..shard import Choice, Pick, Piece, Slots
-from ..states import StateUse
 from ..wire import Buffer
 from .attention import Attention
 from .device import CPU, ComputeDevice

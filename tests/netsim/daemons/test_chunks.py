@@ -135,7 +135,7 @@ def test_without_the_recomputed_block_they_would_change_the_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Twin of the test above."""
-    monkeypatch.setattr("shoal.tasks.engine.arrival.KV_WRONG", 1e9)
+    monkeypatch.setattr("shoal.tasks.engine.kv.arrival.KV_WRONG", 1e9)
 
     async def body(world: World) -> None:
         text, again, _ = await lied_to(world, private=False)

@@ -13,7 +13,6 @@ import pytest
 from shoal.netsim.daemons.compute import NumberCompute, Stopwatch, Timed
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.tasks.engine.adapters import AdapterTerms, LoadAdapter
-from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.core import Core
 from shoal.tasks.engine.families import Architecture, architecture
 from shoal.tasks.engine.interface import (
@@ -27,6 +26,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.messages import adapter_payload, load_payload, parse_event, span_frame
 from shoal.tasks.engine.shard import Compute, Piece
 from shoal.tasks.engine.wire import Buffer, Header

@@ -209,8 +209,13 @@ async def harass(client: DaemonHandle) -> None:
                 for _ in range(random.choice([1, 3, 64, 65]))
             ]
             span = SpanMessage(
-                *(session.session, session.epoch, random.choice([0, 0, 0, 1, 63])),
-                *(start, random.choice([1, len(tokens)]), True, 0.0),
+                session.session,
+                session.epoch,
+                random.choice([0, 0, 0, 1, 63]),
+                start,
+                random.choice([1, len(tokens)]),
+                True,
+                0.0,
                 draft=True,
                 branch=random.choice([0, 20, 35, 50, 10**6]),
             )

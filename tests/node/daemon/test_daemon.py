@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio import TaskStatus
 
-from shoal.node.daemon import journal
 from shoal.node.daemon.daemon import Node, run_node
+from shoal.node.daemon.telling import journal
 from shoal.node.errors import DataFolderInUse, NodeError
 from shoal.node.invite import decode
 from shoal.node.settings.config import NodeConfig

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from shoal.node.daemon.fetchprogress import MIB, FetchProgress
+from shoal.node.daemon.telling.fetchprogress import MIB, FetchProgress
 from shoal.tasks.serving.interface import Phase, ServingStatus
 from shoal.transport.host.real import RealHost
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shoal.node.daemon.journal import Journal, JournalFigures
+from shoal.node.daemon.telling.journal import Journal, JournalFigures
 from shoal.state.views.usage import UsageCount
 from shoal.transport.identity import Identity
 from shoal.transport.shortid import short

@@ -11,11 +11,11 @@ from shoal.tasks.chunks.naming import CHUNK, chunk_names
 from shoal.tasks.chunks.provider import ChunkProvider
 from shoal.tasks.chunks.store import KvOrigin, SharedChunks
 from shoal.tasks.costs.shardcosts import ShardCosts
-from shoal.tasks.engine.arrival import Arrival
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import KvForm, KvRange, NamedBlocks, Parts
-from shoal.tasks.engine.kvparts import KvPartCodec
+from shoal.tasks.engine.kv.arrival import Arrival
+from shoal.tasks.engine.kv.parts import KvPartCodec
 from shoal.transport.errors import CallRefused
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.lane.frame import Priority

@@ -42,7 +42,7 @@ async def test_a_fetch_begins_where_the_session_ends(autojump_clock: object) -> 
 async def test_wide_layers_travel_in_several_parts(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.tasks.engine.kvparts.KV_PART_BYTES", 100 * 72)
+    monkeypatch.setattr("shoal.tasks.engine.kv.parts.KV_PART_BYTES", 100 * 72)
     pair, engine = Pair(1), TakingEngine()
     fetch = await pair.fetch(engine)
     assert fetch.length == CHUNK

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from shoal.tasks.engine.adapters import AdapterTerms
-from shoal.tasks.engine.blocks import BlockPool
 from shoal.tasks.engine.interface import HiddenEvent, Parts, Span
+from shoal.tasks.engine.kv.blocks import BlockPool
 from shoal.tasks.engine.messages import adapter_payload
 from shoal.transport.message import pack
 from tests.tasks.engine.low_rank import Adapter, adapt, make_adapter

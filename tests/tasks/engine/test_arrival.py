@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine import arrival
-from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.interface import FailedEvent, Span
+from shoal.tasks.engine.kv import arrival
+from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.inference.names import PrefixNames
 
 IDS = tuple((7 * at + at // 5) % 101 for at in range(70))
@@ -246,7 +246,7 @@ def test_what_is_not_there_is_refused(computed: Any, monkeypatch: pytest.MonkeyP
     names = NAMES[: 2 * 16]
     fields = b"", 0, "gateway", "", (8, 40, 0, 4), "exact"
     assert computed.request("read", *fields, payload=names)[:2] == ("refused", "bad-state")
-    monkeypatch.setattr("shoal.tasks.engine.kvparts.KV_PART_BYTES", 1000)
+    monkeypatch.setattr("shoal.tasks.engine.kv.parts.KV_PART_BYTES", 1000)
     reply = read(computed, 0, 64, 0, LAYERS)
     assert reply[:2] == ("refused", "bad-state") and "too large" in str(reply[2])
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.tasks.engine.blocks import BLOCK, BlockPool, BlockTable
 from shoal.tasks.engine.compute.attention import Attention
 from shoal.tasks.engine.interface import (
     EngineEvent,
@@ -20,6 +19,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.engine.kv.blocks import BLOCK, BlockPool, BlockTable
 from shoal.tasks.engine.scheduler import StepCosts
 from shoal.tasks.engine.shard import Piece
 from shoal.tasks.inference.names import PrefixNames

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.tasks.engine.blocks import BLOCK, BlockName, BlockPool, BlockTable, blocks_for
 from shoal.tasks.engine.errors import EngineError
+from shoal.tasks.engine.kv.blocks import BLOCK, BlockName, BlockPool, BlockTable, blocks_for
 
 PROMPTS = [  # they share prefixes of several lengths
     [number // BLOCK * 7 for number in range(70)],

@@ -13,7 +13,6 @@ import torch
 import trio
 from msgspec.structs import replace
 
-from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.compute import products
 from shoal.tasks.engine.compute.attention import Attention
 from shoal.tasks.engine.compute.device import CPU, ComputeDevice
@@ -24,6 +23,7 @@ from shoal.tasks.engine.defaults import EXIT_NO_DEVICE
 from shoal.tasks.engine.devicecore import DeviceCore
 from shoal.tasks.engine.errors import EngineError, EngineUnavailable
 from shoal.tasks.engine.interface import Sampling, Span, TokenEvent
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.process import EngineProcess
 from shoal.transport.host.real import RealHost
 

@@ -6,12 +6,12 @@ import msgpack
 import pytest
 import torch
 
-from shoal.tasks.engine.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
 from shoal.tasks.engine.compute.kv import KvMemory
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture, kv_token_bytes
 from shoal.tasks.engine.interface import DType, Parts
-from shoal.tasks.engine.kvcopy import KvCopies
+from shoal.tasks.engine.kv.blocks import BLOCK, BlockCopy, BlockPool, BlockTable
+from shoal.tasks.engine.kv.copy import KvCopies
 
 ARCH = architecture(
     {

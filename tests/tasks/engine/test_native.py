@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from shoal.tasks.engine.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.compute.native import check, choice, library
 from shoal.tasks.engine.compute.native.library import FLOAT32, INT4, INT8, Kernels, NativeLinear
 from shoal.tasks.engine.compute.products import linear_of_quantised
@@ -20,6 +19,7 @@ from shoal.tasks.engine.compute.torchcompute import TorchCompute, computing
 from shoal.tasks.engine.families import architecture, shapes
 from shoal.tasks.engine.interface import DType, LoadShard
 from shoal.tasks.engine.kernels import VARIABLE, library_path
+from shoal.tasks.engine.kv.blocks import BlockPool, BlockTable
 from shoal.tasks.engine.shard import Piece
 from tests.tasks.engine.test_products import quantised
 

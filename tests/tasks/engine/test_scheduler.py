@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.tasks.engine.blocks import BLOCK
 from shoal.tasks.engine.defaults import (
     ACCOUNTS,
     DECODE_FACTOR,
@@ -21,6 +20,7 @@ from shoal.tasks.engine.defaults import (
     STEP_S,
     USERS,
 )
+from shoal.tasks.engine.kv.blocks import BLOCK
 from shoal.tasks.engine.scheduler import AdapterCosts, Scheduler, Share, StepCosts
 
 NARROW = StepCosts(0.04, 0.01, 0.0)  # about 16 running texts fit into a step

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.tasks.engine.errors import EngineError
-from shoal.tasks.engine.states import SessionStates, StatePool, StateUse
+from shoal.tasks.engine.kv.states import SessionStates, StatePool, StateUse
 
 
 def test_a_session_has_two_slots_and_gives_them_back_once() -> None:

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ...blocks import BLOCK, BlockPool, BlockTable
 from ...clock import clock
 from ...families import Architecture
 from ...interface import EXACTNESS_BYTES, LoadShard, Parts, Span
+from ...kv.blocks import BLOCK, BlockPool, BlockTable
 from ...scheduler import StepCosts
 from ...shard import Piece
 from ..device import ComputeDevice

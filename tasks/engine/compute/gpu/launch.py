@@ -10,7 +10,7 @@ import torch
 import triton
 from torch.nn import functional as F
 
-from ...blocks import BLOCK
+from ...kv.blocks import BLOCK
 from ..devicesampling import Peaks
 from ..products import Linear, PlainLinear, QuantisedLinear
 from . import kernels

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ...blocks import BLOCK, BlockTable, blocks_for
+from ...kv.blocks import BLOCK, BlockTable, blocks_for
 from ..device import ComputeDevice
 from .launch import CHUNK, power_of_two
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ...blocks import BLOCK
 from ...clock import clock
 from ...families import Architecture
+from ...kv.blocks import BLOCK
 from ..attention import AttendingPiece
 from ..kv import KvMemory
 from ..layers import AttentionPart, DensePart

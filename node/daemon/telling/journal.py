@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ...state.directory import Directory
-from ...state.views.usage import UsageCount
-from ...tasks.inference.gateway import Gateway
-from ...tasks.inference.stage import Stage
-from ...transport import shortid
-from ...transport.identity import PeerId
-from ..defaults import JOURNAL_NAMED, JOURNAL_PAUSE
-from .base import Say
+from ....state.directory import Directory
+from ....state.views.usage import UsageCount
+from ....tasks.inference.gateway import Gateway
+from ....tasks.inference.stage import Stage
+from ....transport import shortid
+from ....transport.identity import PeerId
+from ...defaults import JOURNAL_NAMED, JOURNAL_PAUSE
+from ..base import Say
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from .errors import EngineError
+from ..errors import EngineError
 
 BLOCK: Final = 16
 """Number of positions in a block."""

@@ -1,8 +1,8 @@
 """Formats the progress of a node's fetches as lines of text. Performs no I/O."""
 
-from ...tasks.serving.interface import ServingStatus
-from ...transport.host.seam import Host
-from .. import defaults
+from ....tasks.serving.interface import ServingStatus
+from ....transport.host.seam import Host
+from ... import defaults
 
 MIB = 2**20
 

@@ -10,16 +10,16 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from ...transport.decoding import typed
-from ...transport.errors import Undecodable
-from ...transport.message import Row
+from ....transport.decoding import typed
+from ....transport.errors import Undecodable
+from ....transport.message import Row
+from ..defaults import KV_WRONG
+from ..errors import EngineError
+from ..interface import NAME_BYTES, KvForm, KvRange
+from ..session import Session
+from ..shard import LoadedShard, Slots
+from ..wire import Buffer, Header
 from .blocks import BLOCK, inexact
-from .defaults import KV_WRONG
-from .errors import EngineError
-from .interface import NAME_BYTES, KvForm, KvRange
-from .session import Session
-from .shard import LoadedShard, Slots
-from .wire import Buffer, Header
 
 _Text = Annotated[str, Meta(max_length=256)]
 

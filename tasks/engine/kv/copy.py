@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgpack
 
-from ...transport.decoding import decode
-from ...transport.errors import Undecodable
-from .errors import EngineError
-from .families import Architecture, kv_token_bytes
-from .interface import DType, Parts
-from .wire import Buffer
+from ....transport.decoding import decode
+from ....transport.errors import Undecodable
+from ..errors import EngineError
+from ..families import Architecture, kv_token_bytes
+from ..interface import DType, Parts
+from ..wire import Buffer
 
 _PREFIX = struct.Struct("!I")
 _HEADER_LIMIT = 64 * 1024  # bytes; the layer kinds of 1024 layers fit

@@ -10,14 +10,14 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgpack
 from msgspec import Meta
 
-from ...transport.decoding import decode, typed
-from ...transport.errors import Undecodable
-from ...transport.message import Row
-from .defaults import KV_PART_BYTES
-from .errors import EngineError
-from .families import DTYPE_BYTES, Architecture
-from .interface import EXACTNESS_BYTES, DType, KvForm, KvRange, Parts
-from .wire import Buffer
+from ....transport.decoding import decode, typed
+from ....transport.errors import Undecodable
+from ....transport.message import Row
+from ..defaults import KV_PART_BYTES
+from ..errors import EngineError
+from ..families import DTYPE_BYTES, Architecture
+from ..interface import EXACTNESS_BYTES, DType, KvForm, KvRange, Parts
+from ..wire import Buffer
 
 _PREFIX = struct.Struct("!H")
 _HEADER_LIMIT: Final = 1024  # bytes

@@ -8,9 +8,9 @@ before the first position is zero, so a session can always begin again.
 
 from dataclasses import dataclass
 
+from ..defaults import STATE_SLOTS
+from ..errors import EngineError
 from .blocks import BLOCK
-from .defaults import STATE_SLOTS
-from .errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)

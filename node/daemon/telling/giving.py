@@ -1,11 +1,11 @@
 """Formats the list that a node prints at its start: each resource that it offers to other nodes,
 and the option that changes the amount."""
 
-from ...dht.content.quota import LibraryLimit
-from ...transport.relay.defaults import RelayLimits
-from ..defaults import PROGRAMS_MEMORY
-from ..settings.config import NodeConfig
-from .base import Base
+from ....dht.content.quota import LibraryLimit
+from ....transport.relay.defaults import RelayLimits
+from ...defaults import PROGRAMS_MEMORY
+from ...settings.config import NodeConfig
+from ..base import Base
 
 
 def shown_size(count: int) -> str:

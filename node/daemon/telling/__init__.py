@@ -1,0 +1,1 @@
+"""What a running node tells its owner on the terminal: its offers, fetches, peers and answers."""
