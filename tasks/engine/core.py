@@ -195,9 +195,7 @@ class Core:
 
     def _open(self, header: Header, payload: memoryview) -> Result:
         """Open a session, and return the number of positions that the cache has of its prefix."""
-        name, tokens, owner, background, user, number, soon, adapter, own, *more = header
-        packed = more[0] if more else False
-        exact = more[1] if len(more) > 1 else True
+        name, tokens, owner, background, user, number, soon, adapter, own, packed, exact = header
         shard = self._loaded(number)
         if not isinstance(name, bytes) or len(name) != 16 or type(tokens) is not int:
             raise EngineError("bad-span", "a session has a name of 16 bytes and a size")
