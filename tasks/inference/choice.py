@@ -283,7 +283,7 @@ class Choice:
         trips = self._trips(run)
         seen = Observed(first, (trips[0] + trips[-1]) / 2, run.prompt - run.start)
         plan, _ = self._plans[run.session]
-        self.errors.first.note(plan.cost.first_s, run.times.opening_s + first)
+        self.errors.first.note(plan.first_s, run.times.opening_s + first)
         self._router.beliefs.observed(plan.stages, seen, self._host.now())
 
     def closed(self, run: GenerationRun) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ...transport.identity import PeerId
@@ -19,7 +19,7 @@ from .defaults import (
     SPAN_ROWS,
     UNASKED_WAIT,
 )
-from .paths import ChainCost, Hop, Search, StageCost
+from .paths import ChainCost, Costs, Hop, Search, StageCost
 
 Replies = Mapping[Shard, Load]
 """The replies to the probes of one request. The positions that they say are cached are those of its
@@ -64,7 +64,31 @@ class Plan:
     cost: ChainCost
     stages: tuple[Taken, ...]
     wait_s: float  # seconds that the prompt waits at its slowest stage that was asked
+    first_s: float  # seconds until the first token, if the stages that were not asked are idle
     avoided: int = 0  # stages that are used as a last resort
+
+
+@dataclass(frozen=True, slots=True)
+class _IfIdle:
+    """`Costs` with the waits of some stages left out. A stage that was not asked seems to need more
+    time than others, which is for comparing chains, and no prediction."""
+
+    costs: Costs
+    idle: frozenset[Hop]
+
+    @property
+    def own(self) -> PeerId | None:
+        return self.costs.own
+
+    def stage(self, hop: Hop) -> StageCost:
+        cost = self.costs.stage(hop)
+        return cost._replace(wait_s=0.0) if hop in self.idle else cost
+
+    def link(self, one: PeerId | None, other: PeerId) -> float:
+        return self.costs.link(one, other)
+
+    def opening(self, peer: PeerId) -> float:
+        return self.costs.opening(peer)
 
 
 class _RequestCosts:
@@ -267,7 +291,11 @@ class Router:
             if load is not None:
                 wait = max(wait, cost.wait_s)
         avoided = sum(hop.peer in view.avoid for hop in chain)
-        return Plan(chain, search.cost(chain), tuple(stages), wait, avoided)
+        idle = frozenset(
+            hop for hop, each in zip(chain, stages, strict=True) if each.wait_s is None
+        )
+        first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
+        return Plan(chain, search.cost(chain), tuple(stages), wait, first, avoided)
 
     def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""
