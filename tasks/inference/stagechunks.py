@@ -53,7 +53,7 @@ class StageChunks:
     def saved(self, session: StageSession, names: bytes) -> None:
         """Offer what a closed session has computed, whose blocks have these names."""
         if self._connector is not None and session.served.held.kv_heads:
-            full = session.reached // BLOCK * NAME_BYTES
+            full = session.passed // BLOCK * NAME_BYTES  # what only waits is not there
             self._connector.saved(_origin(session), names[:full])
 
     def refuted(self, session: StageSession) -> None:
