@@ -15,7 +15,7 @@ class Connector(Protocol):
     """The part of a `ChunkConnector` that a stage uses."""
 
     async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]: ...
-    def refute(self, peer: PeerId) -> None: ...
+    def refute(self, peer: PeerId, gateway: PeerId) -> None: ...
     def saved(self, origin: KvOrigin, names: bytes) -> None: ...
 
 
@@ -59,7 +59,7 @@ class StageChunks:
     def refuted(self, session: StageSession) -> None:
         """Distrust the provider of a session's KV, because other values were computed here."""
         if self._connector is not None and session.source is not None:
-            self._connector.refute(session.source)
+            self._connector.refute(session.source, session.gateway)
 
 
 def _origin(session: StageSession) -> KvOrigin:

@@ -1452,7 +1452,7 @@ class _Offered:
         await trio.lowlevel.checkpoint()
         return wanted.cached, None
 
-    def refute(self, peer: PeerId) -> None:
+    def refute(self, peer: PeerId, gateway: PeerId) -> None:
         raise NotImplementedError
 
     def saved(self, origin: KvOrigin, names: bytes) -> None:
