@@ -217,7 +217,7 @@ class Killer:
             self._pids = ()
 
 
-def real_answer(swarm: LocalSwarm, killer: Killer) -> tuple[str, int, float]:
+def real_answer(swarm: LocalSwarm, killer: Callable[[TextEvent], None]) -> tuple[str, int, float]:
     """Return an answer of real daemons as `answer` does."""
     ask = Run(model="tiny", prompt=PROMPT, raw=True, max_tokens=TOKENS, **SAMPLING)
     began = time.monotonic()

@@ -101,8 +101,9 @@ class Trigger:
     def __call__(self, event: TextEvent) -> None:
         """Count the text of an event. The first event names the chain and has none."""
         self._left -= len(event.text) if isinstance(event, TextPiece) else 0
-        if self._left <= 0 and self._deed is not None:
-            self._deed, deed = None, self._deed
+        deed = self._deed
+        if self._left <= 0 and deed is not None:
+            self._deed = None
             deed()
 
 

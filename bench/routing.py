@@ -107,13 +107,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--daemons", action="store_true", help="compare with whole daemons")
     args = parser.parse_args()
-    if not args.trace.is_file():
-        parser.error(f"there is no trace at `{args.trace}`: download it, and give `--trace FILE`")
     if args.daemons:
         from worlds.routeddaemons import compare
 
         print(json.dumps({"name": "routing_daemons"} | compare()))
         return 0
+    if not args.trace.is_file():
+        parser.error(f"there is no trace at `{args.trace}`: download it, and give `--trace FILE`")
     seeds = range(1 if args.quick else args.seeds)
     rates = RATES[::3] if args.quick else RATES
     warm, count = (1_000, 300) if args.quick else (2_000, 600)

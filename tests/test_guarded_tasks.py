@@ -60,7 +60,12 @@ PARTS = {
     },  # guard each contact
     "dht/exchange/proving.py": {"self._ask_on"},  # guards each peer
     "dht/service.py": {"look"},
-    "tasks/inference/chain.py": {"open_one", "change_one", "close_one"},  # of a command or a job
+    "tasks/inference/chain.py": {
+        "open_one",
+        "change_one",
+        "close_one",
+        "self._until_silent",
+    },  # of a command or a job
     "tasks/inference/conversation/watch.py": {"ask_all", "ask_one"},  # of a request
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request

@@ -116,13 +116,19 @@ class Chain:
             self.world.wait(lambda: self._knows(WHOLE), READY_S, "that one machine serves all")
         self.world.wait(lambda: self._knows(CLIENT), READY_S, "that all stages serve")
 
-    def ask(self, *, tokens: int, words: int = 16, seed: int = 1, gateway: str = CLIENT) -> Answer:
-        """Have a machine's daemon answer a random prompt of `words` tokens with `tokens` more."""
+    def ask(
+        self, *, tokens: int, words: int = 16, seed: int = 1, gateway: str = CLIENT,
+        temperature: float = 1.0,
+    ) -> Answer:  # fmt: skip
+        """Have a machine's daemon answer a random prompt of `words` tokens with `tokens` more.
+
+        At temperature 0 the text of a random model repeats itself, and drafts guess it.
+        """
         text = prompt(self.shape, words, seed)
         said: Reply = converse(
             self.world.hosts[gateway].data,
             {"op": "run", "model": self.shape.name, "prompt": text, "raw": True,
-             "max_tokens": tokens},
+             "max_tokens": tokens, "temperature": temperature},
             wait=True,
         )  # fmt: skip
         return Answer(said["text"], said["tokens"], said["tokens_per_s"], said["ttft_ms"] / 1e3,

@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -174,18 +175,19 @@ class _Engine(SimulatedEngine):
 
 def lengthen_context() -> None:
     """Give the embedded model of all simulated hosts a longer context."""
-    packaged = daemonhost.packaged
+    module: Any = daemonhost
+    packaged = module.packaged
 
     def longer(folder: Path) -> Any:
         models = packaged(folder)
         for name, files in models.items():
             config = json.loads((folder / name / "config.json").read_text())
             data = json.dumps(config | {"max_position_embeddings": CONTEXT}).encode()
-            files["config.json"] = InstalledFile(len(data), lambda data=data: data, 0o644)
+            files["config.json"] = InstalledFile(len(data), partial(bytes, data), 0o644)
         return models
 
-    daemonhost._models.cache_clear()
-    daemonhost.packaged = longer
+    module._models.cache_clear()
+    module.packaged = longer
 
 
 class Chain:

@@ -87,11 +87,3 @@ def window_times(
     sending = [sending_seconds(stage.link, stage.bytes_of(rows)) for stage in stages]
     busiest = max((*computing, *sending), default=0.0)
     return WindowTimes(sum(computing) + sum(arriving) + answer, busiest)
-
-
-def expected_tokens(acceptance: float, drafts: int) -> float:
-    """Return the mean number of tokens that a window of `drafts` drafts delivers, with the token
-    that the model chooses itself, if each draft is accepted with the probability `acceptance`."""
-    if acceptance >= 1.0:
-        return float(drafts + 1)
-    return (1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance)

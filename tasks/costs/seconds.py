@@ -65,8 +65,3 @@ def transfer_seconds(link: LinkRates, size: int) -> float:
 def sending_seconds(link: LinkRates, size: int) -> float:
     """Return the seconds for which `size` bytes occupy a link."""
     return size / (link.rate * (1.0 - link.loss)) if link.rate else 0.0
-
-
-def load_seconds(device: DeviceRates, size: int) -> float:
-    """Return the seconds in which weights of `size` bytes are read from the disk."""
-    return size / device.load

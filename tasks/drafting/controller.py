@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from math import sqrt
 
-from .defaults import AHEAD, FIRST_COST, LEAST_COST, MEMORY, WINDOW
+from .defaults import AHEAD, FIRST_COST, FLIGHT, LEAST_COST, MEMORY, WINDOW
 
 
 class Line:
@@ -102,7 +102,8 @@ class Controller:
             return self._fixed[0]
         if self._stages == 1 or not self._steps.known:
             return max(1, min(ahead, WINDOW))
+        least = -(-ahead // FLIGHT)
         mean, _ = self._steps.fit(0.0)
         fixed, row = self._steps.fit(mean / 16)
         best = sqrt(ahead * fixed / ((self._stages - 1) * row)) if row > 0 else WINDOW
-        return max(1, min(round(best), ahead, WINDOW))
+        return max(1, least, min(round(best), ahead, WINDOW))

@@ -18,5 +18,6 @@ FIRST_COST = 0.05  # … that is assumed until it is measured
 
 # Windows.
 WINDOW = 32  # positions of one window
-AHEAD = 128  # guessed positions of a session that are in flight
+AHEAD = 128  # guessed positions of a session that are in flight …
+FLIGHT = 12  # … and windows; the first stage queues half of SPANS_WAITING (tasks/defaults.py)
 KNOWN = 64  # earlier tokens of a session that the first stage compares windows with

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from .controller import Controller
-from .defaults import AHEAD, SLICE_TOKENS
+from .defaults import AHEAD, FLIGHT, SLICE_TOKENS
 from .drafter import Accuracy, Drafter, Guess
 
 _LOOK = 16  # guesses that are made at a time
@@ -120,7 +120,7 @@ class Speculation:
         if end <= sent or (self._sent > known and end - sent < length):
             return
         start = max(self._sent, known - 1)
-        while start < end:
+        while start < end and len(self._flight) < FLIGHT:
             stop = min(max(start + length, known), end)
             yield self._window(start, stop)
             start = stop

@@ -685,25 +685,26 @@ class Core:
         """Emit the chosen tokens up to the first one that differs from its draft. Then feed this
         one back as the next input, unless the span ends with it."""
         span, first = job.span, job.position - len(job.drafts)
-        for position, each in enumerate(job.chosen, first):
-            if isinstance(each, EngineError):
-                self._fail_job(session, job, each)
+        position, token, stopped, final = first, 0, False, False
+        for position, choice in enumerate(job.chosen, first):
+            if isinstance(choice, EngineError):
+                self._fail_job(session, job, choice)
                 return
-            choice = each
             job.emitted += 1
-            stopped = choice.token in span.stop_ids
-            right = job.drafts[position - first : position - first + 1] == (choice.token,)
+            token = choice.token
+            stopped = token in span.stop_ids
+            right = job.drafts[position - first : position - first + 1] == (token,)
             final = stopped or (not right if span.draft else job.emitted == span.steps)
             self._token(session, job, choice, position, final=final)
             if final or not right:
                 break
         session.table.truncate(position)  # what follows was computed from wrong drafts
-        session.sampled = None if stopped else (position, choice.token)
+        session.sampled = None if stopped else (position, token)
         if final:
             self._finish(session, job)
             return
-        job.drafts = self._guesses(session, job, position, choice.token)
-        job.source = model.fed_back(choice.token, *job.drafts)
+        job.drafts = self._guesses(session, job, position, token)
+        job.source = model.fed_back(token, *job.drafts)
         job.start, job.count, job.done = position, 1 + len(job.drafts), 0
 
     @staticmethod

@@ -101,6 +101,7 @@ async def start_process(
 class _Reply:
     """Reply to a request, pending until `done` is set."""
 
+    name: str  # of the request
     done: trio.Event = field(default_factory=trio.Event)
     value: object = None
     payload: memoryview = field(default_factory=lambda: memoryview(b""))
@@ -266,9 +267,17 @@ class EngineProcess:
             elif dog.is_silent(now):
                 self._silent = True
                 self._end_sessions("worker-crashed", _SILENT)
+                self._refuse_to_open()
             elif dog.is_due(now):
                 dog.pinged = True
                 self._send(("usage", next(self._numbers)))
+
+    def _refuse_to_open(self) -> None:
+        """Refuse the sessions that a silent worker has not opened yet."""
+        for reply in self._replies.values():
+            if reply.name == "open":
+                reply.error = EngineError("worker-crashed", _SILENT)
+                reply.done.set()
 
     def _arrived(self, header: Header, payload: memoryview) -> None:
         """Pass a frame to the request or session that it belongs to."""
@@ -372,6 +381,8 @@ class EngineProcess:
         if self._silent:
             raise EngineError("worker-crashed", _SILENT)
         self._sessions[session] = _Open(on_event, terms.shard)
+        self._watchdog.expect(self._host.now())
+        self._watched.set()
         try:
             fields = session, tokens, terms.owner, terms.background, terms.user
             more = terms.shard, terms.soon, terms.adapter, terms.own, terms.packed, terms.exact
@@ -441,7 +452,7 @@ class EngineProcess:
         if self._channel is None:
             raise self._unavailable or EngineError("worker-crashed", _CRASHED)
         number = next(self._numbers)
-        reply = self._replies[number] = _Reply()
+        reply = self._replies[number] = _Reply(name)
         dog = self._watchdog
         dog.wait(name, 1, self._host.now())
         try:

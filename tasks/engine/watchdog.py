@@ -44,11 +44,15 @@ class Watchdog:
         """Forget a shard."""
         self._steps.pop(shard, None)
 
-    def submitted(self, span: Span, now: float) -> None:
-        """Expect an answer to a span."""
+    def expect(self, now: float) -> None:
+        """Expect a sign of life."""
         if not self.active(now):
             self.restart(now)
         self._active = now
+
+    def submitted(self, span: Span, now: float) -> None:
+        """Expect an answer to a span."""
+        self.expect(now)
         if span.count > BLOCK:
             self._prompts[span.session] = self._prompts.get(span.session, 0) + 1
 

@@ -21,6 +21,7 @@ from ..defaults import (
     MAX_STOP_IDS,
     OPEN_TIMEOUT,
     ROUTE_AROUND,
+    SPAN_DEADLINE,
     WATCH_ROUND_TRIPS,
 )
 from ..engine.activations.layout import PACKED_FAMILIES, Activations
@@ -30,6 +31,8 @@ from .courier import Courier
 from .generation import GenerationRun, Model
 from .names import PrefixNames
 from .session import (
+    SESSION_BYTES,
+    AskState,
     Change,
     Close,
     Open,
@@ -116,6 +119,8 @@ class Chains:
                     run.continuation.note(index, opened.cached)
             except StageRefused as refusal:
                 failures.append(refusal)
+                if refusal.error.code == "unreachable":
+                    run.suspects |= {refusal.peer}  # whose close is not waited for
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -242,11 +247,44 @@ class Chains:
             with trio.CancelScope() as scope:
                 self._asking[scope] = peer
                 try:
-                    reply = await self._courier.call(peer, method, header, names, timeout=timeout)
-                    return reply.header
+                    return await self._call(peer, method, header, names, timeout)
                 finally:
                     del self._asking[scope]
         raise LinkClosed("unreachable", f"{peer} is quiet")
+
+    async def _call(
+        self,
+        peer: PeerId,
+        method: str,
+        header: Mapping[str, object],
+        names: bytes,
+        timeout: float,
+    ) -> Mapping[str, object]:
+        """Call a method as `_ask` does, as long as the peer answers questions meanwhile."""
+        failure: CallRefused | LinkClosed = LinkClosed("unreachable", f"{peer} does not answer")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._until_silent, peer, nursery.cancel_scope)
+            try:
+                reply = await self._courier.call(peer, method, header, names, timeout=timeout)
+                return reply.header
+            except (CallRefused, LinkClosed) as error:
+                failure = error
+            finally:
+                nursery.cancel_scope.cancel()
+        raise failure
+
+    async def _until_silent(self, peer: PeerId, call: trio.CancelScope) -> None:
+        """Cancel a call when its peer does not even refuse a question for an unknown session."""
+        question = AskState(bytes(SESSION_BYTES), 1, 0).header()
+        with suppress(LinkClosed):
+            while True:
+                await trio.sleep(SPAN_DEADLINE)
+                try:
+                    await self._courier.call(peer, "session.state", question, timeout=SPAN_DEADLINE)
+                except CallRefused as error:
+                    if error.code == "timeout":
+                        break
+        call.cancel()
 
     def _note_slow(self, run: GenerationRun, peer: PeerId, to: PeerId, rate: float) -> None:
         """Remember that a stage has called the link to the next one slow. Other links are

@@ -22,7 +22,7 @@ class Windows:
         if not (run.can_draft and self._drafting.on) or run.terms.pooled or run.new < 2:
             return
         run.speculation = self._drafting.begin(
-            *(talk.request.user, talk.model.identity, len(run.route), run.prompt + run.new),
+            *(_owner(talk), talk.model.identity, len(run.route), run.prompt + run.new),
             talk.drafts,
         )
         await run.speculation.read(run.ids[: run.prompt])
@@ -30,7 +30,7 @@ class Windows:
 
     async def end(self, talk: Talk) -> None:
         """Remember a complete answer for the user's later requests."""
-        await self._drafting.end(talk.request.user, talk.model.identity, talk.ids)
+        await self._drafting.end(_owner(talk), talk.model.identity, talk.ids)
 
     def follow(self, run: GenerationRun, token: SampledToken, now: float) -> None:
         """Draft behind the next token of a session, which has arrived."""
@@ -51,3 +51,9 @@ class Windows:
             payload = pack_tokens(window.tokens)
             with suppress(LinkClosed):  # what notices the lost stage replaces the chain
                 self._courier.post(run.peers[0], "session.span", span.header(), payload)
+
+
+def _owner(talk: Talk) -> str:
+    """Return whose texts a request may be compared with: those of its user, or of its job, which
+    may be another node's."""
+    return f"{talk.request.job}/{talk.request.user}"

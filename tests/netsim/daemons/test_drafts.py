@@ -104,7 +104,7 @@ def test_text_and_probabilities_are_the_same(stages: int, monkeypatch: pytest.Mo
                 assert drafted[1] == said
             counts = [summary.drafts for summary, _ in found]
             assert sum(count.right for count in counts) > 0
-            if right == 1.0:
+            if right == 1.0 and stages > 1:  # one stage is faster than the way to it
                 assert found[0][0].tokens_per_s > 1.5 * plain[0][0].tokens_per_s
         assert client.node.gateway.sessions == 0
 

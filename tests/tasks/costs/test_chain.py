@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.tasks.costs.chain import Stage, chain_times, expected_tokens, window_times
+from shoal.tasks.costs.chain import Stage, chain_times, window_times
 from shoal.tasks.costs.rates import LOCAL, DeviceRates, Efficiency, LinkRates
 from shoal.tasks.costs.seconds import step_seconds, transfer_seconds
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
@@ -66,9 +66,3 @@ def test_several_windows_fit_into_a_chain_whose_links_are_slow() -> None:
     assert window.latency_s / window.interval_s > 5
     near = window_times([Stage(LAST, DEVICE, LOCAL)], LOCAL, 4, 1000)
     assert near.latency_s == near.interval_s
-
-
-def test_the_tokens_of_a_window_are_those_before_the_first_wrong_draft() -> None:
-    assert expected_tokens(0.0, 8) == 1
-    assert expected_tokens(1.0, 8) == 9
-    assert expected_tokens(0.5, 2) == 1.75

@@ -14,7 +14,7 @@ from shoal.tasks.costs.rates import (
     Efficiency,
     device_rates,
 )
-from shoal.tasks.costs.seconds import attention_seconds, load_seconds, step_seconds
+from shoal.tasks.costs.seconds import attention_seconds, step_seconds
 from shoal.tasks.costs.shardcosts import ShardCosts
 from shoal.tasks.costs.steps import MANY, calibrated, shard_costs
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
@@ -83,7 +83,7 @@ def test_a_device_without_measured_rates_is_a_slow_laptop() -> None:
 def test_claimed_rates_that_no_machine_has_give_finite_times(rate: float) -> None:
     claimed = device_rates(DeviceSpeed("cpu", "", 0, rate, rate, rate, 4), rate)
     assert 0 < step_seconds(claimed, WORK, (Rows(64, 1000),), 1) < inf
-    assert 0 < load_seconds(claimed, 1 << 30) < inf
+    assert 0 < (1 << 30) / claimed.load < inf
     costs = shard_costs(claimed, WORK)
     assert all(0 <= each < inf for each in costs)
     assert step_seconds(calibrated(claimed, WORK, costs), WORK, (Rows(1, 0),)) > 0

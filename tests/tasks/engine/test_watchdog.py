@@ -60,3 +60,10 @@ def test_long_requests_are_no_silence(name: str) -> None:
     dog.wait(name, -1, 150.0)
     dog.pinged = True
     assert not dog.is_silent(150.9) and dog.is_silent(151.0)
+
+
+def test_a_session_that_is_opened_is_watched_too() -> None:
+    dog = a_dog()
+    dog.expect(100.0)
+    dog.pinged = True
+    assert dog.active(100.0) and dog.is_silent(101.0)

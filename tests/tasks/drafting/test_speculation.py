@@ -1,0 +1,80 @@
+"""Windows that a gateway sends."""
+
+import pytest
+
+from shoal.tasks.drafting.defaults import AHEAD, FLIGHT
+from shoal.tasks.drafting.sessions import Drafting
+from shoal.tasks.drafting.speculation import DraftCounts, Speculation, Window
+
+LINE = list(range(100, 140))
+
+
+async def speculation(
+    drafting: Drafting, *, stages: int = 4, limit: int = 10**6, user: str = "alice"
+) -> Speculation:
+    """Return the drafts of a session whose prompt ends where a line begins that occurred before."""
+    found = drafting.begin(user, "model", stages, limit, DraftCounts())
+    await found.read([*LINE, 1, 2, *LINE[:4]])
+    return found
+
+
+@pytest.mark.trio
+async def test_windows_follow_each_other_and_a_wrong_one_begins_a_branch() -> None:
+    session = await speculation(Drafting(fixed=(4, 2)))
+    first = list(session.windows())
+    assert first == [
+        Window(0, 45, (103, 104, 105, 106)),
+        Window(0, 49, (107, 108, 109, 110)),
+        Window(0, 53, (111,)),
+    ]
+    for at, token in enumerate((104, 105, 106, 107)):
+        session.take(token, 0.1, 1.0 + at)
+    assert list(session.windows()) == [Window(0, 54, (112, 113, 114, 115))]
+    session.take(7, 0.1, 6.0)
+    session.take(LINE[0], 0.1, 7.0)
+    (window, *_) = session.windows()
+    assert (window.branch, window.start, window.tokens[:2]) == (50, 51, (100, 101))
+    assert session.counts.right == 4
+
+
+@pytest.mark.trio
+async def test_nothing_is_sent_before_a_round_trip_was_measured_or_beyond_the_end() -> None:
+    session = await speculation(Drafting())
+    assert not list(session.windows())
+    for at, token in enumerate(LINE[4:9]):
+        session.take(token, 0.1, 1.0 + at)
+    sent = [token for window in session.windows() for token in window.tokens]
+    assert sent[:3] == [108, 109, 110]
+    session = await speculation(Drafting(fixed=(4, 2)), limit=49)
+    assert [window.tokens for window in session.windows()] == [(103, 104, 105)]
+    session = await speculation(Drafting(fixed=(4, 2)), limit=47)
+    assert not list(session.windows())
+
+
+@pytest.mark.trio
+async def test_what_is_in_flight_is_bounded() -> None:
+    session = await speculation(Drafting(fixed=(1, AHEAD)))
+    assert len(list(session.windows())) == FLIGHT
+    assert not list(session.windows())
+    assert session.counts.most == FLIGHT
+
+
+@pytest.mark.trio
+async def test_tokens_that_arrive_while_the_prompt_is_read_are_not_lost() -> None:
+    session = Drafting(fixed=(2, 1)).begin("alice", "model", 4, 10**6, DraftCounts())
+    session.take(104, 0.1, 1.0)
+    assert not list(session.windows())
+    await session.read([*LINE, 1, 2, *LINE[:4]])
+    assert next(window.tokens for window in session.windows())[0] == 104
+
+
+@pytest.mark.trio
+async def test_a_users_earlier_answers_help_only_that_user() -> None:
+    drafting = Drafting(fixed=(4, 1))
+    await drafting.end("alice", "model", [50, 51, 52, 53, 54, 55, 56])
+    for user, right in (("alice", (52, 53, 54, 55)), ("bob", None)):
+        session = drafting.begin(user, "model", 4, 10**6, DraftCounts())
+        await session.read([9, 50, 51])
+        session.take(52, 0.1, 1.0)
+        found = [window.tokens for window in session.windows()]
+        assert (found[0] if found else None) == right
