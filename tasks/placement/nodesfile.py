@@ -25,16 +25,13 @@ _MOST: Final = 1e18
 _NODE: Final = ("name", "memory", "bandwidth", "tflops", "load")
 _LINK: Final = ("between", "round_trip_ms", "mbit")
 _ADD: Final = ("memory", "bandwidth", "tflops", "load", "round_trip_ms", "mbit")
-<<<<<<< HEAD
 _DOTS: Final = 16
 # The parser needs time quadratic in the parts of a key: hours for a key of FILE_BYTES bytes.
 # Parts of over 256 characters are not looked at: such keys have few.
 _PART: Final = r"""(?:(?<![\w-])[\w-]{1,256}+|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')"""
 _DOTTED: Final = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DOTS + 1}}}")
-=======
 # The fastest machine takes this time for a layer too, however small the layer is.
 _EFFICIENCY: Final = Efficiency(layer_s=ACCELERATOR.layer_s)
->>>>>>> user
 Table = Mapping[str, object]
 
 
