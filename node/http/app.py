@@ -282,7 +282,8 @@ class _EventResponse:
         """Send events. The last one has the id, so that a client that has it has all of them."""
         await self.begin()
         if self._token:
-            last = events.rindex(b"data: ")
+            # Within JSON, a line break is escaped, so no text of the answer looks like this.
+            last = events.rfind(b"\ndata: ") + 1
             ident = f"id: {self._token}.{self._number}\n".encode()
             events = events[:last] + ident + events[last:]
         self._number += 1

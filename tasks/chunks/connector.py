@@ -41,7 +41,7 @@ from .fetching import ChunkFetch, FetchPlan
 from .naming import CHUNK, chunk_names
 from .store import KvOrigin, Layers, SharedChunks
 
-_RATES: Final = 256  # providers whose rate is remembered
+_RATES: Final = 256  # providers whose rate is remembered, and gateways that distrust strangers
 _NEAR: Final = (PathKind.LOOPBACK.value, PathKind.LAN.value)  # paths whose usual rate is known
 
 
@@ -124,7 +124,8 @@ class ChunkConnector:
         self._around = around
         # By provider: bytes/s of the last fetch, and when that was.
         self._rates: OrderedDict[PeerId, tuple[float, float]] = OrderedDict()
-        self._shy_until = 0.0
+        # By gateway: until when its sessions take nothing from strangers.
+        self._shy_until: OrderedDict[PeerId, float] = OrderedDict()
         self.fetched_bytes = 0
         """Bytes of KV that were fetched from peers since the start."""
 
@@ -167,7 +168,7 @@ class ChunkConnector:
                 chain, wanted.origin.layers, likely=likely, look_up=look_up, timeout=limit
             )
             for each in known.providers:
-                if each.chunks > first and self._may_ask(each.peer):
+                if each.chunks > first and self._may_ask(each.peer, wanted.origin.owner):
                     try:
                         link = await self._around.connect(each.peer)
                     except TransportError:
@@ -175,11 +176,13 @@ class ChunkConnector:
                     found.append(Outside(link, each.chunks))
         return found
 
-    def _may_ask(self, peer: PeerId) -> bool:
-        """Return whether a provider may be used: after wrong values, only trusted ones."""
+    def _may_ask(self, peer: PeerId, gateway: PeerId) -> bool:
+        """Return whether a provider may be used for a gateway: after wrong values, only trusted
+        ones."""
         if peer == self._own:
             return False
-        return self._host.now() >= self._shy_until or self._around.trusts(peer)
+        shy_until = self._shy_until.get(gateway, 0.0)
+        return self._host.now() >= shy_until or self._around.trusts(peer)
 
     def _plan(self, wanted: Wanted, outside: Outside) -> FetchPlan | None:
         """Return what to fetch from a provider, or None if computing everything is faster."""
@@ -244,11 +247,19 @@ class ChunkConnector:
             rate = usual.rate if link.status.path in _NEAR else 0.0
         return replace(usual, rate=rate, loss=0.0)
 
-    def refute(self, peer: PeerId) -> None:
-        """Distrust a provider whose values were not those that were computed here, and strangers
-        altogether for a while."""
-        self._index.refute(peer)
-        self._shy_until = self._host.now() + CHUNK_SHY
+    def refute(self, peer: PeerId, gateway: PeerId) -> None:
+        """Distrust strangers for a while, because values of the provider `peer` were not those that
+        were computed here for a session of a gateway.
+
+        Only sessions of that gateway do so, and only this node's own gateway refutes the provider:
+        another one may have given names that are not those of its tokens.
+        """
+        if gateway == self._own:
+            self._index.refute(peer)
+        self._shy_until[gateway] = self._host.now() + CHUNK_SHY
+        self._shy_until.move_to_end(gateway)
+        while len(self._shy_until) > _RATES:
+            self._shy_until.popitem(last=False)
 
     def saved(self, origin: KvOrigin, names: bytes) -> None:
         """Offer the full chunks of a session that has ended, whose blocks have these names."""

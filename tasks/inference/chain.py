@@ -109,7 +109,8 @@ class Chains:
         async def open_one(index: int) -> None:
             try:
                 began = self._host.now()
-                opened = await self._open_stage(run, index, model, sampling, names)
+                known = names if index <= run.named else b""
+                opened = await self._open_stage(run, index, model, sampling, known)
                 run.note_answer(run.peers[index], self._host.now() - began)
                 run.can_draft &= opened.drafts
                 if run.continuation is None:
@@ -301,7 +302,9 @@ class Chains:
         """Close the session on every stage, even while the request is being cancelled.
 
         Names the prefixes of the prompt with the answer, which the next prompt may begin with. The
-        last token is left out: stages may have computed a wrong draft at its position.
+        last token is left out: stages may have computed a wrong draft at its position. A stage
+        whose state stems from a stage that was replaced gets no names, since that one may have
+        lied.
 
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
@@ -311,7 +314,8 @@ class Chains:
         async def close_one(peer: PeerId) -> None:
             # A dead stage has no session to close.
             with suppress(CallRefused, LinkClosed, SessionError):
-                reply = await self._ask(peer, "session.close", header, names, CLOSE_TIMEOUT)
+                known = names if run.places[peer] <= run.named else b""
+                reply = await self._ask(peer, "session.close", header, known, CLOSE_TIMEOUT)
                 for link in parse_closed(reply).slow:
                     self._note_slow(run, peer, *link)
 

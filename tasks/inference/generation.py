@@ -248,6 +248,9 @@ class GenerationRun:
         self.start = 0 if terms.pooled else _latest_start(self.prompt)
         self.epoch = 1
         self.can_draft = True  # whether all stages compute windows
+        # Stages up to this place have inputs from the present stages alone, so what they cache
+        # may be named after these (names.py, `names_behind`).
+        self.named = len(self.route) - 1
         self.speculation: Speculation | None = None
         self.continuation: Continuation | None = None  # if the chain was changed
         # The stages' places in the chain, as they know them.

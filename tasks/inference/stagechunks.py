@@ -15,7 +15,7 @@ class Connector(Protocol):
     """The part of a `ChunkConnector` that a stage uses."""
 
     async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]: ...
-    def refute(self, peer: PeerId) -> None: ...
+    def refute(self, peer: PeerId, gateway: PeerId) -> None: ...
     def saved(self, origin: KvOrigin, names: bytes) -> None: ...
 
 
@@ -53,13 +53,13 @@ class StageChunks:
     def saved(self, session: StageSession, names: bytes) -> None:
         """Offer what a closed session has computed, whose blocks have these names."""
         if self._connector is not None and session.served.held.kv_heads:
-            full = session.reached // BLOCK * NAME_BYTES
+            full = session.passed // BLOCK * NAME_BYTES  # what only waits is not there
             self._connector.saved(_origin(session), names[:full])
 
     def refuted(self, session: StageSession) -> None:
         """Distrust the provider of a session's KV, because other values were computed here."""
         if self._connector is not None and session.source is not None:
-            self._connector.refute(session.source)
+            self._connector.refute(session.source, session.gateway)
 
 
 def _origin(session: StageSession) -> KvOrigin:

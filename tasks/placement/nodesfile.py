@@ -4,6 +4,7 @@ The file may come from anyone: its size, its numbers and their types are checked
 """
 
 import math
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from ..errors import BadNodes
 from .fleet import DEMAND, FAR, Demand, Fleet, Machine, Pair, pair
 from .whatif import Newcomer
 
-FILE_BYTES: Final = 2**20
+FILE_BYTES: Final = 2**18  # 64 machines with all of their links need half of it
 MACHINES: Final = 64
 NAME_CHARACTERS: Final = 64
 _UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -24,6 +25,11 @@ _MOST: Final = 1e18
 _NODE: Final = ("name", "memory", "bandwidth", "tflops", "load")
 _LINK: Final = ("between", "round_trip_ms", "mbit")
 _ADD: Final = ("memory", "bandwidth", "tflops", "load", "round_trip_ms", "mbit")
+_DOTS: Final = 16
+# The parser needs time quadratic in the parts of a key: hours for a key of FILE_BYTES bytes.
+# Parts of over 256 characters are not looked at: such keys have few.
+_PART: Final = r"""(?:(?<![\w-])[\w-]{1,256}+|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')"""
+_DOTTED: Final = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DOTS + 1}}}")
 # The fastest machine takes this time for a layer too, however small the layer is.
 _EFFICIENCY: Final = Efficiency(layer_s=ACCELERATOR.layer_s)
 Table = Mapping[str, object]
@@ -42,13 +48,16 @@ def read_nodes(data: bytes) -> NodesFile:
     if len(data) > FILE_BYTES:
         raise _bad(f"the file has over {FILE_BYTES} bytes")
     try:
-        top = tomllib.loads(data.decode())
+        text = data.decode()
+        if _DOTTED.search(text):
+            raise _bad(f"the file is nested too deeply: a key has over {_DOTS} dots")
+        top = tomllib.loads(text)
     except UnicodeDecodeError:
         raise _bad("the file is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _bad(f"the file is not TOML: {error}") from None
     except RecursionError:
         raise _bad("the file is nested too deeply") from None
+    except ValueError as error:  # also of a whole number with thousands of digits
+        raise _bad(f"the file is not TOML: {error}") from None
     _known(top, ("node", "link", "links", "demand"), "the file")
     machines = tuple(_machine(each) for each in _tables(top, "node"))
     if not 1 <= len(machines) <= MACHINES:

@@ -79,7 +79,8 @@ class Doubt(NamedTuple):
         if table.length < self.at + BLOCK:
             return
         session.doubt = None
-        if compute.kv_distance(table.spans(self.at, self.at + BLOCK), self.values) > KV_WRONG:
+        distance = compute.kv_distance(table.spans(self.at, self.at + BLOCK), self.values)
+        if not distance <= KV_WRONG:  # NaN if the norm of what arrived is infinite
             table.discard(self.began)
             raise EngineError("bad-chunk", "KV from another node is not what was computed here")
         table.trust()

@@ -1,6 +1,6 @@
 """Replaces the lost stages of a chain. The others keep their state."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ....state.directory import Directory
@@ -108,6 +108,7 @@ class Mending:
         run.activations = before.activations
         run.continuation = Continuation(run.start, frozenset(kept))
         run.can_draft = before.can_draft
+        run.named = min(before.named, _alike(before.route, route))
         return run
 
     def _route(
@@ -179,6 +180,12 @@ def _is(shard: ShardRecord, talk: Talk, hop: Hop) -> bool:
         and shard.dtype == hop.dtype
         and whole == (parts.embedding, parts.start, parts.stop, parts.head)
     )
+
+
+def _alike(before: Sequence[Hop], after: Sequence[Hop]) -> int:
+    """Return how many first stages two chains have in common."""
+    pairs = enumerate(zip(before, after, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), len(after) - 1)
 
 
 def _promised(shard: ShardRecord) -> ShardRecord:

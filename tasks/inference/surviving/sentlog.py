@@ -1,6 +1,10 @@
 """Log of what a stage has sent to the next stage, for replay. Spec: docs/spec/session.md."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
+
+_start = attrgetter("start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +89,23 @@ class SentLog:
     def rows(self, start: int, stop: int) -> bytes:
         """Return the bytes of the positions from `start` to before `stop`, which are in the log."""
         parts = []
-        for sent in self.slices(start):
+        for sent in self.slices(start, stop):
             row = len(sent.data) // sent.count
             first, last = max(start, sent.start), min(stop, sent.start + sent.count)
-            if first < last:
-                parts.append(sent.data[(first - sent.start) * row : (last - sent.start) * row])
+            parts.append(sent.data[(first - sent.start) * row : (last - sent.start) * row])
         return b"".join(parts)
 
-    def slices(self, start: int) -> list[Sent]:
-        """Return the spans with positions from `start` on. The first one may begin before
-        `start`."""
-        return [sent for sent in self._sent if sent.start + sent.count > start]
+    def slices(self, start: int, stop: int | None = None) -> list[Sent]:
+        """Return the spans with positions from `start` to before `stop` (None: to the end). The
+        first one may begin before `start`, and the last one may end after `stop`.
+
+        An answer has a span for each position, so the others are not looked at.
+        """
+        first = bisect_right(self._sent, start, key=_start)
+        if first and self._sent[first - 1].start + self._sent[first - 1].count > start:
+            first -= 1
+        last = None if stop is None else bisect_left(self._sent, stop, key=_start)
+        return self._sent[first:last]
 
     def drop(self) -> None:
         """Drop all spans and ignore later ones."""

@@ -69,6 +69,21 @@ async def test_a_stream_continues_after_the_last_event(tmp_path: Path, pause: fl
         assert again == rest
 
 
+async def test_a_text_that_looks_like_an_event_does_not_get_the_id(tmp_path: Path) -> None:
+    texts = ["data: ", "\ndata: x\n\n", "a data: b data: ", "\r\nid: 0.0\r\ndata: [DONE]"]
+
+    async def answers(request: GenerateRequest, emit: Emit) -> Summary:
+        for text in texts:
+            await emit(TextDelta(text, False))
+        await trio.sleep(1)
+        return summary("".join(texts))
+
+    async with serving(tmp_path, answers) as served:
+        response = await served.ask(served.post(STREAM))
+        text, last = read(response.body)
+        assert text == "".join(texts) and last.endswith(f".{len(texts)}")
+
+
 async def test_other_streams_have_no_ids_and_end_with_their_connection(tmp_path: Path) -> None:
     endless = Endless()
     async with serving(tmp_path, endless) as served:

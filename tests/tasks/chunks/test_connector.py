@@ -148,9 +148,12 @@ async def test_strangers_are_doubted_and_after_a_lie_not_asked(autojump_clock: o
     world.trusted.clear()
     await world.brought()
     assert world.engine.doubted
-    world.connector.refute(GIVER.peer)
-    assert world.refuted == [GIVER.peer]
-    world.refuted.clear()
+    for number in range(1000):
+        world.connector.refute(GIVER.peer, PeerId(f"g{number}"))
+    assert len(world.connector._shy_until) < 1000 and not world.refuted
+    world.connector._engine = TakingEngine()  # type: ignore[assignment]
+    assert await world.brought() == (ALL, GIVER.peer), "another gateway may have lied"
+    world.connector.refute(GIVER.peer, origin().owner)
     world.connector._engine = TakingEngine()  # type: ignore[assignment]
     assert await world.brought() == (0, None)
     world.trusted.add(GIVER.peer)
@@ -205,3 +208,11 @@ async def test_what_a_session_leaves_is_offered(autojump_clock: object) -> None:
     chain, layers, publish = world.pair.board.announced[-1]
     assert (len(chain), layers, publish) == (2, (0, 4), True)
     assert CHUNK == 256
+
+
+async def test_a_lie_that_this_nodes_own_gateway_met_refutes_the_provider(
+    autojump_clock: object,
+) -> None:
+    world = World()
+    world.connector.refute(GIVER.peer, TAKER.peer)
+    assert world.refuted == [GIVER.peer]

@@ -293,11 +293,23 @@ def wrong(part: bytearray) -> None:
     part[-half:] = np.frombuffer(bytes(part[-half:]), np.float32)[::-1].tobytes()
 
 
+def huge(part: bytearray) -> None:
+    """Make all values finite, but their norm infinite, so that no distance from them is a
+    number."""
+    half = (len(part) - 200) // 8 * 4
+    part[-half:] = np.full(half // 4, 3e38, np.float32).tobytes()
+
+
+@pytest.mark.parametrize("change", [wrong, huge])
 def test_doubted_content_that_is_wrong_is_not_used(
-    computed: Any, checkpoint: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[bytearray], None],
+    computed: Any,
+    checkpoint: Any,
+    driver: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = driver(checkpoint("Llama").shard())
-    (failed,) = doubted(computed, other, wrong, "exact")
+    (failed,) = doubted(computed, other, change, "exact")
     assert isinstance(failed, FailedEvent) and failed.code == "bad-chunk"
     other.request("close", b"target".ljust(16, b"."), payload=NAMES)
     assert cached(other) == 0

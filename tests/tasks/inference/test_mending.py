@@ -185,3 +185,41 @@ async def test_a_stage_that_withholds_its_log_is_replaced(autojump_clock: object
 
     await mended.run(deed, at=2.0)
     assert mended.spares[0].engine.spans and mended.spares[1].engine.spans
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("at", "again"), [(1.0, False), (2.5, False), (1.5, True)])
+async def test_what_a_stage_lied_is_not_found_behind_the_one_that_replaced_it(
+    autojump_clock: object, at: float, again: bool
+) -> None:
+    """Stages cache under names that stand for the stages before them. With `again`, the stage
+    behind the liar is replaced too."""
+    mended, expected = Mended(), list[int]()
+    liar, fresh = mended.stages[1].engine, mended.spares[1 : 2 + again]
+    liar.row = lambda before, value: [value, 1, 2]  # type: ignore[method-assign]
+
+    async def body(swarm: FakeSwarm) -> None:
+        swarm.wire.delay = DELAY
+        expected[:] = swarm.expected([ord(letter) for letter in PROMPT], TOKENS)
+        async with trio.open_nursery() as nursery:
+            for spare in fresh:
+                await nursery.start(spare.stage.run)
+            nursery.start_soon(mended.ask)
+            await trio.sleep(at)
+            swarm.nodes += fresh
+            await mended.die(1)
+            await trio.sleep(0.3)
+            if again:
+                await mended.die(2)
+            while not mended.tokens:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            lied, mended.tokens = mended.tokens, ()
+            await mended.ask()
+            assert list(lied) != expected
+            nursery.cancel_scope.cancel()
+
+    with trio.fail_after(300):
+        await mended.swarm.run(body)
+    assert mended.routes[-1] == mended.routes[-2] and fresh[-1].peer in mended.routes[-1]
+    assert list(mended.tokens) == expected
+    assert [bool(node.engine.terms[0].names) for node in fresh] == [True, False][: len(fresh)]

@@ -1,5 +1,8 @@
 """Tests of the log for replay: its order, truncation and budget."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from shoal.tasks.inference.surviving.sentlog import Sent, SentBudget, SentLog
 
 
@@ -51,3 +54,31 @@ def test_dropping_twice_frees_once() -> None:
     log.drop()
     log.drop()
     assert budget.used == 0
+
+
+class Counting(list[Sent]):
+    """Counts the spans that are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += len(range(*at.indices(len(self)))) if isinstance(at, slice) else 1
+        return super().__getitem__(at)
+
+    def __iter__(self) -> Iterator[Sent]:
+        for sent in super().__iter__():
+            self.looks += 1
+            yield sent
+
+
+def test_reading_a_range_does_not_depend_on_the_length_of_the_log() -> None:
+    """A peer chooses the ranges: with each reading the whole log, it would stall the daemon."""
+    log, _ = _log(10**6)
+    for position in range(10_000):
+        log.append(1, position, 1, position.to_bytes(2))
+    log._sent = spans = Counting(log._sent)
+    for start in range(0, 10_000, 100):
+        assert log.rows(start, start + 3) == b"".join(
+            n.to_bytes(2) for n in range(start, start + 3)
+        )
+    assert spans.looks < 100 * 40

@@ -9,6 +9,8 @@ import trio
 import trio.testing
 from msgspec.structs import replace
 
+from shoal.tasks.chunks.connector import Wanted
+from shoal.tasks.chunks.store import KvOrigin
 from shoal.tasks.defaults import (
     ADAPTER_LOADS,
     ADAPTER_WAITS_OF_ONE,
@@ -20,6 +22,7 @@ from shoal.tasks.defaults import (
     SPANS_WAITING,
 )
 from shoal.tasks.engine.interface import (
+    NAME_BYTES,
     FailedEvent,
     Parts,
     Sampling,
@@ -1443,3 +1446,47 @@ async def test_a_stage_tells_the_rate_of_a_slow_link(
         swarm.assert_free()
 
     await _run(swarm, body)
+
+
+class _Offered:
+    """Connector that notes how many names it was offered."""
+
+    def __init__(self) -> None:
+        self.names: list[int] = []
+
+    async def brought(self, wanted: Wanted) -> tuple[int, PeerId | None]:
+        await trio.lowlevel.checkpoint()
+        return wanted.cached, None
+
+    def refute(self, peer: PeerId, gateway: PeerId) -> None:
+        raise NotImplementedError
+
+    def saved(self, origin: KvOrigin, names: bytes) -> None:
+        self.names.append(len(names) // NAME_BYTES)
+
+
+@pytest.mark.trio
+async def test_positions_that_only_wait_are_not_offered_to_others(autojump_clock: object) -> None:
+    """A gateway could fill the index of a node with KV that does not exist."""
+    swarm = FakeSwarm((8,))
+    (stage,) = swarm.stages
+    offered = _Offered()
+    stage.stage.chunks.use(offered)
+    served = stage.stage._all.shards[0]
+    served.held = dataclasses.replace(served.held, kv_heads=1)
+
+    async def body(swarm: FakeSwarm) -> None:
+        for start in (0, 960):
+            await _open_all(swarm, tokens=1000, soon=16)
+            span = SpanMessage(SESSION, 1, 0, start, 33, False, 0.0)
+            link = swarm.client.endpoint.link(stage.peer)
+            assert link is not None
+            link.deliver("session.span", span.header(), pack_tokens([1] * 33))
+            if start == 0:
+                await trio.sleep(1)
+            names = b"n" * (62 * NAME_BYTES)
+            await link.call("session.close", Close(SESSION, 0).header(), names, timeout=5)
+            stage.stage._all._closed.clear()
+
+    await _run(swarm, body)
+    assert offered.names == [2, 0]

@@ -1,5 +1,7 @@
 """Files that describe machines: what is read, and what is refused with the entry's name."""
 
+import time
+
 import pytest
 
 from shoal.tasks.costs.rates import UNKNOWN, LinkRates
@@ -80,6 +82,7 @@ def test_a_whole_file() -> None:
         ("demand = 1\n" + TWO, "write [demand]"),
         ("a = " + "[" * 5000, "nested too deeply"),
         ("[[node]", "not TOML"),
+        (NODE.format("a") + "load = " + "1" * 5000, "not TOML"),
     ],
 )
 def test_what_is_refused(text: str, says: str) -> None:
@@ -93,6 +96,17 @@ def test_bytes_that_are_no_text_and_large_files_are_refused() -> None:
         with pytest.raises(BadNodes) as failure:
             read_nodes(data)
         assert says in failure.value.message
+
+
+@pytest.mark.parametrize(
+    "bomb", ["a.", "a .\t", '"a\\"".', "'a'.", "[a.a.", "x = {a.", "é.", '"\\"', "1"]
+)
+def test_files_that_would_take_hours_are_refused_at_once(bomb: str) -> None:
+    text = bomb + bomb.lstrip("[x= {") * (FILE_BYTES // len(bomb.encode()) - 16)
+    began = time.process_time()
+    with pytest.raises(BadNodes):
+        read_nodes(f"{text}a = 1".encode())
+    assert time.process_time() - began < 10
 
 
 def test_a_newcomer() -> None:
