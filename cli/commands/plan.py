@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 HEADS = ("NODE", "LAYERS", "MEMORY", "SESSIONS", "STEP")
 NOTHING = "these machines cannot hold the model for such sessions"
+NOT_NOW = "members do not serve all layers of the model"
 
 
 @click.command(
@@ -89,9 +90,11 @@ def report(answer: "PlanView") -> str:
         ("now", answer.present), ("with it", answer.added), ("without it", answer.removed)
     ):  # fmt: skip
         if outcome is not None:
-            lines.append(f"{word:<10} {_speed(outcome)}{_change(outcome, answer.best, word)}")
+            nothing = NOT_NOW if word == "now" else NOTHING
+            change = _change(outcome, answer.best, word)
+            lines.append(f"{word:<10} {_speed(outcome, nothing)}{change}")
     for each in answer.smaller:
-        loss = f" (at most {100 * each.loss:g} % more loss)"
+        loss = f" (at most {100 * each.loss:g} % more loss)" if each.stages else ""
         lines.append(f"{f'in {each.precision}':<10} {_speed(each)}{loss}")
     return "\n".join(lines)
 
@@ -109,9 +112,10 @@ def _rows(outcome: "OutcomeView") -> list[list[str]]:
     ]
 
 
-def _speed(outcome: "OutcomeView") -> str:
+def _speed(outcome: "OutcomeView", nothing: str = NOTHING) -> str:
+    """Describe the speed of a placement. `nothing` stands for one that cannot answer."""
     if not outcome.stages:
-        return NOTHING
+        return nothing
     return (
         f"{outcome.tokens_per_s:.1f} tokens/s in all, {outcome.single_per_s:.1f} for one session "
         f"alone, first token after {outcome.first_token_s:.2f} s, "

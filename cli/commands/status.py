@@ -182,7 +182,8 @@ def speed_rows(serving: "messages.ServingView") -> list[tuple[str, str]]:
         if known.samples
         else "not compared with any steps yet"
     )
-    return [("speed", f"{render.number(known.tokens_per_s)} tokens/s of one request; {wrong}")]
+    rate = render.number(known.tokens_per_s)
+    return [("speed", f"{rate} tokens/s of one request in these layers; {wrong}")]
 
 
 def answers_rows(known: "messages.AnswersView") -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from ...dht.content.folder import json_file
 from ...dht.content.manifest import Manifest
 from ...dht.defaults import CONFIG_LIMIT
+from ...dht.errors import ModelError
 from ...state.directory import Directory
 from ...state.membership.record import MemberRecord
 from ...tasks.costs.members import member_rates
@@ -33,6 +34,7 @@ from ...transport.host.seam import Host
 from ...transport.identity import PeerId
 from .. import defaults
 from ..daemon.content import ContentParts
+from ..daemon.embedded import embedded_folder
 from . import offline
 from .messages.encoding import extended
 from .messages.plans import MakePlan, OutcomeView, PlannedNodeView, PlanView, PrecisionView
@@ -95,8 +97,8 @@ def _served(members: list[MemberRecord], root: str) -> dict[PeerId, Span]:
 async def plan_from_file(host: Host, data: Path, ask: MakePlan, path: Path) -> PlanView:
     """Predict placements of a model on the machines that a file describes.
 
-    The model is one of the library, or the path of a folder with a config.json. Raises BadNodes if
-    the file is invalid, and ModelError if there is no such model.
+    The model is one of the library, the embedded one, or the path of a folder with a config.json.
+    Raises BadNodes if the file is invalid, and ModelError if there is no such model.
     """
     try:
         text = await host.offload(partial(host.files.read, path, limit=FILE_BYTES + 1))
@@ -104,11 +106,8 @@ async def plan_from_file(host: Host, data: Path, ask: MakePlan, path: Path) -> P
         reason = getattr(error, "strerror", None) or str(error)
         raise BadNodes(f"cannot read {path}: {reason}") from None
     nodes = await host.offload(read_nodes, text)
-    folder = Path(ask.name)
-    if await host.offload(host.files.size, folder / CONFIG) is None:
-        manifest = await offline.manifest_of(host, data, ask.name)
-        return await host.offload(lambda: plan_view(ask, _model(manifest), nodes, {}))
-    return await host.offload(lambda: plan_view(ask, _model_in(host, folder), nodes, {}))
+    described = await _described(host, data, ask.name)
+    return await host.offload(lambda: plan_view(ask, described, nodes, {}))
 
 
 class _Described(NamedTuple):
@@ -116,6 +115,20 @@ class _Described(NamedTuple):
 
     arch: Architecture
     dtype: DType
+
+
+async def _described(host: Host, data: Path, name: str) -> _Described:
+    """Describe a model for `plan_from_file`. Raises ModelError if there is no such model."""
+    folder = Path(name)
+    if await host.offload(host.files.size, folder / CONFIG) is not None:
+        return await host.offload(_model_in, host, folder)
+    try:
+        return _model(await offline.manifest_of(host, data, name))
+    except ModelError as error:
+        # A data folder has the embedded model only after its daemon's first start.
+        if error.code != "unknown-model" or name != defaults.EMBEDDED_MODEL:
+            raise
+        return await host.offload(_model_in, host, embedded_folder())
 
 
 def _model(manifest: Manifest) -> _Described:

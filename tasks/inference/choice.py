@@ -163,23 +163,32 @@ class Choice:
     async def look(self, wish: Wish, without: Collection[str]) -> None:
         """Ask some stages for their load, all at once, if there is a choice between chains.
 
-        Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain has no room, or not
-        enough time, for too long.
+        Nobody is asked if the best chain is this node alone and has no work: the question would
+        only delay the answer. Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain
+        has no room, or not enough time, for too long.
         """
         members = self._members(without)
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
         view, want = self._view(members, wish.model), wish.want(self._host.entropy(16))
         hops = self._hops(linked, wish)
         wish.said.clear()
-        asked = self._router.questions(view, want, hops, self._host.now())
-        if asked:
-            await self._ask(asked, wish)
+        if not await self._is_idle_here(view, want, hops, wish):
+            await self._ask(self._router.questions(view, want, hops, self._host.now()), wish)
         if not wish.first:
             return
         self._line.check(wish.place, self._host.now())
         plan = self._router.plan(view, want, hops, self._host.now(), wish.said)
         if plan is not None and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
             raise overloaded(plan.wait_s, "the prompts before this one take long")
+
+    async def _is_idle_here(self, view: View, want: Want, hops: Sequence[Hop], wish: Wish) -> bool:
+        """Return whether the best chain is this node alone, which has no other work now."""
+        plan = self._router.plan(view, want, hops, self._host.now())
+        if plan is None or {hop.peer for hop in plan.chain} != {self._courier.peer}:
+            return False
+        await self._ask(plan.chain, wish)
+        known = self._router.plan(view, want, hops, self._host.now(), wish.said)
+        return known is not None and known.chain == plan.chain and known.wait_s == 0.0
 
     async def look_again(self, wish: Wish, full: Collection[PeerId]) -> None:
         """Ask stages that have no room when they will have some.

@@ -20,6 +20,10 @@ LEAST_S: Final = 0.25
 """Seconds in which a part should have left, at least. Faster ones hardly delay a prompt."""
 STARTING: Final = 10.0
 """Round trips for which a link that was empty is not measured, because TCP starts slowly."""
+PART_BYTES: Final = 32 << 10
+"""Bytes of the smallest part that is measured. What waits behind a smaller one may be anything."""
+OTHER_BYTES: Final = 1024
+"""Bytes of a message besides its hidden states, at most."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -53,6 +57,7 @@ class _Sending:
     sent: int = 0  # bytes
     at: float = 0.0  # time of the latest part
     size: int = 0  # bytes of the latest part
+    after: int = 0  # bytes of tokens and drafts that were sent after it, with their headers
 
 
 class SlowLinks:
@@ -65,8 +70,12 @@ class SlowLinks:
     def sends(self, peer: str, size: int, waiting: int, round_trip: float, now: float) -> None:
         """Note that `size` bytes of a prompt are sent now, behind `waiting` bytes that have not
         arrived yet. `round_trip` is in seconds."""
+        if size < PART_BYTES:
+            self.passes(peer, size)
+            return
         link = self._sending.setdefault(peer, _Sending(round_trip))
         link.round_trip = min(link.round_trip, round_trip)
+        waiting = max(0, waiting - link.after)
         if not waiting or not link.sent:
             link.since, link.sent = now, 0
         late = now - link.at > max(LEAST_S, ROUND_TRIPS * link.round_trip)
@@ -74,7 +83,13 @@ class SlowLinks:
         if late and waiting * 2 > link.size and busy > STARTING * link.round_trip:
             self._rates.note(peer, max(1, link.sent - waiting) / busy, now)
         link.sent += size
-        link.at, link.size = now, size
+        link.at, link.size, link.after = now, size, 0
+
+    def passes(self, peer: str, size: int) -> None:
+        """Note that `size` bytes of tokens or drafts are sent now, which the latest part of a
+        prompt does not wait for."""
+        if peer in self._sending:
+            self._sending[peer].after += size + OTHER_BYTES
 
     def lost(self, peer: str) -> None:
         """Forget what was sent on a link that has ended."""

@@ -610,10 +610,12 @@ class Stage:
             seconds=before.seconds + event.seconds,
             draft=before.draft,
         )
-        if event.count > BLOCK:
-            waiting = self._courier.waiting(session.next)
-            self._slow.sends(session.next, len(event.data), *waiting, self._host.now())
         data = b"".join((event.data, before.veiled)) if before.draft else event.data
+        if before.draft or event.count <= BLOCK:
+            self._slow.passes(session.next, len(data))
+        else:
+            waiting = self._courier.waiting(session.next)
+            self._slow.sends(session.next, len(data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), data)
 
     def _pass_token(self, session: StageSession, event: TokenEvent, before: WaitingSpan) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...transport.identity import PeerId
-from ..costs.rates import UNKNOWN, DeviceRates, LinkRates
+from ..costs.rates import ACCELERATOR, UNKNOWN, DeviceRates, Efficiency, LinkRates
 from ..errors import BadNodes
 from .fleet import DEMAND, FAR, Demand, Fleet, Machine, Pair, pair
 from .whatif import Newcomer
@@ -30,6 +30,8 @@ _DOTS: Final = 16
 # Parts of over 256 characters are not looked at: such keys have few.
 _PART: Final = r"""(?:(?<![\w-])[\w-]{1,256}+|"(?:[^"\\\n]|\\.){0,256}+"|'[^'\n]{0,256}+')"""
 _DOTTED: Final = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_DOTS + 1}}}")
+# The fastest machine takes this time for a layer too, however small the layer is.
+_EFFICIENCY: Final = Efficiency(layer_s=ACCELERATOR.layer_s)
 Table = Mapping[str, object]
 
 
@@ -100,7 +102,7 @@ def _machine(table: Table) -> Machine:
     flops = 1e12 * _number(table, "tflops", where, UNKNOWN.bfloat16 / 1e12)
     bandwidth = 1e9 * _number(table, "bandwidth", where, UNKNOWN.bandwidth / 1e9)
     load = 1e9 * _number(table, "load", where, UNKNOWN.load / 1e9)
-    rates = DeviceRates(bandwidth, flops, flops, load=load)
+    rates = DeviceRates(bandwidth, flops, flops, load=load, efficiency=_EFFICIENCY)
     return Machine(PeerId(name), _size(table.get("memory"), where), rates)
 
 

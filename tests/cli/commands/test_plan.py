@@ -54,6 +54,15 @@ def test_a_plan_of_the_daemon(replaced: Any, capsys: Any) -> None:
     assert lines[7] == "without it these machines cannot hold the model for such sessions"
 
 
+def test_what_cannot_answer_says_why(replaced: Any, capsys: Any) -> None:
+    small = [{**outcome(0.0, 0), "precision": "int8", "loss": 0.001}]
+    replaced(lambda *_: {**ANSWER, "present": outcome(0.0, 0), "smaller": small})
+    assert invoke(["plan", "tiny"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "now        members do not serve all layers of the model" in lines
+    assert "in int8    these machines cannot hold the model for such sessions" in lines
+
+
 def test_json(replaced: Any, capsys: Any) -> None:
     replaced(lambda *_: ANSWER)
     assert invoke(["plan", "tiny", "--json"]) == 0
@@ -127,6 +136,14 @@ def test_bad_files(folder: Path, capsys: Any) -> None:
             (folder / "nodes.toml").write_text(text)
         assert planned(folder) == 1
         assert "hint: docs/plan.md" in capsys.readouterr().err
+
+
+def test_the_embedded_model_needs_no_data_folder(folder: Path, capsys: Any) -> None:
+    nodes = str(folder / "nodes.toml")
+    args = ["plan", "tiny", "--nodes", nodes, "--data", str(folder / "none"), "--json"]
+    assert invoke(args) == 0
+    assert json.loads(capsys.readouterr().out)["layers"] == 6
+    assert not (folder / "none").exists()
 
 
 def test_a_model_that_does_not_exist(folder: Path, capsys: Any) -> None:

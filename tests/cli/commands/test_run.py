@@ -59,7 +59,7 @@ def test_options_reach_the_daemon(fake_daemon: Any, capsys: pytest.CaptureFixtur
     assert asked[0] == {
         "op": "run", "model": "tiny", "prompt": "x", "max_tokens": 5, "temperature": 0.5,
         "top_p": 0.9, "top_k": 3, "seed": 2**64 - 1, "raw": True, "stop": ["\n", "end"],
-        "adapter": "poet",
+        "adapter": "poet", "resumable": True,
     }  # fmt: skip
     assert (
         asked[1]["adapter"] is None and asked[1]["seed"] is None and asked[1]["max_tokens"] is None

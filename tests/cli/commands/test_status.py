@@ -125,7 +125,10 @@ def test_role_in_a_group() -> None:
 
 def test_status_shows_the_predicted_speed_and_its_error() -> None:
     rows = dict(status_rows(decode(Status, STATUS)))
-    assert rows["speed"] == "7.5 tokens/s of one request; predictions 6 % off, over 40 steps"
+    assert (
+        rows["speed"]
+        == "7.5 tokens/s of one request in these layers; predictions 6 % off, over 40 steps"
+    )
     fresh = {"tokens_per_s": 7.5, "error": 0.0, "samples": 0}
     serving = {**STATUS["serving"], "predicted": fresh}
     rows = dict(status_rows(decode(Status, {**STATUS, "serving": serving})))

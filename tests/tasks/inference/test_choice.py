@@ -270,3 +270,28 @@ async def test_a_thousand_requests_at_a_node_with_room_for_ten_are_all_answered(
     assert min(seconds) > MEMORY_PATIENCE and max(seconds) > 2 * min(seconds)
     assert swarm.opens(swarm.stages) < 3000
     assert probes(swarm) < 200
+
+
+def with_own_replica() -> FakeSwarm:
+    """Return a swarm in which the asking node has the whole model, like two others."""
+    swarm = replicas(3)
+    swarm.client = swarm.stages[0]
+    return swarm
+
+
+@pytest.mark.trio
+async def test_an_idle_replica_on_this_node_answers_without_asking_others(
+    autojump_clock: object,
+) -> None:
+    async def body(swarm: FakeSwarm) -> None:
+        own = swarm.client.peer
+        stage, _ = await ask(swarm)
+        asked = [peer for _, peer, method in swarm.wire.calls if method == "stage.probe"]
+        assert stage == own and not set(asked) - {own}
+        load = {"room": 10**6, "sessions": 0, "running": 0, "waiting": 0, "wait": 30.0}
+        swarm.client.courier.handle("stage.probe", lambda call: Reply(dict(load)))
+        await ask(swarm)
+        asked = [peer for _, peer, method in swarm.wire.calls if method == "stage.probe"]
+        assert set(asked) - {own}
+
+    await run(with_own_replica(), body)

@@ -53,6 +53,24 @@ def test_a_link_is_not_measured_while_tcp_starts() -> None:
         assert (links.rate("peer", now) > 0) == slow
 
 
+def test_drafts_behind_a_part_do_not_make_a_link_slow() -> None:
+    """Windows of drafts are on their way at any time, also on the fastest link."""
+    links = SlowLinks()
+    for turn in range(20):
+        links.sends("peer", PART, 2 * PART if turn else 0, 0.001, 100 + turn)
+        for _ in range(2):
+            links.passes("peer", PART)
+    assert links.rate("peer", 120) == 0
+
+
+def test_small_parts_are_not_measured() -> None:
+    """A prompt of a few positions is smaller than what else may wait on a link."""
+    links = SlowLinks()
+    for turn in range(20):
+        links.sends("peer", 8_192, 8_192 if turn else 0, 0.001, 100 + turn)
+    assert links.rate("peer", 120) == 0
+
+
 def test_a_new_link_begins_empty() -> None:
     links = SlowLinks()
     links.sends("peer", PART, 0, 0.0, 100)

@@ -30,6 +30,7 @@ from shoal.tasks.engine.interface import (
     Span,
     TokenEvent,
 )
+from shoal.tasks.inference import slowlinks
 from shoal.tasks.inference import stage as stage_module
 from shoal.tasks.inference.session import Close, FeedToken, Open, SpanMessage, pack_tokens
 from shoal.tasks.placement.shard import HeldShard
@@ -1422,7 +1423,12 @@ async def test_packed_hidden_states_have_their_own_size_and_names(
 
 
 @pytest.mark.trio
-async def test_a_stage_tells_the_rate_of_a_slow_link(autojump_clock: object) -> None:
+@pytest.mark.parametrize("small", [False, True])
+async def test_a_stage_tells_the_rate_of_a_slow_link(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    if not small:
+        monkeypatch.setattr(slowlinks, "PART_BYTES", 0)
     swarm = FakeSwarm((2, 4))
 
     async def body(_: FakeSwarm) -> None:
@@ -1433,7 +1439,7 @@ async def test_a_stage_tells_the_rate_of_a_slow_link(autojump_clock: object) -> 
             await _settle()
             swarm.wire.backlog = 1000
             await trio.sleep(1)
-        for node, slow in zip(swarm.stages, (True, False), strict=True):
+        for node, slow in zip(swarm.stages, (not small, False), strict=True):
             reply = await _call(swarm.client, node, "session.close", Close(SESSION).header())
             told: Any = reply.header.get("slow", ())
             assert [each[0] for each in told] == [swarm.stages[1].peer] * slow

@@ -39,6 +39,7 @@ def test_a_whole_file() -> None:
     desk, laptop = found.fleet.machines
     assert (desk.memory, desk.rates.bandwidth) == (24 * 2**30, 1.008e12)
     assert (desk.rates.bfloat16, desk.rates.load) == (1.65e14, 3e9)
+    assert desk.rates.efficiency.layer_s > 0
     assert laptop.memory == 8_500_000_000 and laptop.rates.bandwidth == UNKNOWN.bandwidth
     assert found.demand == Demand(4, DEMAND.prompt, DEMAND.answer)
     assert found.fleet.link(desk.peer, laptop.peer) == LinkRates(0.002, 1e8)
