@@ -18,6 +18,7 @@ from shoal.node.control.messages import (
     jobs,
     models,
     node,
+    plans,
     settings,
     sharing,
     state,
@@ -35,8 +36,8 @@ from shoal.node.errors import ControlError
 from shoal.node.invite import decode as decode_code
 from tests.netsim.daemons.test_sharing import PORT, engine
 
-MODULES = (adapters, api, dht, generation, group, jobs, models, node, settings, sharing,
-           state)  # fmt: skip
+MODULES = (adapters, api, dht, generation, group, jobs, models, node, plans, settings,
+           sharing, state)  # fmt: skip
 RUN = generation.Run(model="tiny", prompt="Once")
 PLAIN = (
     "api", "ping", "status", "peers", "links", "dht", "models", "blobs", "group", "usage", "config",
@@ -79,6 +80,7 @@ async def test_replies_of_a_daemon_come_back_as_they_were(world: World) -> None:
         (models.ShowModel, {"name": "tiny"}),
         (models.AddBlob, {"path": path}),
         (generation.Run, {"model": "tiny", "prompt": "x", "max_tokens": 4}),
+        (plans.MakePlan, {"name": "tiny"}),
     ]
     requests += [
         (sharing.AddShare, {"url": f"127.0.0.1:{PORT}"}),
@@ -131,6 +133,7 @@ def test_unknown_keys_and_events_are_ignored() -> None:
 def test_types_of_replies_and_events() -> None:
     assert reply_type(RUN) is generation.GeneratedText
     assert event_types(RUN) == (
+        generation.AnswerKept,
         generation.ChainChosen,
         generation.SharerChosen,
         generation.TextPiece,
