@@ -119,8 +119,12 @@ def test_neighbours_are_trusted_and_other_peers_count_by_network() -> None:
         await trio.sleep(10)  # until they have heard each other's multicasts
         await c.until(lambda status: status["peers"] == 1)
         assert evidence(b.node).trusted == {a.peer: "on the same network"}
-        assert evidence(c.node) == Backing(
-            embedded=EMBEDDED_ROOT, networks={far.peer: owner(world.names["far"][0])}
+        found = evidence(c.node)
+        assert found.links.keys() == {far.peer}
+        assert found == Backing(
+            embedded=EMBEDDED_ROOT,
+            networks={far.peer: owner(world.names["far"][0])},
+            links=found.links,
         )
 
     run(body)
@@ -170,7 +174,7 @@ class FakeLink:
         paths = [PathStatus(path_kind, "tcp", self.address, None, further is None, dialled)]
         paths += [] if further is None else [further]
         self.path_kind = paths[-1].path_kind
-        self.status = SimpleNamespace(dialled=dialled, paths=tuple(paths))
+        self.status = SimpleNamespace(dialled=dialled, paths=tuple(paths), rtt=None)
         self.identities = self.status
 
 
