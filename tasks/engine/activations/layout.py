@@ -19,10 +19,10 @@ def packed_bytes(hidden: int) -> int:
 
 
 PACKED_FAMILIES: Final = frozenset({
-    "gemma2", "gemma3_text", "gpt_oss", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3",
+    "gemma2", "gemma3", "gpt_oss", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3",
     "qwen3_moe", "qwen3_next",
 })  # fmt: skip
-"""The families that have passed the check, by the `model_type` in their config.json.
+"""The families that have passed the check, by `Architecture.family`.
 
 Packing at all boundaries of layers changes their distributions and their routing less than
 computing in bfloat16 instead of float32 does (`tests/tasks/engine/test_packed_families.py`). A new
