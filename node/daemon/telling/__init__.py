@@ -1,1 +1,1 @@
-"""What a running node tells its owner on the terminal: its offers, fetches, peers and answers."""
+"""Messages of a running node to its owner on the terminal: offers, fetches, peers and answers."""

@@ -54,10 +54,9 @@ class Loss(NamedTuple):
 
     def is_at_most(self, other: "Loss") -> bool:
         """Return whether this loss is no larger than the other one, within the noise of a few
-        hundred positions. How bfloat16 rounds depends on the machine, so divergences within a
-        factor of 2 count as equal."""
+        hundred positions."""
         return (
-            self.divergence <= 2 * other.divergence
+            self.divergence <= other.divergence
             and self.agreement >= other.agreement - 0.02
             and self.routing >= other.routing - 0.005
         )
