@@ -37,7 +37,9 @@ def chart(line: Points, marks: Points = (), *, width: int = 60, height: int = 10
             column, row = place(x, y, inner, height)
             rows[row][column] = "o"
     labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"}
-    drawn = [f"{labels.get(at, ''):>{_WIDTH}} {''.join(row)}".rstrip() for at, row in enumerate(rows)]
+    drawn = [
+        f"{labels.get(at, ''):>{_WIDTH}} {''.join(row)}".rstrip() for at, row in enumerate(rows)
+    ]
     begin, end = f"{left:g}", f"{right:g}"
     return [*drawn, f"{'':{_WIDTH}} {begin}{end:>{max(1, inner - len(begin))}}"]
 

@@ -31,3 +31,4 @@ JOBS_IDS_LIMIT = 640 * 1024  # most bytes of a file of ids: 10,000 ids, which fi
 JOBS_RESTART_LOOK = 1.0  # seconds between two checks of whether the daemon runs again
 JOBS_PROGRESS_PAUSE = 10.0  # seconds between two lines of progress without a terminal
 JOBS_FULL_PAUSE = 5.0  # seconds until a submission is retried when too many jobs are open
+TUNING_PAUSE = 10.0  # seconds between two lines of progress of a fine-tuning without a terminal

@@ -97,8 +97,8 @@ def data_words(data: "DataView") -> list[str]:
         found.append(f"skipped: {render.count(data.empty, 'line')} with nothing to learn")
     if data.whole_chats:
         found.append(
-            f"learned whole: {render.count(data.whole_chats, 'conversation')}, as the template does "
-            "not show what the assistant says"
+            f"learned whole: {render.count(data.whole_chats, 'conversation')}, as the template "
+            "does not show what the assistant says"
         )
     if data.bad:
         found.append(f"skipped: {render.count(data.bad, 'broken line')}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import render
-from ..errors import CommandError, NOT_RUNNING, exit_code
+from ..errors import NOT_RUNNING, CommandError, exit_code
 from ..options import (
     Commands,
     UnknownCommand,
@@ -314,7 +314,7 @@ def resume(tuning: str, data: Path, as_json: bool) -> None:
 
 @finetune.command("rm", epilog=example("shoal finetune rm 3fa9c1 --yes"))
 @tuning_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_option
 @json_option
 def remove(tuning: str, yes: bool, data: Path, as_json: bool) -> None:
@@ -326,9 +326,8 @@ def remove(tuning: str, yes: bool, data: Path, as_json: bool) -> None:
     from ..client import request
     from ..confirm import confirm
 
-    if not yes:
-        item = shown(data, tuning).tuning
-        what = f"delete the files of the fine-tuning {item.id} ({item.step} of {item.steps} steps)"
-        confirm(what)
+    item = shown(data, tuning).tuning
+    what = f"delete the files of the fine-tuning {item.id} ({item.step} of {item.steps} steps)?"
+    confirm(what, yes=yes)
     item = request(data, RemoveTuning(tuning=tuning), wait=True)
     click.echo(render.as_json(item) if as_json else f"removed: {render.safe(item.id, 16)}")

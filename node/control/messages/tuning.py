@@ -24,10 +24,10 @@ class BadLineView:
 class DataView:
     """What became of the lines of a file of training data.
 
-    `tokens` is the number of tokens of all rows, and `counted` of those that are learned. `split` texts became
-    several rows, the end of `cut` ones was left out, and `empty` ones have nothing to learn. Of `whole_chats`
-    conversations everything is learned, because the template does not show what the assistant says. `bad` lines
-    are broken; `named` has the first of them.
+    `tokens` is the number of tokens of all rows, and `counted` of those that are learned. `split`
+    texts became several rows, the end of `cut` ones was left out, and `empty` ones have nothing to
+    learn. Of `whole_chats` conversations everything is learned, because the template does not show
+    what the assistant says. `bad` lines are broken; `named` has the first of them.
     """
 
     lines: int
@@ -64,11 +64,11 @@ class TuningSettingsView:
 class TuningView:
     """A fine-tuning of this node.
 
-    `state` is `queued`, `running`, `waiting` (`trouble` says for what), `stopped`, `failed` or `done`. `loss`
-    and `held_out` are the latest ones, and `best` the lowest held-out loss, after step `best_step`; they are
-    means in nats per token, and None if unknown. `speed` is in tokens per second. `saved` is the step of the last
-    checkpoint. `adapter` is the root of the result. `folder` has its files, and `out` is where the user wants
-    the result, or None.
+    `state` is `queued`, `running`, `waiting` (`trouble` says for what), `stopped`, `failed` or
+    `done`. `loss` and `held_out` are the latest ones, and `best` the lowest held-out loss, after
+    step `best_step`; they are means in nats per token, and None if unknown. `speed` is in tokens
+    per second. `saved` is the step of the last checkpoint. `adapter` is the root of the result.
+    `folder` has its files, and `out` is where the user wants the result, or None.
     """
 
     id: str
@@ -120,8 +120,9 @@ class ShownTuning:
 class BeginTuning(Ask[ShownTuning, BytesDone]):
     """Request to fine-tune a model with the data in the file with this absolute path.
 
-    The reply comes when the data is encoded and stored; the fine-tuning then runs without a client. If the
-    client leaves before, nothing is kept. Absent settings have defaults. `out` is an absolute path.
+    The reply comes when the data is encoded and stored; the fine-tuning then runs without a client.
+    If the client leaves before, nothing is kept. Absent settings have defaults. `out` is an
+    absolute path.
     """
 
     op = "tuning_begin"
@@ -161,8 +162,8 @@ class ListTunings(Ask[TuningsView, Never]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowTuning(Ask[ShownTuning, Never]):
-    """Request to describe a fine-tuning, which is named by its id, the beginning of it, or the name of its
-    adapter."""
+    """Request to describe a fine-tuning, which is named by its id, the beginning of it, or the name
+    of its adapter."""
 
     op = "tuning_show"
     tuning: Text

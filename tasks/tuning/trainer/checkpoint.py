@@ -1,8 +1,8 @@
-"""Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/tuning.md.
+"""Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/trainer.md.
 
-A checkpoint is a head, the tensors of the adapter, both moments of each, the best adapter if there is
-one, and the SHA-256 of all this. It replaces the one before atomically, so a full disk or a crash
-leaves the old one.
+A checkpoint is a head, the tensors of the adapter, both moments of each, the best adapter if there
+is one, and the SHA-256 of all this. It replaces the one before atomically, so a full disk or a
+crash leaves the old one.
 """
 
 import hashlib
@@ -69,7 +69,7 @@ def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
     yield _PREFIX.pack(len(head)) + head
     for group in (learned.tensors, learned.first, learned.second, learned.best):
         for name in learned.tensors if group else ():
-            yield memoryview(np.ascontiguousarray(group[name], "<f4")).cast("B")
+            yield np.ascontiguousarray(group[name], "<f4").data.cast("B")
 
 
 def load(

@@ -15,7 +15,6 @@ from ...text.frames import TextInfo
 from ...text.process import ChatTurn
 from . import defaults
 from .dataset import (
-    Chat,
     Completion,
     DataReport,
     Example,

@@ -1,4 +1,4 @@
-"""Errors of fine-tunings. The codes are in docs/spec/tuning.md."""
+"""Errors of fine-tunings. The codes are in docs/spec/trainer.md."""
 
 from ...errors import TaskError
 

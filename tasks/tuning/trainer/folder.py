@@ -15,7 +15,9 @@ from ..interface import TensorName, Tensors
 def peft_name(name: TensorName) -> str:
     """Return the name of a tensor in files of `peft`."""
     part = "self_attn" if name.module in _ATTENTION else "mlp"
-    return f"base_model.model.model.layers.{name.layer}.{part}.{name.module}.lora_{name.side}.weight"
+    return (
+        f"base_model.model.model.layers.{name.layer}.{part}.{name.module}.lora_{name.side}.weight"
+    )
 
 
 _ATTENTION: frozenset[Module] = frozenset({"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"})
@@ -71,4 +73,4 @@ def _safetensors(tensors: Tensors) -> Iterator[bytes | memoryview]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in sorted(named):
-        yield memoryview(np.ascontiguousarray(named[name], "<f4")).cast("B")
+        yield np.ascontiguousarray(named[name], "<f4").data.cast("B")

@@ -59,8 +59,8 @@ def begin(settings: TuningSettings, shapes: Shapes) -> Learned:
         name: _uniform(settings.seed, number, shape) if name.side == "A" else _zeros(shape)
         for number, (name, shape) in enumerate(wanted.items())
     }
-    zeros = [{name: _zeros(shape) for name, shape in wanted.items()} for _ in range(2)]
-    return Learned(0, tensors, *zeros)
+    first, second = ({name: _zeros(shape) for name, shape in wanted.items()} for _ in range(2))
+    return Learned(0, tensors, first, second)
 
 
 def _zeros(shape: tuple[int, int]) -> Array:

@@ -1,7 +1,7 @@
-"""What a node remembers of a fine-tuning besides its data and checkpoint. Spec: docs/spec/tuning.md.
+"""What a node remembers of a fine-tuning besides data and checkpoint. Spec: docs/spec/trainer.md.
 
-A fine-tuning has a folder, whose name is its id. `plan.json` in it says what is computed, and whether
-it is to be continued.
+A fine-tuning has a folder, whose name is its id. `plan.json` in it says what is computed, and
+whether it is to be continued.
 """
 
 import json

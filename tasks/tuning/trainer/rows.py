@@ -1,7 +1,7 @@
-"""Rows of token ids in a file: format, writer, and batches of them. Spec: docs/spec/tuning.md.
+"""Rows of token ids in a file: format, writer, and batches of them. Spec: docs/spec/trainer.md.
 
-The file is the ids of all rows, then the number of ids of each row, then the number of rows. All are
-uint32, little-endian. The highest bit of an id says that it is learned.
+The file is the ids of all rows, then the number of ids of each row, then the number of rows. All
+are uint32, little-endian. The highest bit of an id says that it is learned.
 """
 
 import hashlib

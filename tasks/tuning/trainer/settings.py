@@ -47,7 +47,7 @@ class TuningSettings(Message, frozen=True):
     batch: Annotated[int, Meta(ge=1, le=defaults.BATCH_MOST)]
     length: Annotated[int, Meta(ge=defaults.LENGTHS[0], le=defaults.LENGTHS[1])]
     steps: Annotated[int, Meta(ge=1, le=defaults.STEPS_MOST)]
-    seed: Annotated[int, Meta(ge=0, lt=2**63)]
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     held_out: Annotated[int, Meta(ge=0)]  # rows
     look: Annotated[int, Meta(ge=1)]  # steps between two measurements of the held-out loss
 
@@ -55,9 +55,7 @@ class TuningSettings(Message, frozen=True):
     def terms(self) -> AdapterTerms:
         """Terms of the adapter."""
         layers = tuple(range(self.layers))
-        return AdapterTerms(
-            self.root, self.rank, self.alpha, False, "F32", self.modules, layers
-        )
+        return AdapterTerms(self.root, self.rank, self.alpha, False, "F32", self.modules, layers)
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0: a linear rise, then half a cosine."""

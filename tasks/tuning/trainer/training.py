@@ -116,7 +116,7 @@ class Training:
                 await self._step(learned, rows, order)
                 if self._host.now() - self._saved_at >= self._pause:
                     await self._save(learned)
-            while not await self._save(learned):
+            while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
                 await trio.sleep(defaults.RETRY[1])
         except trio.Cancelled:
             if self._between:
@@ -143,9 +143,7 @@ class Training:
         held = await self._look(learned, rows, order)
         tokens = int((np.asarray(rows.lengths)[order.rows(learned.step - 1)] - 1).sum())
         loss = found.loss / found.counted
-        self._curve.add(
-            Point(learned.step, loss, held, rate, norm, tokens, self._host.wall())
-        )
+        self._curve.add(Point(learned.step, loss, held, rate, norm, tokens, self._host.wall()))
         self._between = True
         self._speeds.append((self._host.now() - began, tokens))
         self._progress.loss = loss

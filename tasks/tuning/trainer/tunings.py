@@ -44,7 +44,7 @@ class Chains(Protocol):
 
 
 Publish = Callable[[Path, str, str], Awaitable[str]]
-"""(`peft` folder, name, root of the model): adds an adapter to the library, and returns its root."""
+"""(`peft` folder, name, root of the model): adds an adapter to the library, returns its root."""
 ArchOf = Callable[[str], Awaitable[Architecture]]
 """Returns the architecture of the model with a root."""
 Named = Callable[[], Awaitable[set[str]]]
@@ -178,16 +178,12 @@ class Tunings:
         name, out = await self._checked(ask, model)
         number = self._host.entropy(_ID_BYTES).hex()
         file = PlanFile(self._host.files, self._folder / number)
-        writer = RowsWriter(
-            self._host, file.folder / "rows", row_length(ask.wishes, model.context)
-        )
+        writer = RowsWriter(self._host, file.folder / "rows", row_length(ask.wishes, model.context))
         try:
             await self._host.offload(self._host.files.make_folder, file.folder)
             report = await write_rows(self._host, ask.source, model.encoder, writer, note)
             seed = int.from_bytes(self._host.entropy(4))
-            settings = settle(
-                ask.wishes, model.root, model.arch, writer.length, writer.rows, seed
-            )
+            settings = settle(ask.wishes, model.root, model.arch, writer.length, writer.rows, seed)
             data = await writer.finish()
             plan = Plan(ask.model, str(ask.source), name, out, settings, data, Counts.of(report),
                         self._host.wall(), "running")  # fmt: skip

@@ -1,13 +1,14 @@
 """A small language model in numpy with true gradients, as a `TuningChain` for tests of the trainer.
 
-The state of a position is the sum of the embeddings of its token and the one before. Each layer adds
-tanh((W + s B A) x), and the logits are the products with the embeddings.
+The state of a position is the sum of the embeddings of its token and the one before. Each layer
+adds tanh((W + s B A) x), and the logits are the products with the embeddings.
 """
 
 from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
+import trio
 from numpy.typing import NDArray
 
 from shoal.tasks.engine import families
@@ -37,7 +38,9 @@ Array = NDArray[np.float32]
 class NumpyChain:
     """`disturb` is called before each answer, with its number; it may raise or change it."""
 
-    def __init__(self, disturb: Callable[[int], Callable[[Gradients], Gradients] | None] | None = None) -> None:
+    def __init__(
+        self, disturb: Callable[[int], Callable[[Gradients], Gradients] | None] | None = None
+    ) -> None:
         random = np.random.default_rng(7)
         self._embedding = random.normal(0, 0.5, (VOCABULARY, HIDDEN)).astype(np.float32)
         self._weights = [
@@ -50,6 +53,7 @@ class NumpyChain:
     async def gradients(
         self, batch: Batch, adapter: AdapterTensors, names: Collection[TensorName] | None = None
     ) -> Gradients:
+        await trio.lowlevel.checkpoint()
         self.calls += 1
         change = self._disturb(self.calls) if self._disturb is not None else None
         found = self.computed(batch, adapter)
@@ -71,6 +75,7 @@ class NumpyChain:
         return Gradients(loss, counted, tensors)
 
     async def loss(self, batch: Batch, adapter: AdapterTensors) -> tuple[float, int]:
+        await trio.lowlevel.checkpoint()
         self.looks += 1
         return self._forward(batch, adapter)[:2]
 

@@ -30,14 +30,15 @@ EOS = 1
 
 
 @asynccontextmanager
-async def encoder(template: bytes | None = None, *, chat: bool = True) -> AsyncIterator[TextProcess]:
+async def encoder(
+    template: bytes | None = None, *, chat: bool = True
+) -> AsyncIterator[TextProcess]:
     config = json.loads((TINY / "tokenizer_config.json").read_text())
     del config["chat_template"]
     given = template or (TINY / "chat_template.jinja").read_bytes() if chat else None
-    files = ModelFiles(
-        "tiny", (TINY / "tokenizer.json").read_bytes(), json.loads((TINY / "config.json").read_text()),
-        json.dumps(config).encode(), chat_template=given,
-    )  # fmt: skip
+    tokenizer = (TINY / "tokenizer.json").read_bytes()
+    model = json.loads((TINY / "config.json").read_text())
+    files = ModelFiles("tiny", tokenizer, model, json.dumps(config).encode(), chat_template=given)
     process = TextProcess(HOST, files)
     async with trio.open_nursery() as nursery:
         await nursery.start(process.run)
@@ -169,9 +170,10 @@ async def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.trio
 async def test_one_line_that_the_tokenizer_refuses_costs_only_itself(tmp_path: Path) -> None:
     """A role that makes the template fail."""
-    template = b"{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}"
+    template = b"""{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no') }}
+        {% endif %}{{ m.content }}{% endfor %}"""
     bad = {"messages": [{"role": "bad", "content": "x"}]}
-    report, rows = await rows_of(tmp_path, [CHAT, bad, CHAT], template=template)
+    report, _ = await rows_of(tmp_path, [CHAT, bad, CHAT], template=template)
     assert [each.line for each in report.named] == [2] and report.rows == 2
 
 
@@ -186,7 +188,7 @@ async def test_batches_are_padded_at_their_end(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_damaged_rows_are_noticed(tmp_path: Path) -> None:
-    _, rows = await rows_of(tmp_path, [{"text": "One."}])
+    await rows_of(tmp_path, [{"text": "One."}])
     path = tmp_path / "rows"
     data = bytearray(path.read_bytes())
     digest = hashlib.sha256(data).hexdigest()

@@ -10,7 +10,9 @@ LENGTHS = np.random.default_rng(1).integers(2, 400, 1000).astype(np.uint32)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**63 - 1), st.data())
-def test_each_epoch_has_every_row_once(count: int, batch: int, seed: int, data: st.DataObject) -> None:
+def test_each_epoch_has_every_row_once(
+    count: int, batch: int, seed: int, data: st.DataObject
+) -> None:
     held = data.draw(st.integers(0, count - 1))
     order = Order(LENGTHS[:count], batch, seed, held)
     for epoch in range(2):
@@ -31,7 +33,9 @@ def test_a_step_needs_no_earlier_one() -> None:
 
 def test_rows_of_a_step_have_similar_lengths() -> None:
     order = Order(LENGTHS, 8, 5, 0)
-    padded = sum(len(rows) * int(LENGTHS[rows].max()) for rows in map(order.rows, range(order.steps)))
+    padded = sum(
+        len(rows) * int(LENGTHS[rows].max()) for rows in map(order.rows, range(order.steps))
+    )
     assert padded < 1.15 * LENGTHS.sum()
     means = [float(LENGTHS[order.rows(step)].mean()) for step in range(order.steps)]
     assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.3  # not the short ones first

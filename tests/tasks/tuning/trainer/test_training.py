@@ -147,7 +147,9 @@ async def test_cancelled_at_any_await_it_resumes_with_the_same_bytes(
         assert run.bytes() == undisturbed.bytes(), number
 
 
-async def test_bad_gradients_are_dropped_and_the_step_is_repeated(run: Run, autojump_clock: Clock, tmp_path: Path) -> None:
+async def test_bad_gradients_are_dropped_and_the_step_is_repeated(
+    run: Run, autojump_clock: Clock, tmp_path: Path
+) -> None:
     await run.prepare()
     await run.run(NumpyChain())
     bad = Run(tmp_path / "bad", run.host)
@@ -173,13 +175,15 @@ async def test_bad_gradients_are_dropped_and_the_step_is_repeated(run: Run, auto
     assert bad.progress.trouble == ""
 
 
-async def test_gradients_that_stay_bad_end_it_and_keep_the_checkpoint(run: Run, autojump_clock: Clock) -> None:
+async def test_gradients_that_stay_bad_end_it_and_keep_the_checkpoint(
+    run: Run, autojump_clock: Clock
+) -> None:
     await run.prepare()
 
     def disturb(number: int) -> Callable[[Gradients], Gradients] | None:
         return None if number <= 4 else lambda found: replace(found, loss=float("inf"))
 
-    with pytest.raises(Diverged, match="step 5 failed repeatedly: .*loss is inf"):
+    with pytest.raises(Diverged, match=r"step 5 failed repeatedly: .*loss is inf"):
         await run.run(NumpyChain(disturb))
     learned = checkpoint.load(
         run.host.files, run.folder / "checkpoint", run.settings, SHAPES, run.task.digest
@@ -202,7 +206,9 @@ async def test_it_waits_for_a_chain(run: Run, autojump_clock: Clock) -> None:
     assert {"no node has layer 1", "busy"} <= said and run.progress.step == 12
 
 
-async def test_a_full_disk_does_not_lose_the_last_checkpoint(run: Run, autojump_clock: Clock) -> None:
+async def test_a_full_disk_does_not_lose_the_last_checkpoint(
+    run: Run, autojump_clock: Clock
+) -> None:
     await run.prepare()
     files: Any = run.host.files
     write, failing = files.write_pieces, [False]
@@ -251,7 +257,9 @@ async def test_at_the_end_it_waits_for_space(run: Run, autojump_clock: Clock) ->
     assert run.progress.saved == 12
 
 
-async def test_checkpoints_of_other_settings_or_data_are_refused(run: Run, autojump_clock: Clock) -> None:
+async def test_checkpoints_of_other_settings_or_data_are_refused(
+    run: Run, autojump_clock: Clock
+) -> None:
     await run.prepare()
     await run.run(NumpyChain())
     run.settings = settings(rate=0.02)
@@ -274,7 +282,9 @@ async def test_damaged_checkpoints_are_refused(run: Run, autojump_clock: Clock, 
 
 
 @pytest.mark.parametrize("head", [b"", b"\xff\xff\xff\xff", b"\0\0\0\5\x81\xa1a\x93\1"])
-async def test_a_checkpoint_with_a_wrong_head_is_refused(run: Run, autojump_clock: Clock, head: bytes) -> None:
+async def test_a_checkpoint_with_a_wrong_head_is_refused(
+    run: Run, autojump_clock: Clock, head: bytes
+) -> None:
     """One that someone has written with a right digest."""
     await run.prepare()
     await run.run(NumpyChain())
