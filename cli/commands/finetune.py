@@ -10,6 +10,7 @@ from .. import render
 from ..errors import NOT_RUNNING, CommandError, exit_code
 from ..options import (
     Commands,
+    Misused,
     UnknownCommand,
     data_flag,
     data_option,
@@ -38,6 +39,24 @@ class WithDefault(Commands):
             hint = f"did you mean `{ctx.command_path} {near[0]}`?"
             raise UnknownCommand(f"no such command `{first}`", ctx, hint)
         return self.default, self.get_command(ctx, self.default), args
+
+
+class _TextFile(click.ParamType[Path]):
+    """The file with the texts. Elsewhere, `--data` is the folder of the node."""
+
+    name = "file"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Path:
+        path = Path(value).expanduser().absolute()
+        if path.is_dir():
+            hint = "here, `--data` is the file with the texts; `--node DIR` is the node's folder"
+            raise Misused(f"`{value}` is a folder", hint, context, parameter)
+        if not path.exists():
+            hint = "write one JSON object on each line of it; docs/finetune.md shows how"
+            raise Misused(f"there is no file `{value}`", hint, context, parameter)
+        return path
 
 
 tuning_argument = click.argument("tuning", metavar="ID")
@@ -71,8 +90,7 @@ def _folder(_context: click.Context, _parameter: click.Parameter, value: str | N
     )
 )
 @click.argument("model", metavar="MODEL")
-@click.option("--data", "file", required=True, metavar="FILE",
-              type=click.Path(exists=True, dir_okay=False, path_type=Path),
+@click.option("--data", "file", required=True, metavar="FILE", type=_TextFile(),
               help='The texts, one JSON object on each line: {"text": …}, {"prompt": …, '
               '"completion": …} or {"messages": […]}.')  # fmt: skip
 @click.option("--name", metavar="NAME",
@@ -131,7 +149,7 @@ def start(
         raise click.UsageError("give one of --epochs and --steps")
     ask = BeginTuning(
         model=model,
-        path=str(file.absolute()),
+        path=str(file),
         out=None if out is None else str(out.absolute()),
         modules=None if modules is None else tuple(modules.replace(",", " ").split()),
         epochs=epochs,
