@@ -1,8 +1,8 @@
 """Checkpoints of a fine-tuning: format, writing, reading. Spec: docs/spec/trainer.md.
 
 A checkpoint is a head, the tensors of the adapter, both moments of each, the best adapter if there
-is one, and the SHA-256 of all this. It replaces the one before atomically, so a full disk or a
-crash leaves the old one.
+is one, and the SHA-256 of all this. It replaces the old checkpoint atomically, which a full
+disk or a crash therefore leaves as it was.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 # Data.
 DATA_BYTES = 256 << 20  # bytes of one file of training data
 LINE_BYTES = 4 << 20  # bytes of one line of it; parsing it holds Python's lock for some 20 ms
-READ_BYTES = 1 << 20  # bytes of it that are read and parsed at a time
+READ_BYTES = 1 << 20  # bytes of the file that are read and parsed in one go
 PIECE_CHARACTERS = 32_768  # of a long text that are encoded at once
 MESSAGES = 256  # messages of one conversation
 ENCODES_AT_ONCE = 4  # texts that one data set has at the text process, which answers others as well
@@ -26,8 +26,11 @@ WINDOW = 16  # batches whose rows are sorted by length together
 WARMUP = 0.05  # share of the steps in which the rate rises to its peak …
 RATE_END = 0.1  # … and the share of the peak to which it falls at the end
 # The best rate of a LoRA with alpha = 2 * rank falls with the width of the model and hardly depends
-# on the rank. The rate for 2,048 hidden values, and the power of the width:
-RATE = (5e-4, 0.5)
+# on the rank. Peak for a model with one hidden value; it is divided by their number. On the
+# embedded model (256), 200 paragraphs and 69 steps took the held-out loss from 3.71 to 3.03 at
+# 0.005, and to 3.19 at 0.0014. A model with 4,096 gets the 2.5e-4 that is usual for it.
+RATE = 1.0
+RATE_MOST = 0.01
 DECAY = 0.0  # of AdamW
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
@@ -41,7 +44,7 @@ LOOKS = 20  # times that the held-out loss is measured in one fine-tuning
 
 # Gradients.
 NORMS = 16  # norms of accepted gradients that are remembered
-NORM_FACTOR = 1000.0  # a gradient so many times larger than their median is refused
+NORM_FACTOR = 1000.0  # multiple of their median above which a gradient is refused
 BAD_GRADIENTS = 5  # refused gradients of one step after which a fine-tuning fails
 
 # Files.

@@ -212,7 +212,7 @@ async def _completion(encoder: Encoder, example: Completion, length: int) -> Enc
     """Only the completion is learned. A longer one is cut.
 
     The whole is encoded at once, because many tokenizers encode the beginning of a text in another
-    way. What it has in common with the prompt is the prompt.
+    way. The ids that both have in common are the prompt.
     """
     if not example.completion:
         return Encoded(())
@@ -223,7 +223,7 @@ async def _completion(encoder: Encoder, example: Completion, length: int) -> Enc
 
 
 async def _chat(encoder: Encoder, messages: Sequence[ChatTurn], length: int) -> Encoded:
-    """What the assistant says is learned, if the template shows where that is; else everything."""
+    """The assistant's messages are learned, if the template shows where they are; else everything."""
     ids = await encoder.encode_chat(messages, add_generation_prompt=False)
     spans = await _spans(encoder, messages, ids, length)
     cut = len(ids) > length + 1

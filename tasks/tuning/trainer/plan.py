@@ -1,4 +1,4 @@
-"""What a node remembers of a fine-tuning besides data and checkpoint. Spec: docs/spec/trainer.md.
+"""Plan of a fine-tuning, which a node stores beside data and checkpoint (docs/spec/trainer.md).
 
 A fine-tuning has a folder, whose name is its id. `plan.json` in it says what is computed, and
 whether it is to be continued.

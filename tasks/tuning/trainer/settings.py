@@ -16,7 +16,7 @@ from .errors import TuningError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a user asked for. None means that a default applies, which may depend on the model and
+    """Wishes of a user. None means that a default applies, which may depend on the model and
     the data."""
 
     rank: int | None = None
@@ -124,8 +124,7 @@ def settle(
 
 def default_rate(hidden: int) -> float:
     """Return the default peak of the learning rate, rounded to two digits."""
-    at, power = defaults.RATE
-    return float(f"{min(0.01, at * (2048 / hidden) ** power):.1e}")
+    return float(f"{min(defaults.RATE_MOST, defaults.RATE / hidden):.1e}")
 
 
 def held_out_rows(share: float | None, rows: int) -> int:

@@ -31,7 +31,7 @@ _LOOK_ROWS: Final = 16  # held-out rows that are computed at once
 
 @dataclass(slots=True)
 class Progress:
-    """What a run says about itself. `trouble` is why it waits, or "". `speed` is in tokens per
+    """Progress of a run. `trouble` is why it waits, or "". `speed` is in tokens per
     second, or 0 if it is unknown."""
 
     step: int = 0
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a run computes. `folder` has its checkpoint; `data` is the digest of the rows."""
+    """Task of a run. `folder` has its checkpoint; `data` is the digest of the rows."""
 
     settings: TuningSettings
     shapes: Shapes

@@ -1,7 +1,7 @@
 """All fine-tunings of one node: accepting, running, stopping and resuming them.
 
-Each has a folder with its plan, rows, checkpoint and curve. Those that were running when the node
-ended are continued when it starts.
+Each has a folder with its plan, rows, checkpoint and curve. A node that starts continues those that
+were running when it ended.
 """
 
 import math
@@ -415,7 +415,7 @@ def _progress_of(plan: Plan) -> Progress:
 
 
 def _reached(tuning: Tuning, seconds: float) -> dict[str, object]:
-    """Return what a plan remembers of a run that took so many seconds."""
+    """Return the fields of a plan after a run of this many seconds."""
     progress = tuning.progress
     return {
         "seconds": round(tuning.plan.seconds + seconds, 3),

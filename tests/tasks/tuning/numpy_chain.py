@@ -1,6 +1,6 @@
 """A small language model in numpy with true gradients, as a `TuningChain` for tests of the trainer.
 
-The state of a position is the sum of the embeddings of its token and the one before. Each layer
+The state of a position is the sum of the embeddings of its token and its predecessor. Each layer
 adds tanh((W + s B A) x), and the logits are the products with the embeddings.
 """
 

@@ -40,7 +40,7 @@ class Run:
         self.curve = Curve(host, folder / "curve")
 
     async def prepare(self) -> None:
-        """Write rows in which each token follows from the one before."""
+        """Write rows in which each token follows from its predecessor."""
         self.folder.mkdir(exist_ok=True)
         random = np.random.default_rng(1)
         writer = RowsWriter(self.host, self.folder / "rows", self.settings.length)
@@ -141,7 +141,7 @@ async def test_cancelled_at_any_await_it_resumes_with_the_same_bytes(
                 await trio.lowlevel.checkpoint()
                 return NumpyChain._forward(chain, *_args)[:2]
 
-            chain.loss = checkpointed  # type: ignore[method-assign]
+            chain.loss = checkpointed  # type: ignore[assignment,method-assign]
             await run.run(chain, pause=1e9)
         await run.run(NumpyChain(), pause=1e9)
         assert run.bytes() == undisturbed.bytes(), number
