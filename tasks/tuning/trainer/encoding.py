@@ -223,7 +223,7 @@ async def _completion(encoder: Encoder, example: Completion, length: int) -> Enc
 
 
 async def _chat(encoder: Encoder, messages: Sequence[ChatTurn], length: int) -> Encoded:
-    """The assistant's messages are learned, if the template shows where they are; else everything."""
+    """Learn the assistant's messages, if the template shows where they are; else everything."""
     ids = await encoder.encode_chat(messages, add_generation_prompt=False)
     spans = await _spans(encoder, messages, ids, length)
     cut = len(ids) > length + 1
