@@ -90,6 +90,10 @@ REBUILD_SPANS = 4  # spans that may wait for the engine when it asks for more
 CHANGES = 64  # changes of one session's chain
 CHANGE_TIMEOUT = 1.0  # seconds, at least, in which a stage accepts a change of its session's chain
 ACCUSATIONS = 2  # neighbours that a stage may report as lost during one request
+# Peers that a gateway makes a stage dial: largest burst, and rate per second. A chain costs a stage
+# two dials at most, and none when its neighbours are linked already.
+DIALS = (16, 0.5)
+DIALS_IN_ALL = (64, 8.0)  # … of all gateways together
 WATCHES = (32, 8.0)  # `session.state` of one gateway: largest burst, and rate per second
 CRASHES = 3  # losses of state by stages, without a token in between, after which a request fails
 CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case
