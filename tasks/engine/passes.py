@@ -7,7 +7,7 @@ a number, so that several stages are busy at once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Meta
 
@@ -15,7 +15,7 @@ from ...transport.message import Natural, Row
 from .adapters import AdapterTerms, module_shapes
 from .defaults import PASS_POSITIONS
 from .families import DTYPE_BYTES, Architecture
-from .interface import DType, Parts
+from .interface import DType, Parts, SessionId
 from .wire import Buffer
 
 Wanted = tuple[bool, bool]
@@ -58,7 +58,7 @@ class PassOrder(Row, frozen=True):
     keep: bool
     down: bool
     wire: DType
-    wanted: Annotated[bytes, Meta(max_length=1 << 15)]
+    wanted: Annotated[bytes, Meta(max_length=1 << 14)]
 
     def check(self) -> None:
         """Raise ValueError if the values contradict each other."""
@@ -95,7 +95,9 @@ def pass_sizes(order: PassOrder, parts: Parts, hidden: int, tensors: Sequence[in
     Raises ValueError if `wanted` does not fit the tensors.
     """
     if len(order.wanted) != len(tensors):
-        raise ValueError(f"`wanted` is for {len(order.wanted)} tensors, the shard has {len(tensors)}")
+        raise ValueError(
+            f"`wanted` is for {len(order.wanted)} tensors, the shard has {len(tensors)}"
+        )
     states = order.positions * hidden * DTYPE_BYTES[order.wire]
     ids = 4 * order.positions
     wanted = sum(size for size, want in zip(tensors, order.wanted, strict=True) if want)
@@ -127,6 +129,37 @@ def tensor_sizes(terms: AdapterTerms, arch: Architecture, parts: Parts) -> list[
     shapes, (_, layers) = module_shapes(arch), terms.place(parts.start, parts.stop)
     one = [terms.rank * size for module in terms.modules for size in reversed(shapes[module])]
     return one * layers
+
+
+@runtime_checkable
+class TuningEngine(Protocol):
+    """The part of an engine that computes training passes. Any method raises EngineError if the
+    engine refuses."""
+
+    async def open_tuning(self, tuning: SessionId, order: OpenTuning) -> None:
+        """Open a tuning of a shard. It has no tensors yet.
+
+        Raises EngineError `no-backward`, `bad-adapter`, `no-memory` and `too-many`.
+        """
+        ...
+
+    async def set_tensors(self, tuning: SessionId, data: Buffer) -> None:
+        """Replace the tensors of a tuning: float32 values of the shard's layers, in the order of an
+        adapter's file. Raises EngineError `busy` while passes wait."""
+        ...
+
+    async def tune(self, tuning: SessionId, order: PassOrder, data: Buffer) -> PassDone:
+        """Compute a pass over a payload as `pass_sizes` describes it.
+
+        If this is cancelled, the pass is dropped.
+
+        Raises EngineError `no-input` if the input was not given and is no longer there.
+        """
+        ...
+
+    async def close_tuning(self, tuning: SessionId) -> None:
+        """Close a tuning. Unknown ones are ignored."""
+        ...
 
 
 class ShardPass(Protocol):
@@ -183,8 +216,10 @@ class Tuner(Protocol):
     def begin(
         self, order: PassOrder, adapter: Any, payload: memoryview, kept: Any, *, results: bool
     ) -> ShardPass:
-        """Begin a pass. `kept` is what the forward pass has kept, or None; with `results`, this pass
-        keeps the results of products.
+        """Begin a pass.
+
+        `kept` is what the forward pass has kept, or None. With `results`, this pass keeps the
+        results of products.
 
         Raises EngineError `bad-hidden` or `bad-token` if the payload is not that of the order, and
         `not-finite`.

@@ -1,6 +1,5 @@
 """Gradients of training passes against torch's autograd on transformers' models."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from shoal.tasks.engine.compute.model import ShardModel
 from shoal.tasks.engine.compute.native import choice
 from shoal.tasks.engine.errors import EngineError
 from shoal.tasks.engine.families import architecture
-from shoal.tasks.engine.interface import Parts
+from shoal.tasks.engine.interface import DType, Parts
 from shoal.tasks.engine.layouts import Layout
 from shoal.tasks.engine.passes import PassOrder, tensor_sizes
 from shoal.tasks.engine.scheduler import StepCosts
@@ -91,7 +90,7 @@ def run(each: Any, unit_s: float = 1e-4) -> tuple[float, int, bytearray, int]:
 
 def through(
     made: Checkpoint, splits: list[Parts], terms: AdapterTerms, values: torch.Tensor, tokens: Any,
-    targets: Any, *, dtype: str = "float32", wire: str = "float32", results: bool = True,
+    targets: Any, *, dtype: DType = "float32", wire: DType = "float32", results: bool = True,
 ) -> tuple[float, torch.Tensor]:  # fmt: skip
     """The same through shards of the model."""
     arch = architecture(made.config)
@@ -108,11 +107,13 @@ def through(
         stages.append((tuner, adapter, bytes([1]) * len(sizes)))
 
     def order(back: bool, wanted: bytes, given: bool) -> PassOrder:
-        return PassOrder(0, rows, length, back, given, True, True, wire, wanted)  # type: ignore[arg-type]
+        return PassOrder(0, rows, length, back, given, True, True, wire, wanted)
 
     data, kept = bytearray(tokens.astype(np.int32).tobytes()), []
     for tuner, adapter, wanted in stages[:-1]:
-        each = tuner.begin(order(False, wanted, True), adapter, memoryview(data), None, results=results)
+        each = tuner.begin(
+            order(False, wanted, True), adapter, memoryview(data), None, results=results
+        )
         _, _, data, _ = run(each)
         kept.append(each.kept())
     tuner, adapter, wanted = stages[-1]
@@ -120,13 +121,19 @@ def through(
     each = tuner.begin(order(True, wanted, True), adapter, memoryview(data), None, results=results)
     loss, counted, data, units = run(each)
     assert counted == int((targets >= 0).sum()) and units > 20
-    found = []
+    found = list[torch.Tensor]()
     for index in reversed(range(len(stages))):
         tuner, adapter, wanted = stages[index]
         if index < len(stages) - 1:
-            each = tuner.begin(order(True, wanted, False), adapter, memoryview(data), kept[index], results=results)
+            each = tuner.begin(
+                order(True, wanted, False), adapter, memoryview(data), kept[index], results=results
+            )
             _, _, data, _ = run(each)
-        width = 0 if tuner.parts.embedding else rows * length * arch.hidden * (4 if wire == "float32" else 2)
+        width = (
+            0
+            if tuner.parts.embedding
+            else rows * length * arch.hidden * (4 if wire == "float32" else 2)
+        )
         found.insert(0, torch.frombuffer(data[width:] or bytearray(4), dtype=torch.float32).clone())
         data = data[:width]
     return loss, torch.cat(found)
@@ -195,13 +202,22 @@ def test_every_layout_of_the_weights(
     terms = terms_of(made)
     values, (tokens, targets) = tensors_of(made, terms), batch(made)
     loss, wanted = reference(made, terms, values, tokens, targets)
-    engine = "bfloat16" if precision == "bfloat16" else "float32"
+    engine: DType = "bfloat16" if precision == "bfloat16" else "float32"
     got_loss, got = through(
-        made, made.splits(2), terms, values, tokens, targets, dtype=engine, results=kernels != "torch"
+        made,
+        made.splits(2),
+        terms,
+        values,
+        tokens,
+        targets,
+        dtype=engine,
+        results=kernels != "torch",
     )
     assert got_loss == pytest.approx(loss, rel=1e-5)
     assert distance(got, wanted) < 1e-5
-    _, got = through(made, made.splits(2), terms, values, tokens, targets, dtype=engine, wire="bfloat16")
+    _, got = through(
+        made, made.splits(2), terms, values, tokens, targets, dtype=engine, wire="bfloat16"
+    )
     assert 1e-5 < distance(got, wanted) < 2e-2
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from ..scores import Scoring
+from ..scores import PLAIN, Scoring
 from .pacing import Pace, Work
 
 if TYPE_CHECKING:
@@ -67,13 +67,21 @@ def attend_reverse(
         with torch.enable_grad():
             leaves = [each[some].detach().requires_grad_() for each in (queries, keys, values)]
             out = _attend(leaves[0], leaves[1], leaves[2], scoring, mask)
-            parts = torch.autograd.grad(out, leaves, gradients[some])
+            # With `grad_outputs`, torch imports a solver of equations first, which takes a second.
+            parts = torch.autograd.grad((out * gradients[some]).sum(), leaves)
         for whole, part in zip(found, parts, strict=True):
             whole[some] = part
     by_queries, by_keys, by_values = (
         _unpaired(each, like) for each, like in zip(found, triple, strict=True)
     )
     return by_queries, by_keys, by_values
+
+
+def warm_up() -> None:
+    """Compute one derivative, because the first one of a process takes longer."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.zeros(1, 1, 16, 16, requires_grad=True)
+        torch.autograd.grad(_attend(leaf, leaf, leaf, PLAIN, None).sum(), leaf)
 
 
 def _paired(heads: torch.Tensor, kv_heads: int) -> torch.Tensor:
@@ -131,4 +139,4 @@ def _mask(queries: torch.Tensor, window: int, scoring: Scoring) -> torch.Tensor 
 def _seconds(queries: torch.Tensor, pace: Pace) -> float:
     """Return the predicted seconds of the attention of one pair."""
     length = queries.shape[2]
-    return pace.pair_s * length * (length + 1) / 2
+    return pace.pair_s * float(length * (length + 1) // 2)

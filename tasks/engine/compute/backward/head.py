@@ -42,8 +42,11 @@ class FrozenHead:
     def loss(
         self, x: torch.Tensor, targets: torch.Tensor, pace: Pace, *, back: bool
     ) -> Work[tuple[float, torch.Tensor]]:
-        """Compute the sum of the cross-entropies of positions x hidden, and if `back` its derivative
-        by `x`. `targets` are token ids, or negative for positions that do not count."""
+        """Compute the sum of the cross-entropies of positions x hidden.
+
+        If `back`, also compute its derivative by `x`. `targets` are token ids, or negative for
+        positions that do not count.
+        """
         places = (targets >= 0).nonzero()[:, 0]
         some, total = x[places], 0.0
         normed, wanted = self._norm(some), targets[places]

@@ -4,7 +4,6 @@ The backward pass recomputes what the forward pass has not kept. `Kept` says wha
 results of the products, only cheap operations and attention are computed again.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,7 +69,9 @@ class FrozenLayer:
         """Number of weights in its matrices."""
         return sum(each.outputs * each.inputs for each in self._matrices.values())
 
-    def forward(self, kept: Kept, changes: Changes, step: "Sequences", *, keep: bool) -> Work[torch.Tensor]:
+    def forward(
+        self, kept: Kept, changes: Changes, step: "Sequences", *, keep: bool
+    ) -> Work[torch.Tensor]:
         """Compute the layer for `kept.x`, and return the residual stream.
 
         If `keep`, the results of products are stored in `kept`.
@@ -92,10 +93,10 @@ class FrozenLayer:
     def backward(
         self, kept: Kept, gradient: torch.Tensor, changes: Changes, step: "Sequences", *, down: bool
     ) -> Work[torch.Tensor]:
-        """Compute the derivative by the input from that by the output (`gradient`), and add those by
-        the tensors of the adapter to the sums of `changes`.
+        """Compute the derivative by the input from that by the output (`gradient`).
 
-        Unless `down`, the derivative by the input is not needed, and the result has no meaning.
+        Those by the tensors of the adapter are added to the sums of `changes`. Unless `down`, the
+        derivative by the input is not needed, and the result has no meaning.
         """
         if kept.gate_up is None:
             yield from self.forward(kept, changes, step, keep=True)
@@ -157,7 +158,9 @@ class FrozenLayer:
 
     # Products with an adapter.
 
-    def _times(self, matrix: Matrix, x: torch.Tensor, changes: Changes, pace: Pace) -> Work[torch.Tensor]:
+    def _times(
+        self, matrix: Matrix, x: torch.Tensor, changes: Changes, pace: Pace
+    ) -> Work[torch.Tensor]:
         out = yield from product(self._matrices[matrix], x, pace)
         for change in changes.get(matrix, ()):
             change.add(out, x)
@@ -244,8 +247,8 @@ class FrozenLayer:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """The batch of a pass as a layer sees it: `rows` sequences of `length` positions, and the rotary
-    embedding of the layer."""
+    """The batch of a pass as a layer sees it: `rows` sequences of `length` positions, and the
+    rotary embedding of the layer."""
 
     rows: int
     length: int

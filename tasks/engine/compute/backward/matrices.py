@@ -1,8 +1,8 @@
 """Frozen matrices as the backward pass reads them: a tile of outputs at a time, in float32.
 
-A product `y = x W^T` has the gradient `dx = dy W`. The loaded weights have layouts that are fast for
-`y` only. A tile is unpacked or dequantised into scratch memory, used and dropped, so no second copy
-of a matrix is ever in memory.
+A product `y = x W^T` has the gradient `dx = dy W`. The loaded weights have layouts that are fast
+for `y` only. A tile is unpacked or dequantised into scratch memory, used and dropped, so no second
+copy of a matrix is ever in memory.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from ...errors import EngineError
-from ..native.library import BFLOAT16, FLOAT32, INT8, KINDS, Kernels, Matrix, NativeLinear
+from ..native.library import BFLOAT16, FLOAT32, INT8, Kernels, Matrix, NativeLinear
 from ..products import BlockedLinear, Linear, PlainLinear, Quantised, QuantisedLinear, StackedLinear
 
 PANEL: Final = 64
@@ -41,7 +41,8 @@ class Frozen(ABC):
 
 class _Plain(Frozen):
     def __init__(self, linear: PlainLinear) -> None:
-        super().__init__(*linear.weight.shape, linear.bias)
+        outputs, inputs = linear.weight.shape
+        super().__init__(int(outputs), int(inputs), linear.bias)
         self._weight = linear.weight
 
     def tile(self, first: int, end: int) -> torch.Tensor:
@@ -90,7 +91,9 @@ class _Native(Frozen):
     def times(self, x: torch.Tensor, first: int, end: int) -> torch.Tensor:
         if self._matrix.kind not in (FLOAT32, BFLOAT16):  # the kernels would round the rows
             return super().times(x, first, end)
-        return _native_times(self._kernels, self._matrix, self._blocks[first // PANEL], x, end - first)
+        return _native_times(
+            self._kernels, self._matrix, self._blocks[first // PANEL], x, end - first
+        )
 
     def tile(self, first: int, end: int) -> torch.Tensor:
         blocks = self._blocks[first // PANEL : -(-end // PANEL)]

@@ -4,7 +4,7 @@ All activations are float32, whatever the precision of the weights. Sequences at
 themselves only, so a batch needs no memory of keys and values.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,7 @@ from ..lora import Matrix
 from ..model import ShardModel
 from ..rotary import frequencies
 from ..weights import TORCH_DTYPES
-from .attention import Heads
+from .attention import Heads, warm_up
 from .head import FrozenHead
 from .layer import FrozenLayer, Kept, Sequences, no_backward
 from .low_rank import Pair, Trained, changes_of, layer_pairs, sums_of
@@ -61,6 +61,7 @@ class ShardTuner:
         self.layers = [FrozenLayer(each, heads, arch.family) for each in model.layers]
         self.head = FrozenHead(model) if parts.head else None
         self._costs = costs
+        warm_up()
 
     def pace(self) -> Pace:
         """Return the predicted times of units, from the measured costs of a step."""
@@ -125,7 +126,9 @@ class ShardTuner:
         if arch.attention_cap or any(0 < window < order.length for window in arch.windows):
             values += 6 * order.length**2 * arch.heads // arch.kv_heads
         if self.head is not None:
-            values += 2 * min(positions, self.head.positions) * arch.vocab + 4 * positions * arch.hidden
+            values += (
+                2 * min(positions, self.head.positions) * arch.vocab + 4 * positions * arch.hidden
+            )
         values += arch.hidden * max(3 * arch.intermediate, _heads(arch))  # a matrix, as scratch
         return _FLOAT * values
 
@@ -322,7 +325,7 @@ def _changes(
     tuner: ShardTuner, order: PassOrder, adapter: TunedAdapter
 ) -> list[dict[Matrix, list[Trained]]]:
     """Return the changes of each layer, with sums for the derivatives that the order wants."""
-    terms, found, at = adapter.terms, [], 0
+    terms, found, at = adapter.terms, list[dict[Matrix, list[Trained]]](), 0
     for index in range(len(tuner.layers)):
         pairs = adapter.layers.get(index)
         if pairs is None:
@@ -346,7 +349,7 @@ def _finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values).all())
 
 
-class _computing:  # noqa: N801 - a context manager
+class _computing:
     """Computes without recording derivatives, but such that attention may record its own: not in
     inference mode, in which the worker is otherwise."""
 
