@@ -220,6 +220,7 @@ class Node:
         nursery.start_soon(self.holdings.announce_chunks)
         await nursery.start(compute.models.run)
         await nursery.start(self.stage.run)
+        await nursery.start(self.compute.tuning_stage.run)
         await nursery.start(self.working.run)
         await nursery.start(self.compute.sharing.run)
         if self.engine is not None:

@@ -67,3 +67,14 @@ LEAST_ROWS = (2, 4)  # rows to which smaller products may be padded; the faster 
 PACKED_ROWS = 64  # outputs up to a multiple of which the native kernels fill a matrix
 PACKED_COLUMNS = 32  # … and inputs
 PADDING_BYTES = 2**20  # of a layer by which its matrices may grow when they are filled, uncounted
+
+PASS_POSITIONS = 8192  # positions of one training pass
+TUNINGS = 16  # open tunings of a worker
+PASSES = 64  # passes of one tuning that wait
+TUNING_BYTES = 1 << 30  # memory of all tunings of a worker
+TUNING_SHARE = 0.5  # largest part of a shard's KV memory that tunings take if there is no other
+PASS_UNIT_S = 0.001  # seconds of a unit of a pass, at least, while texts may be computed …
+PASS_UNIT_PART = 0.2  # … or this part of the time of a step with one row, if it is longer
+PASS_PART = 0.1  # seconds of passes for each second of steps, while both have work …
+PASS_BACKGROUND_PART = 1.0  # … if all rows of the step are of background sessions
+PASS_TEXTS_S = 2.0  # seconds after the last step in which units stay short

@@ -40,7 +40,8 @@ CLIP = 1.0  # largest norm of a mean gradient
 HELD_OUT = 0.1  # share of the rows
 HELD_OUT_ROWS = 128  # at most
 HELD_OUT_LEAST = 10  # rows that a data set must have for some to be held out
-LOOKS = 20  # times that the held-out loss is measured in one fine-tuning
+LOOKS = 20  # times that the held-out loss is measured in one fine-tuning at most
+LOOK_SHARE = 0.2  # share of the time of the steps that this may take
 
 # Gradients.
 NORMS = 16  # norms of accepted gradients that are remembered

@@ -118,7 +118,7 @@ def settle(
         steps=steps,
         seed=seed if wishes.seed is None else wishes.seed,
         held_out=held,
-        look=max(1, steps // defaults.LOOKS),
+        look=_look(steps, batch, held),
     )
 
 
@@ -144,6 +144,12 @@ def _steps(wishes: Wishes, each: int) -> int:
         return min(max(1, round(wishes.epochs * each)), defaults.STEPS_MOST)
     wished = max(defaults.EPOCHS * each, defaults.STEPS_LEAST)
     return min(max(1, round(min(wished, defaults.EPOCHS_MOST * each))), defaults.STEPS_MOST)
+
+
+def _look(steps: int, batch: int, held_out: int) -> int:
+    """Return the steps between two looks at the held-out rows, which take LOOK_SHARE of the time at
+    most: a step computes each of its rows some four times, a look once."""
+    return max(1, steps // defaults.LOOKS, round(held_out / (4 * batch * defaults.LOOK_SHARE)))
 
 
 def _modules(wishes: Wishes, arch: Architecture) -> tuple[Module, ...]:
