@@ -46,7 +46,8 @@ def shown(answer: "ShownTuning") -> str:
         ("data", render.safe(item.source, 400)),
         *[("", words) for words in data_words(answer.data)],
         ("settings", f"rank {settings.rank}, alpha {settings.alpha:g}, rate {settings.rate:g} "
-         f"({render.count(settings.warmup, 'step')} of warmup), {render.count(settings.batch, 'row')} of up to "
+         f"({render.count(settings.warmup, 'step')} of warmup), "
+         f"{render.count(settings.batch, 'row')} of up to "
          f"{settings.length} tokens a step, seed {settings.seed}"),
         ("modules", render.safe(" ".join(settings.modules), 160)),
         ("files", render.safe(item.folder, 400)),

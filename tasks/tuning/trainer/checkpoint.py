@@ -33,6 +33,7 @@ class _Head(Message, frozen=True):
     format: str
     run: str  # digest of the settings and the data
     step: Annotated[int, Meta(ge=0, le=defaults.STEPS_MOST)]
+    loss: float
     norms: Annotated[tuple[float, ...], Meta(max_length=defaults.NORMS)]
     best: bool
     best_loss: float
@@ -62,7 +63,7 @@ def _pieces(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
 def _unsigned(learned: Learned, run: str) -> Iterator[bytes | memoryview]:
     head = pack(
         _Head(
-            FORMAT, run, learned.step, tuple(learned.norms), bool(learned.best),
+            FORMAT, run, learned.step, learned.loss, tuple(learned.norms), bool(learned.best),
             learned.best_loss, learned.best_step,
         )
     )  # fmt: skip
@@ -126,6 +127,6 @@ def _learned(
         groups.append(group)
     tensors, first, second, *best = groups
     return Learned(
-        head.step, tensors, first, second, list(head.norms), best[0] if best else {},
+        head.step, tensors, first, second, head.loss, list(head.norms), best[0] if best else {},
         head.best_loss, head.best_step,
     )  # fmt: skip

@@ -27,13 +27,16 @@ _A_STREAM: Final = 1 << 32  # streams of the seed from here on are for tensors
 
 @dataclass(slots=True)
 class Learned:
-    """Adapter and state of its optimiser after `step` steps. `norms` are those of the latest
-    gradients."""
+    """Adapter and state of its optimiser after `step` steps.
+
+    `norms` are those of the latest gradients, before they were clipped.
+    """
 
     step: int
     tensors: dict[TensorName, Array]
     first: dict[TensorName, Array]  # moments
     second: dict[TensorName, Array]
+    loss: float = 0.0  # of the last step, as a mean
     norms: list[float] = field(default_factory=list)
     best: dict[TensorName, Array] = field(default_factory=dict)
     """Adapter with the lowest held-out loss, or empty."""
@@ -125,4 +128,5 @@ def apply(learned: Learned, found: Gradients, norm: float, settings: TuningSetti
         if settings.decay:
             tensor *= keep
         tensor -= size * (first / (np.sqrt(second) / root + np.float32(defaults.EPSILON)))
+    learned.loss = found.loss / found.counted
     learned.norms = [*learned.norms, norm][-defaults.NORMS :]

@@ -90,8 +90,7 @@ class Training:
         self._pause = pause
         self._path = task.folder / "checkpoint"
         self._learned: Learned | None = None
-        self._saved_at = host.now()
-        self._between = True  # two steps: the state is one that an undisturbed run has as well
+        self._saved_at = self._noted_at = host.now()
         self._speeds: deque[tuple[float, int]] = deque(maxlen=defaults.SPEED_STEPS)
 
     async def run(self) -> dict[TensorName, Array]:
@@ -99,7 +98,7 @@ class Training:
         are held-out rows, else the last one.
 
         Raises TuningError if a file is damaged, or gradients are refused again and again. When it
-        is cancelled between two steps, a checkpoint is written first.
+        is cancelled, a checkpoint is written first.
         """
         rows, learned = await self._host.offload(self._opened)
         self._learned = learned
@@ -112,14 +111,16 @@ class Training:
             self._progress.held_out = self._progress.held_out if held is None else held
         self._show(learned)
         try:
+            await self._note(learned, rows, order)
             while learned.step < settings.steps:
                 await self._step(learned, rows, order)
+                await self._note(learned, rows, order)
                 if self._host.now() - self._saved_at >= self._pause:
                     await self._save(learned)
             while not await self._save(learned):  # noqa: ASYNC110  a disk tells no one that it has space
                 await trio.sleep(defaults.RETRY[1])
-        except trio.Cancelled:
-            if self._between:
+        except BaseException as error:
+            if _is_cancelled(error):
                 with trio.CancelScope(shield=True):
                     await self._save(learned)
             raise
@@ -133,20 +134,29 @@ class Training:
         return rows, found or optimiser.begin(task.settings, task.shapes)
 
     async def _step(self, learned: Learned, rows: Rows, order: Order) -> None:
-        """Compute one step, apply it, and add it to the curve."""
-        began = self._host.now()
+        """Compute one step, and apply it."""
         batch = await self._host.offload(rows.batch, order.rows(learned.step))
-        rate = self._settings.rate_at(learned.step)
         found, norm = await self._gradients(learned, batch)
-        self._between = False
         await self._host.offload(optimiser.apply, learned, found, norm, self._settings)
+
+    async def _note(self, learned: Learned, rows: Rows, order: Order) -> None:
+        """Add the last step to the curve, unless an earlier run has, with the held-out loss if it
+        is due.
+
+        A checkpoint may be written before this. The next run then does it, with the same result.
+        """
+        step, points = learned.step, self._curve.points
+        if not step or (points and points[-1].step == step):
+            return
         held = await self._look(learned, rows, order)
-        tokens = int((np.asarray(rows.lengths)[order.rows(learned.step - 1)] - 1).sum())
-        loss = found.loss / found.counted
-        self._curve.add(Point(learned.step, loss, held, rate, norm, tokens, self._host.wall()))
-        self._between = True
-        self._speeds.append((self._host.now() - began, tokens))
-        self._progress.loss = loss
+        tokens = int((rows.lengths[order.rows(step - 1)].astype(np.int64) - 1).sum())
+        rate, now = self._settings.rate_at(step - 1), self._host.now()
+        self._curve.add(
+            Point(step, learned.loss, held, rate, learned.norms[-1], tokens, self._host.wall())
+        )
+        self._speeds.append((now - self._noted_at, tokens))
+        self._noted_at = now
+        self._progress.loss = learned.loss
         if held is not None:
             self._progress.held_out = held
         self._show(learned)
@@ -245,3 +255,11 @@ class Training:
         if trouble != self._progress.trouble:
             self._progress.trouble = trouble
             self._progress.tell()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Return whether an exception only says that this task was cancelled. A chain with a nursery
+    puts it into a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)
