@@ -307,11 +307,11 @@ class Router:
         idle = frozenset(
             hop for hop, each in zip(chain, stages, strict=True) if each.wait_s is None
         )
-        cost = search.cost(chain)
-        first = cost.first_s
+        whole = search.cost(chain)
+        first = whole.first_s
         if idle:
             first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        return Plan(chain, cost, tuple(stages), wait, first, avoided)
+        return Plan(chain, whole, tuple(stages), wait, first, avoided)
 
     def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""
