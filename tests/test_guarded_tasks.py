@@ -118,6 +118,7 @@ OWN = {
     },
     "tasks/serving/slots.py": {"self._run_one", "one", "self._reports.run"},
     "tasks/inference/stage.py": {"self._free"},
+    "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
