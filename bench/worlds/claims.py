@@ -10,7 +10,7 @@ from typing import Any, Final
 from shoal.netsim.faults import Rule
 from shoal.netsim.seeds import Figures
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
 from shoal.state.feeds.entry import FeedName
 from shoal.state.feeds.feed import EntryVerdict
 from shoal.state.feeds.writer import FeedWriter

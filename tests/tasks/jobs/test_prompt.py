@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from shoal.state import defaults as state_defaults
-from shoal.state.claims.claimant import Claimant, WorkerRing
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing
 from shoal.state.feeds.entry import FeedName
 from shoal.state.membership.record import MemberRecord, ShardRecord
 from shoal.state.views.jobs import Job, Jobs, job_fact, job_id

@@ -16,24 +16,27 @@ of its jobs has waited for long, that job comes before all others.
 """
 
 import hashlib
+import math
 from bisect import bisect, bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+from ...state import defaults as state_defaults
+from ...state.errors import FeedFull
+from ...state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 from ...transport.identity import PeerId
-from .. import defaults
-from ..errors import FeedFull
-from ..views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
+from . import defaults
 
 Urgency = tuple[int, int, bytes]
 """Sort key of a job: its place in the order of the constants below, the turn of its author in the
 round robin, and a hash that differs between nodes. The lowest comes first."""
 # Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
 # waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
-# node or another one inherits; held by a claimant that shows no progress.
-_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN = range(7)
+# node or another one inherits; held by a claimant that shows no progress; held by one that is much
+# later than it expected.
+_RESUMED, _WAITED, _OWN, _OTHERS, _LEFT, _LEFT_TO_OTHERS, _AGAIN, _HEDGED = range(8)
 _POINT_DOMAIN = b"shoal/share/1 "
 _POINT_BYTES = 8
 
@@ -44,6 +47,7 @@ class _Run:
 
     claim: Claim
     stubborn: bool  # other open claims do not stop it, only a completed one
+    hedge: bool = False  # another node works on it too, and the claim is written at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class _Seen:
     claim: Claim
     since: float  # when the winning claim last changed
     first: float  # since when any node has held the job
+    begun: float  # since when this claimant has held it
 
 
 class _Turns:
@@ -91,8 +96,8 @@ def patience(silent: int, workers: int) -> float:
     partitioned, and the time is long. If they are few, they have probably ended, and the time is
     short.
     """
-    few = max(1, int(workers * defaults.CLAIM_FEW))
-    return defaults.CLAIM_PATIENCE[silent > few]
+    few = max(1, int(workers * state_defaults.CLAIM_FEW))
+    return state_defaults.CLAIM_PATIENCE[silent > few]
 
 
 class WorkerRing:
@@ -140,7 +145,7 @@ class WorkerRing:
 
 
 def _points_of(peer: PeerId) -> Iterator[int]:
-    for number in range(defaults.SHARE_POINTS):
+    for number in range(state_defaults.SHARE_POINTS):
         told = _POINT_DOMAIN + f"{number} {peer}".encode()
         yield int.from_bytes(hashlib.sha256(told).digest()[:_POINT_BYTES])
 
@@ -198,6 +203,18 @@ class Claimant:
                 best = urgency, standing
         return None if best is None else self._begin(best[1], best[0][0], now)
 
+    def expect(self, job: str, seconds: float) -> Claim:
+        """Return the claim to write for a job that has just begun and will take `seconds`."""
+        run = self._runs[job]
+        takes = min(math.ceil(seconds), state_defaults.MAX_CLAIM_TAKES)
+        run.claim = replace(run.claim, takes=takes)
+        return run.claim
+
+    def hedges(self, job: str) -> bool:
+        """Return whether this node works on a job beside the node that holds it. Its claim must not
+        be written before the work is done."""
+        return self._runs[job].hedge
+
     def step(self, job: str, step: int) -> Claim:
         """Return the claim to write once the work up to `step` is stored safely.
 
@@ -211,8 +228,8 @@ class Claimant:
         Raises FeedFull if `result` is too large for a claim. The caller must then store the result
         elsewhere, and pass a reference to it.
         """
-        if len(result) > defaults.JOB_RESULT_BYTES:
-            most = defaults.JOB_RESULT_BYTES
+        if len(result) > state_defaults.JOB_RESULT_BYTES:
+            most = state_defaults.JOB_RESULT_BYTES
             raise FeedFull("fact-too-large", f"a job's result exceeds {most} bytes")
         return self._say(job, done=True, result=result)
 
@@ -225,10 +242,10 @@ class Claimant:
         """
         del self._runs[job]
         standing = self._jobs.get(job)
-        length = standing.job.lease if standing and standing.job else defaults.JOB_LEASE[1]
+        length = standing.job.lease if standing and standing.job else state_defaults.JOB_LEASE[1]
         if not failed:
             before = self._paused.get(job)
-            length = min(length, 2 * before.length if before else defaults.CLAIM_PAUSE)
+            length = min(length, 2 * before.length if before else state_defaults.CLAIM_PAUSE)
         self._paused[job] = _Pause(now + length, length)
 
     def noticed(self, job: str, now: float) -> bool:
@@ -258,7 +275,7 @@ class Claimant:
         held = self._jobs.all_in(JobState.CLAIMED)
         return list(dict.fromkeys((*self._seen, *self._open, *self._runs, *self._paused, *held)))
 
-    def outdated(self, now: float, *, kept: float = defaults.CLAIM_KEPT) -> list[str]:
+    def outdated(self, now: float, *, kept: float = state_defaults.CLAIM_KEPT) -> list[str]:
         """Return the jobs from which the caller must remove this node's claim.
 
         This node is not working on these jobs. Either its claim is unfinished and another node's
@@ -275,10 +292,10 @@ class Claimant:
 
         After the last job, starts again with the first.
         """
-        found = list(islice(self._round, defaults.CLAIM_SCANNED))
+        found = list(islice(self._round, state_defaults.CLAIM_SCANNED))
         if not found:
             self._round = self._new_round()
-            found = list(islice(self._round, defaults.CLAIM_SCANNED))
+            found = list(islice(self._round, state_defaults.CLAIM_SCANNED))
         return found
 
     def _new_round(self) -> Iterator[str]:
@@ -322,11 +339,13 @@ class Claimant:
                 return None
             if claim.claimant == self._own:
                 return _RESUMED
-            return _AGAIN if self._is_stuck(job, claim, now) else None
+            if self._is_stuck(job, claim, now):
+                return _AGAIN
+            return _HEDGED if self._is_late(job, claim, now) else None
         waited = (now - self._open.get(job.id, now)) / self._stretch(job)
-        if waited >= defaults.CLAIM_WAITED and not self._jobs.held(job.author):
+        if waited >= state_defaults.CLAIM_WAITED and not self._jobs.held(job.author):
             return _WAITED
-        return self._fallen(job, courteous=waited < defaults.CLAIM_COURTESY)
+        return self._fallen(job, courteous=waited < state_defaults.CLAIM_COURTESY)
 
     def _fallen(self, job: Job, *, courteous: bool) -> int | None:
         """Return how urgent an unclaimed job is (`_OWN`, `_OTHERS`, …), according to the ring.
@@ -335,7 +354,7 @@ class Claimant:
         of a live worker is always left to that worker.
         """
         left = False  # whether the first worker is dead
-        for worker in islice(self._shares.heirs(job.id), defaults.CLAIM_HEIRS):
+        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
             if worker == self._own:
                 return _LEFT if left else _OWN
             silent = self._silent(worker)
@@ -368,27 +387,45 @@ class Claimant:
         stuck = silent >= self._patience() if silent else idle >= job.lease
         return stuck or self._is_overdue(job, now)
 
+    def _is_late(self, job: Job, claim: Claim, now: float) -> bool:
+        """Return whether a claimant is so late that this node works on the job, too.
+
+        Of all other nodes, only the first live one on the ring does.
+        """
+        late = defaults.HEDGE_TIMES * claim.takes + defaults.HEDGE_LEAST
+        if not claim.takes or now - self._seen[job.id].begun < late:
+            return False
+        for worker in islice(self._shares.heirs(job.id), state_defaults.CLAIM_HEIRS):
+            if worker == self._own:
+                return True
+            if worker != claim.claimant and self._silent(worker) < self._patience():
+                return False
+        return False
+
     def _is_overdue(self, job: Job, now: float) -> bool:
         """Return whether a job has been held for so long that progress of its claimants no longer
         counts."""
         seen = self._seen.get(job.id)
-        most = self._stretch(job) * defaults.CLAIM_LEASES * job.lease
+        most = self._stretch(job) * state_defaults.CLAIM_LEASES * job.lease
         return seen is not None and now - seen.first >= most
 
     def _begin(self, standing: JobStanding, place: int, now: float) -> Claim:
         assert standing.job is not None
         attempt = standing.attempt + (place != _RESUMED)
         claim = new_claim(self._own, standing.id, attempt)
-        stubborn = attempt >= defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
-        self._runs[standing.id] = _Run(claim, stubborn)
+        stubborn = attempt >= state_defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
+        hedge = place == _HEDGED
+        self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge)
         self._turns.begin(standing.job.author)
         self._round = iter(())  # begin a new round, so that turns count at once
         return claim
 
     def _say(self, job: str, *, done: bool = False, step: int = 0, result: bytes = b"") -> Claim:
         run = self._runs[job]
-        attempt = run.claim.attempt
-        run.claim = new_claim(self._own, job, attempt, done=done, step=step, result=result)
+        attempt, takes = run.claim.attempt, run.claim.takes
+        run.claim = new_claim(
+            self._own, job, attempt, done=done, step=step, result=result, takes=takes
+        )
         return run.claim
 
     def _gives_way(self, run: _Run, standing: JobStanding) -> bool:
@@ -427,6 +464,9 @@ class Claimant:
             return
         seen = self._seen.get(job)
         if seen is None:
-            self._seen[job] = _Seen(standing.claim, now, now)
+            self._seen[job] = _Seen(standing.claim, now, now, now)
         elif seen.claim is not standing.claim:
-            seen.claim, seen.since = standing.claim, now
+            before, after = seen.claim, standing.claim
+            if (before.claimant, before.attempt) != (after.claimant, after.attempt):
+                seen.begun = now
+            seen.claim, seen.since = after, now

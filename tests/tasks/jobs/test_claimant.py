@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.state.claims.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import (
@@ -536,7 +536,7 @@ def test_one_job_comes_before_ten_thousand_of_another_author() -> None:
 
 def test_without_turns_one_job_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without turns the job with the lowest hash is next."""
-    monkeypatch.setattr("shoal.state.claims.claimant._Turns.of", lambda *_: 0)
+    monkeypatch.setattr("shoal.tasks.jobs.claimant._Turns.of", lambda *_: 0)
     desk = Desk()
     for nonce in range(MANY):
         desk.submit(nonce)
