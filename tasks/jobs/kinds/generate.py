@@ -30,7 +30,7 @@ class GenerateRow(Message, frozen=True):
         Annotated[tuple[_Said, ...], Meta(min_length=1, max_length=defaults.ROW_MESSAGES)] | None
     ) = None
     max_tokens: Annotated[int, Meta(ge=1, le=defaults.ROW_TOKENS)] | None = None
-    seed: Annotated[int, Meta(ge=0, le=2**64 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**62)] | None = None
 
     def check(self) -> None:
         """Raise ValueError unless the row has either a prompt or messages."""
