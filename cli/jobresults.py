@@ -136,12 +136,12 @@ def follow(data: Path, job: str) -> "WrittenJob":
     from ..node.control.messages.jobs import WriteJobOutput
     from .client import request
 
-    answered = False
+    answered = away = False
     with _Progress() as shown:
 
         def hear(event: "RowsDone") -> None:
-            nonlocal answered
-            answered = True
+            nonlocal answered, away
+            answered, away = True, False
             shown.show_rows(event.done, event.rows, event.failed)
 
         ask = WriteJobOutput(job=job.lower(), until_done=True)
@@ -151,7 +151,9 @@ def follow(data: Path, job: str) -> "WrittenJob":
             except CommandError as error:
                 if error.code not in GONE or not answered:
                     raise
-                shown.say("the daemon stopped; waiting for it to run again")
+                if not away:
+                    shown.say("the daemon stopped; waiting for it to run again")
+                away = True
                 time.sleep(defaults.JOBS_RESTART_LOOK)
 
 

@@ -93,6 +93,8 @@ class _Spec(Declared, frozen=True):
     def check(self) -> None:
         """Raise ValueError if the values contradict each other or exceed a limit."""
         check_text(self.name, _NAME_BYTES)
+        if self.blob is not None:
+            self.blob.check()
         if bool(self.lines) == (self.blob is not None):
             raise ValueError("expected either rows or a blob with rows")
         if self.last < self.first:

@@ -529,7 +529,7 @@ class Worker:
 
     def _take_back(self, job: str) -> None:
         """Remove this node's claim on a job from the feed."""
-        if self._state.get(CLAIMS, job) is None:
+        if self._claimed(job) is None and self._state.get(CLAIMS, job) is None:
             return
         with suppress(FeedFull):  # if the feed has forked, its entries are ignored anyway
             self._state.set(CLAIMS, job, None)

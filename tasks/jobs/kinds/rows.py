@@ -48,7 +48,8 @@ def read_row(kind: type[M], line: bytes) -> M:
     try:
         return read_json(kind, line, limit=defaults.ROW_BYTES)
     except Undecodable as error:
-        raise BadRow(f"expected a JSON object: {error}") from None
+        why = str(error).removeprefix("jSON is malformed: ")
+        raise BadRow(f"expected a JSON object: {why}") from None
 
 
 def output_line(number: int, fields: Fields) -> bytes:

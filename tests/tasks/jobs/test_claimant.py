@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from shoal.state import defaults
-from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
 from shoal.state.errors import FeedFull
 from shoal.state.feeds.entry import FeedName
 from shoal.state.views.jobs import (
@@ -20,6 +19,7 @@ from shoal.state.views.jobs import (
     job_id,
     new_claim,
 )
+from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]

@@ -39,6 +39,12 @@ class Runner:
     def able(self, job: Job) -> bool:
         return True
 
+    def seconds(self, job: Job) -> float:
+        return defaults.PIECE_TIME
+
+    def measured(self, job: Job, predicted: float, took: float) -> None:
+        pass
+
     async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         assert self.claimed(job.id), "the claim is on disk before the work begins"
         self.began.append(job.id)
