@@ -19,11 +19,12 @@ from ...state.directory import Directory
 from ...state.service import State
 from ...state.views.jobs import KNOWN, Claim, Job, JobStanding, JobState
 from ...state.views.usage import UsageCount
-from ...tasks.jobs.desk import Desk, asked, joined
+from ...tasks.jobs.desk import Desk
 from ...tasks.jobs.errors import BadOutcome, BadSpec, JobError
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.results import StoredResult, read_outcome
 from ...tasks.jobs.spec import read_spec
+from ...tasks.jobs.wholes import asked, joined
 from ...tasks.sharing.desk import usage_root
 from ...tasks.sharing.offers import offers
 from ...tasks.usage.accounting import NO_ROOT

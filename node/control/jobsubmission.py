@@ -6,13 +6,13 @@ from typing import Any
 from ...dht.names import Names
 from ...tasks.engine.interface import Sampling
 from ...tasks.jobs import defaults as jobs_defaults
-from ...tasks.jobs.desk import NewJob
 from ...tasks.jobs.errors import JobError
 from ...tasks.jobs.kinds.kind import Kind
 from ...tasks.jobs.kinds.table import KINDS
 from ...tasks.jobs.spec import JobSpec, RowOptions
 from ...tasks.jobs.speed import chain_costs
 from ...tasks.jobs.submitting import Prepared, prepare, row_of, too_large
+from ...tasks.jobs.wholes import NewJob
 from ...transport.host.seam import Files, Host
 from ..daemon.base import Base
 from ..daemon.jobs import Working

@@ -11,6 +11,7 @@ from ...state.group.facts import Role
 from ...state.views.jobs import CLAIMS
 from ...state.views.members import JOBS
 from ...tasks.inference.gateway import Gateway
+from ...tasks.jobs.crew import IdleTime, WorkTerms
 from ...tasks.jobs.defaults import KEPT_AFTER
 from ...tasks.jobs.desk import Desk, JobNode
 from ...tasks.jobs.keepers import Keepers
@@ -19,7 +20,7 @@ from ...tasks.jobs.models import JobModels
 from ...tasks.jobs.results import Results
 from ...tasks.jobs.runner import Workshop, runners
 from ...tasks.jobs.shelf import Shelf, Storage
-from ...tasks.jobs.worker import IdleTime, Worker, WorkTerms, does_jobs
+from ...tasks.jobs.worker import Worker, does_jobs
 from ...tasks.serving.slots import Slots
 from ...tasks.usage.accounting import Accounting
 from ...tasks.usage.metering import Use

@@ -28,10 +28,10 @@ from ...transport.shortid import meant
 from . import defaults
 from .errors import BadOutcome, BadSpec, JobError
 from .kinds.rows import check_output, error_fields, lines_of, output_line
-from .kinds.table import KINDS
 from .results import JobOutcome, Results, StoredResult, failed, read_outcome
 from .shelf import Shelves
 from .spec import JobSpec, pack_spec, read_spec
+from .wholes import JobProgressCount, NewJob, asked, checked, joined
 
 _NONCE_BYTES = 6
 """Random bytes of a job's nonce.
@@ -59,32 +59,6 @@ class JobNode:
     state: State
     peer: PeerId
     guard: Guard = field(default_factory=Guard)
-
-
-@dataclass(frozen=True, slots=True)
-class NewJob:
-    """A job to submit, with the spec and the number of rows of each piece."""
-
-    kind: str
-    pieces: Sequence[tuple[JobSpec, int]]
-    priority: int = state_defaults.JOB_PRIORITY
-    deadline: int = 0  # seconds since 1970; 0: none
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgressCount:
-    """How far one of this node's jobs is, in pieces and rows."""
-
-    parts: int
-    parts_done: int
-    rows: int
-    rows_done: int
-    rows_failed: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether all pieces have a result here."""
-        return self.parts_done == self.parts
 
 
 class Desk:
@@ -376,7 +350,8 @@ class Desk:
     async def _watch(self) -> None:
         """Wake the collector and waiting callers whenever one of this node's jobs changes."""
         async for change in self._jobs.watch():
-            if change.subject is None or self._of_own(change.subject) is not None:
+            gone = change.value is None or change.value.job is None
+            if change.subject is None or gone or self._of_own(change.subject) is not None:
                 self._wake()
 
     def _wake(self) -> None:
@@ -450,12 +425,12 @@ class Desk:
         if said.error:
             return said
         if not said.blob:
-            return _checked(job, said)
+            return checked(job, said)
         line = self._fewer.setdefault(claim.claimant, trio.CapacityLimiter(defaults.FETCHES_OF_ONE))
         async with line, self._few:  # one claimant's missing blobs must not delay other results
             data = await self._shelf.get(said.blob, said.size)
         try:
-            return _checked(job, replace(said, text=data.decode(), blob=""))
+            return checked(job, replace(said, text=data.decode(), blob=""))
         except UnicodeDecodeError:
             raise BadOutcome("the result of a job is no text") from None
 
@@ -540,46 +515,6 @@ class Desk:
                 {key: count for key, count in self._tries.items() if self._of_own(key[0])}
             )
             await trio.sleep(defaults.TIDY)
-
-
-def _checked(job: Job, outcome: JobOutcome) -> JobOutcome:
-    """Return the outcome of a piece if its text is the output of its rows, else raise
-    BadOutcome."""
-    with suppress(BadSpec):  # an own job is not invalid
-        spec = read_spec(job.spec)
-        check_output(outcome.text.encode(), job.rows, spec.first, spec.last)
-    return replace(outcome, size=len(outcome.text.encode()))
-
-
-def asked(job: Job, spec: JobSpec) -> str:
-    """Return the text of the only row of a job, or the beginning of the first of several."""
-    kind = KINDS.get(job.kind)
-    if kind is None or job.parts * job.rows > 1 or spec.blob is not None:
-        return spec.abstract
-    with suppress(JobError):
-        return kind.abstract(kind.read(spec.lines.strip()))
-    return spec.abstract
-
-
-def joined(job: str, pieces: Sequence[StoredResult]) -> StoredResult:
-    """Return the results of all pieces of a job as one."""
-    if len(pieces) == 1:
-        return pieces[0]
-    first, last = pieces[0], max(pieces, key=lambda each: each.came)
-    text = "".join(each.outcome.text for each in pieces)
-    return replace(
-        first,
-        job=job,
-        came=last.came,
-        read=min(each.read for each in pieces),
-        rows=sum(each.rows for each in pieces),
-        failed_rows=sum(each.failed_rows for each in pieces),
-        outcome=JobOutcome(
-            text=text,
-            size=sum(each.outcome.size for each in pieces),
-            tokens=sum(each.outcome.tokens for each in pieces),
-        ),
-    )
 
 
 def _unknown(job: str) -> JobError:

@@ -174,10 +174,11 @@ def test_jobs_are_done_once_through_a_partition_and_a_crash() -> None:
         nodes = await servers(world, profile=SLOW)
         asker = await client(world, nodes)
         faults = Faults(world)
-        jobs = await submit(asker, 45, max_tokens=60)
-        await trio.sleep(20)
+        jobs = await submit(asker, 60, max_tokens=60)
+        await trio.sleep(9)
         rules = faults.partition([nodes[2].host], [node.host for node in (*nodes[:2], asker)])
         before, killed = done(nodes), nodes[1]
+        begun = nodes[2].node.working.worker.pieces  # others may do these too
         while killed.node.working.worker.at is None:  # noqa: ASYNC110
             await trio.sleep(0.1)
         at, had = killed.node.working.worker.at, killed.node.working.worker.done
@@ -192,7 +193,7 @@ def test_jobs_are_done_once_through_a_partition_and_a_crash() -> None:
             assert found["state"] == "done"
         assert at in jobs
         executed = done(nodes) + had
-        assert len(jobs) <= executed <= 1.05 * len(jobs)
+        assert len(jobs) <= executed <= 1.05 * len(jobs) + begun
 
     run(body)
 

@@ -20,6 +20,7 @@ from shoal.state.views.jobs import (
     new_claim,
 )
 from shoal.tasks.jobs.claimant import Claimant, WorkerRing, patience
+from shoal.tasks.jobs.defaults import HEDGE_LEAST, HEDGE_TIMES
 from shoal.transport.identity import Identity, PeerId
 
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer for n in range(1, 5)]
@@ -618,3 +619,65 @@ def test_claims_on_missing_jobs_are_removed_sooner_in_a_full_feed() -> None:
     desk.now += 60
     assert desk.claimant.outdated(desk.now) == []
     assert desk.claimant.outdated(desk.now, kept=60.0) == [job]
+
+
+def straggler(*, takes: int = 10) -> tuple[Desk, str]:
+    """Return a node, and a job that another node has begun and expects to end in `takes` s."""
+    desk = Desk(ME, OTHER)
+    job = desk.submit()
+    desk.hear(new_claim(OTHER, job, 1, takes=takes))
+    assert desk.next() is None
+    return desk, job
+
+
+LATE = HEDGE_TIMES * 10 + HEDGE_LEAST
+
+
+def test_a_straggler_is_hedged_once_it_is_much_later_than_it_expected() -> None:
+    desk, job = straggler()
+    desk.now += LATE - 1
+    desk.hear(new_claim(OTHER, job, 1, step=3, takes=10))
+    assert desk.next() is None
+    desk.now += 1
+    assert desk.next() is not None and desk.claimant.hedges(job), "its progress does not help"
+    assert desk.next() is None, "once"
+    assert not desk.hear(new_claim(OTHER, job, 1, step=4, takes=10)), "both continue"
+    done = desk.claimant.finish(job, b"3")
+    assert (done.attempt, done.done) == (2, True)
+
+
+def test_a_hedge_stops_when_the_straggler_is_done() -> None:
+    desk, job = straggler()
+    desk.now += LATE
+    assert desk.next() is not None
+    assert desk.hear(new_claim(OTHER, job, 1, done=True, takes=10))
+    assert desk.claimant.running == []
+
+
+def test_a_claimant_that_expects_nothing_is_not_hedged() -> None:
+    desk, job = straggler(takes=0)
+    desk.now += LEASE - 1
+    assert desk.next() is None
+    desk.now += 1
+    assert desk.next() is not None and not desk.claimant.hedges(job), "its lease is over"
+
+
+def test_only_one_other_node_hedges() -> None:
+    hedging = 0
+    for own in (ME, THIRD):
+        desk = Desk(ME, OTHER, THIRD)
+        desk.claimant._own = own
+        job = desk.submit()
+        desk.hear(new_claim(OTHER, job, 1, takes=10))
+        desk.now += LATE
+        hedging += desk.next() is not None
+    assert hedging == 1
+
+
+def test_an_expected_time_stays_in_the_claim() -> None:
+    desk = Desk()
+    job = desk.submit()
+    assert desk.next() is not None
+    assert desk.claimant.expect(job, 3.2).takes == 4
+    assert desk.claimant.step(job, 1).takes == 4
+    assert desk.claimant.finish(job, b"").takes == 4

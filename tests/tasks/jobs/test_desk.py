@@ -16,12 +16,13 @@ from shoal.state import defaults as state_defaults
 from shoal.state.views.jobs import Job, JobState, claim_fact, job_fact, job_id, new_claim
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.desk import Desk as Made
-from shoal.tasks.jobs.desk import JobNode, NewJob
+from shoal.tasks.jobs.desk import JobNode
 from shoal.tasks.jobs.errors import BadSpec, JobError
 from shoal.tasks.jobs.kinds.rows import output_line
 from shoal.tasks.jobs.results import JobOutcome, Results, StoredResult, failed, pack_outcome
 from shoal.tasks.jobs.spec import BlobPart, JobSpec
 from shoal.tasks.jobs.submitting import row_of
+from shoal.tasks.jobs.wholes import NewJob
 from shoal.transport.identity import Identity, PeerId
 from shoal.transport.shortid import BadId
 from tests.tasks.jobs.fake_state import ME, OTHER, FakeShelf, FakeState

@@ -17,6 +17,7 @@ from shoal.tasks.errors import NoRoute, PromptTooLong, SessionError, TextError
 from shoal.tasks.inference.generation import GatewayEvent, GenerateRequest, Summary
 from shoal.tasks.jobs import defaults
 from shoal.tasks.jobs.claimant import Claimant, WorkerRing
+from shoal.tasks.jobs.crew import IdleTime
 from shoal.tasks.jobs.errors import BadOutcome
 from shoal.tasks.jobs.kinds.rows import check_output
 from shoal.tasks.jobs.kinds.table import KINDS
@@ -25,7 +26,6 @@ from shoal.tasks.jobs.results import JobOutcome
 from shoal.tasks.jobs.runner import RowRunner, Workshop
 from shoal.tasks.jobs.spec import BlobPart, JobSpec, RowOptions, pack_spec
 from shoal.tasks.jobs.submitting import row_of
-from shoal.tasks.jobs.worker import IdleTime
 from shoal.transport.identity import Identity
 from tests.tasks.jobs.fake_state import FakeShelf
 from tests.tasks.jobs.test_models import AUTHOR, PEERS, ROOT, SERVER, record
@@ -41,6 +41,7 @@ class Gateway:
         self.requests: list[GenerateRequest] = []
         self.errors: dict[str, Exception] = {}  # by prompt, raised each time
         self.room = 1000
+        self.lost_after = 1000  # requests
         self.open = self.most = 0
 
     async def generate(
@@ -58,6 +59,8 @@ class Gateway:
 
     async def _compute(self, prompt: str) -> None:
         await trio.lowlevel.checkpoint()
+        if len(self.requests) > self.lost_after:
+            raise SessionError("stage-lost", "gone")
         if self.open >= self.room:
             raise FULL
         self.open += 1
@@ -157,11 +160,10 @@ async def test_a_node_without_any_room_leaves_the_piece_to_others(autojump_clock
 
 async def test_a_later_try_keeps_what_an_earlier_one_has_done(autojump_clock: object) -> None:
     node, asked = Node(), many(20)
-    node.gateway.errors["row 19"] = SessionError("stage-lost", "gone")
+    node.gateway.lost_after = 15
     with pytest.raises(SessionError):
         await node.run(asked)
-    before = len(node.gateway.requests)
-    node.gateway.errors.clear()
+    before, node.gateway.lost_after = len(node.gateway.requests), 1000
     assert len(rows_of(await node.run(asked))) == 20
     assert len(node.gateway.requests) - before < 15
 

@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from shoal.tasks.jobs.worker import IdleTime
+from shoal.tasks.jobs.crew import IdleTime
 
 
 def test_the_turn_comes_when_no_interactive_request_is_left() -> None:
