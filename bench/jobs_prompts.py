@@ -55,7 +55,11 @@ class Connection:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0,
                 "stream": True}  # fmt: skip
         began, first, text = time.perf_counter(), 0.0, list[str]()
-        self._connection.request("POST", self._path, json.dumps(body), self._headers)
+        try:
+            self._connection.request("POST", self._path, json.dumps(body), self._headers)
+        except OSError:  # the server has closed it, because nothing was asked for long
+            self._connection.close()
+            self._connection.request("POST", self._path, json.dumps(body), self._headers)
         response = self._connection.getresponse()
         if response.status != 200:
             raise SystemExit(f"the API refused: {response.read().decode()}")
@@ -120,7 +124,7 @@ def beside(swarm: LocalSwarm, folder: Path, api: Connection, rounds: int) -> dic
         one, two = prompts(2, 5000 + number)
         alone.append(api.ask(one, 8)[1])
         job = submit(swarm, folder, prompts(64, 9000 + number))
-        time.sleep(0.7 + 0.1 * (number % 7))  # the job has begun
+        time.sleep(2 + 0.1 * (number % 7))  # the job has begun
         along.append(api.ask(two, 8)[1])
         request(swarm.nodes[0].data, CancelJobs(job=job), wait=True)
         time.sleep(0.5)

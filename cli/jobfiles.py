@@ -136,7 +136,7 @@ def _order(path: Path, said: Mapping[str, Any]) -> JobOrder:
     if "model" not in said:
         raise _bad(path, "names no model", hint='add a line such as `model = "tiny"`')
     values: dict[str, Any] = {key: _checked(path, key, value) for key, value in said.items()}
-    options = NO_OPTIONS | {key: values[key] for key in values if key in NO_OPTIONS}  # type: ignore[operator]
+    options: Any = {**NO_OPTIONS, **{key: values[key] for key in values if key in NO_OPTIONS}}
     own = {key: values[key] for key in values if key in OWN_KEYS}
     for key in ("file", "output"):
         if key in own:
@@ -157,17 +157,17 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _checked(path: Path, key: str, value: Any) -> Any:
     """Return a value of a job file. Raises CommandError if it is of a wrong type; the daemon checks
     its bounds."""
-    wanted = _TYPES[key]
+    wanted, checked = _TYPES[key], value
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         names = " or ".join(each.__name__ for each in wanted)
         raise _bad(path, f"has a wrong value of `{key}`: expected {names}, got {value!r:.40}")
     if key == "stop":
-        if not all(isinstance(each, str) for each in value):
+        if not all(isinstance(each, str) for each in checked):
             raise _bad(path, "has a wrong value of `stop`: expected a list of texts")
-        return tuple(value)
+        return tuple(checked)
     if isinstance(value, datetime):
         return value.isoformat()
-    return float(value) if key in ("temperature", "top_p") else value
+    return float(checked) if key in ("temperature", "top_p") else checked
 
 
 def _bad(path: Path, what: str, *, hint: str = "docs/jobs.md shows a job file") -> CommandError:

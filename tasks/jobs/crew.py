@@ -8,38 +8,55 @@ import trio
 from ...state import defaults as state_defaults
 from ...state.views.members import Members
 from ...transport.identity import PeerId
-from ..inference.generation import Turn
 from . import defaults
 from .claimant import WorkerRing, patience
+
+
+class IdleTime:
+    """`Turn` that lets jobs compute while there are no interactive requests.
+
+    `waited_for` returns the number of interactive requests. A turn is over when there have been
+    some for YIELD_AFTER seconds: closing the chains of many rows would delay the request that has
+    just come, and until then the engine computes it before them.
+    """
+
+    def __init__(
+        self, waited_for: Callable[[], int], now: Callable[[], float] = trio.current_time
+    ) -> None:
+        self._waited_for = waited_for
+        self._now = now
+        self._since: float | None = None  # time since when there are interactive requests
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there are interactive requests. No further job begins then."""
+        return self._waited_for() > 0
+
+    def is_over(self) -> bool:
+        """Return whether jobs in progress must stop for interactive requests."""
+        if not self.is_wanted:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = self._now()
+        return self._now() - self._since >= defaults.YIELD_AFTER
+
+    async def come(self) -> None:
+        """Wait until there are no interactive requests."""
+        while self.is_wanted:  # noqa: ASYNC110  two counters of other parts, without events
+            await trio.sleep(defaults.PAUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkTerms:
     """Conditions under which this node does jobs."""
 
-    turn: Turn
+    turn: IdleTime
     """Tells when jobs may compute. At other times, interactive requests have priority."""
     ready: Callable[[], bool]
     """Returns whether the node does any jobs now."""
     accepts: Callable[[PeerId], bool] = lambda author: True
     """Returns whether the node does jobs of this author."""
-
-
-class IdleTime:
-    """`Turn` that lets jobs compute while there are no interactive requests. `waited_for` returns
-    the number of interactive requests."""
-
-    def __init__(self, waited_for: Callable[[], int]) -> None:
-        self._waited_for = waited_for
-
-    def is_over(self) -> bool:
-        """Return whether there are interactive requests."""
-        return self._waited_for() > 0
-
-    async def come(self) -> None:
-        """Wait until there are no interactive requests."""
-        while self.is_over():  # noqa: ASYNC110  two counters of other parts, without events
-            await trio.sleep(defaults.PAUSE)
 
 
 class Crew:

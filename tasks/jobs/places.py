@@ -11,6 +11,7 @@ class Places:
 
     def __init__(self) -> None:
         self._limit = float(defaults.FIRST_ROWS)
+        self._gate = trio.Lock()
         self.limiter = trio.CapacityLimiter(defaults.FIRST_ROWS)
 
     @property
@@ -24,9 +25,15 @@ class Places:
         waiting = self.limiter.statistics().tasks_waiting
         return max(0, int(self._limit) - self.busy - waiting)
 
+    async def begin(self) -> None:
+        """Wait until a row may begin: one after the other, so that the event loop of a node that
+        opens many sessions answers its user's requests meanwhile."""
+        async with self._gate:
+            await trio.sleep(defaults.ROW_PAUSE)
+
     def had_room(self) -> None:
         """Record that a row was computed without a refusal."""
-        self._set(self._limit + 2.0 / self._limit)
+        self._set(self._limit + 1.0)
 
     def had_no_room(self) -> None:
         """Record that a stage has refused a row because of what else it computes."""

@@ -15,9 +15,9 @@ from ...state import defaults as state_defaults
 from ...state.views.jobs import Job
 from ...transport.errors import ShoalError
 from ..errors import NoRoute
-from ..inference.generation import Turn
 from ..inference.routing import Members
 from . import defaults
+from .crew import IdleTime
 from .errors import BadSpec
 from .kinds.kind import BadRow, Fields, Kind, RowSize, RowTerms, Services, tokens_of
 from .kinds.rows import Line, error_fields, lines_of, output_line
@@ -43,7 +43,7 @@ class Workshop:
     services: Services
     models: JobModels
     shelf: Shelves
-    turn: Turn
+    turn: IdleTime
     members: Callable[[], Members]
     places: Places = field(default_factory=Places)
     speed: JobSpeed = field(default_factory=JobSpeed)
@@ -137,13 +137,14 @@ class RowRunner:
 
     async def _row(self, line: Line, terms: RowTerms, made: "_Made") -> Fields:
         """Do a row, and wait for room if stages have none. Raises ShoalError if that fails."""
-        places, turn = self._shop.places, terms.turn
+        places, turn = self._shop.places, self._shop.turn
         try:
             row = self._kind.read(line.data)
         except BadRow as error:
             return made.error(error)
         while True:
             async with places.limiter:
+                await places.begin()
                 try:
                     found = await self._kind.do(row, terms)
                     places.had_room()
@@ -152,12 +153,13 @@ class RowRunner:
                     return made.error(error)
                 except ShoalError as error:
                     code = getattr(error, "code", "")
-                    if code not in _SHORTAGES or (places.busy == 1 and not turn.is_over()):
+                    alone = places.busy == 1 and not turn.is_wanted
+                    if code not in _SHORTAGES or alone:
                         raise
-            if turn.is_over():
-                await turn.come()
-            else:
+            if not turn.is_wanted:
                 places.had_no_room()
+            await trio.sleep(defaults.PAUSE)
+            await turn.come()
 
 
 class _Made:

@@ -150,7 +150,7 @@ class Worker:
             nursery.start_soon(self._watch_crew)
             nursery.start_soon(self._tidy)
             while True:
-                free = self._offers() and not self._terms.turn.is_over()
+                free = self._offers() and not self._terms.turn.is_wanted
                 found = free and self._begin_some(nursery)
                 await self._pause(defaults.PAUSE if found or self._work else defaults.LOOK)
 

@@ -14,7 +14,7 @@ from shoal.tasks.jobs.spec import BlobPart, JobSpec, RowOptions, pack_spec, read
 ROOT = "ab" * 32
 ROW = b'{"prompt": "hello"}'
 FIELDS: dict[str, Any] = {"root": ROOT, "lines": ROW}
-PART = ["cd" * 32, 100, 20, 40]
+PART: list[Any] = ["cd" * 32, 100, 20, 40]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_specs_survive_a_round_trip(spec: JobSpec) -> None:
 )
 def test_invalid_specs_are_refused(changes: dict[str, Any]) -> None:
     assert read_spec(msgpack.packb(FIELDS)).lines == ROW
-    assert read_spec(msgpack.packb({"root": ROOT, "blob": PART})).blob == BlobPart(*PART)
+    assert read_spec(msgpack.packb({"root": ROOT, "blob": PART})).blob == BlobPart(
+        "cd" * 32, 100, 20, 40
+    )
     with pytest.raises(BadSpec):
         read_spec(msgpack.packb({**FIELDS, **changes}))
 
