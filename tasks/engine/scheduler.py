@@ -244,7 +244,7 @@ class Scheduler:
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
         if not any(share.decode for share in self._ready):  # also those of other shards
-            # A request that arrives during a step waits for its end, so steps without any are short.
+            # A request that arrives during a step waits for its end, so background steps are short.
             idle = all(share.background for share in self._ready)
             alone = max(IDLE_STEP_S if idle else PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):

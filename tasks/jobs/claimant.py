@@ -390,7 +390,7 @@ class Claimant:
     def _is_late(self, job: Job, claim: Claim, now: float) -> bool:
         """Return whether a claimant is so late that this node works on the job, too.
 
-        Of all other nodes, only the first live one on the ring does.
+        Only the first live node on the ring, other than the claimant, may do that.
         """
         late = defaults.HEDGE_TIMES * claim.takes + defaults.HEDGE_LEAST
         if not claim.takes or now - self._seen[job.id].begun < late:

@@ -15,7 +15,7 @@ from .claimant import WorkerRing, patience
 class IdleTime:
     """`Turn` that lets jobs compute while there are no interactive requests.
 
-    `waited_for` returns the number of interactive requests. A turn is over when there have been
+    `waited_for` returns the number of interactive requests. A turn ends when there have been
     some for YIELD_AFTER seconds: closing the chains of many rows would delay the request that has
     just come, and until then the engine computes it before them.
     """

@@ -1,4 +1,4 @@
-"""Models of jobs: which of them can be used now, and which have been waited for in vain."""
+"""The models that jobs name: whether a node can use one now, and whether none serves it."""
 
 import math
 from collections import OrderedDict

@@ -38,7 +38,7 @@ _SHORTAGES: Final = ("busy", "no-memory", "too-many-sessions", "overloaded")
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What the runners of all kinds share on one node."""
+    """The parts of one node that the runners of all kinds share."""
 
     services: Services
     models: JobModels
@@ -163,7 +163,7 @@ class RowRunner:
 
 
 class _Made:
-    """What the rows of a piece have made in this try."""
+    """Counts of the outputs that the rows of a piece have made in this try."""
 
     def __init__(self) -> None:
         self.tokens = 0

@@ -44,14 +44,14 @@ class Shelves(Protocol):
         ...
 
     async def read(self, part: BlobPart, author: str) -> bytes:
-        """Return a part of a blob. The chunks of it that are not here are fetched and kept.
+        """Return a part of a blob. Its missing chunks are fetched and kept.
 
         Raises the errors of `get`.
         """
         ...
 
     async def tidy_kept(self, authors: Callable[[str], bool]) -> None:
-        """Delete the blobs that are kept for authors for whom `authors` returns False."""
+        """Delete the blobs of each author for which `authors` returns False."""
         ...
 
     async def get(self, root: str, size: int) -> bytes:
@@ -67,7 +67,7 @@ class Shelves(Protocol):
 
     async def tidy(self, wanted: Collection[str]) -> None:
         """Delete all results except those in `wanted`, for example results of a run that was
-        killed. What is kept for an author stays."""
+        killed. Blobs with an author stay."""
         ...
 
 
@@ -185,7 +185,7 @@ class Shelf(Shelves):
                     await self.drop(entry.name)
 
     async def _author_of(self, root: str) -> str:
-        """Return the author for whom a blob is kept, or ""."""
+        """Return the author that a blob is kept for, or ""."""
         with suppress(ModelError):
             return (await self._host.offload(self._read, self._folder / root)).decode()
         return ""

@@ -58,7 +58,7 @@ class RowOptions:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a piece of a job asks for.
+    """The request of a piece of a job.
 
     `root` identifies the model; `name` is what the author calls it. The rows are in `lines` or in
     `blob`. The first of them is line number `first` of the author's file, and they end before line

@@ -24,7 +24,7 @@ Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Va
 Fields: TypeAlias = dict[str, Value]
 """The output of a row, as the fields of a JSON object."""
 Resource = Literal["model"]
-"""What a stage of a kind needs: `model` is a chain of nodes that serves the job's model."""
+"""Resource of a stage of a kind: `model` is a chain of nodes that serves the job's model."""
 
 
 class BadRow(JobError):
@@ -51,7 +51,7 @@ class RowSize:
 
 
 class Services(Protocol):
-    """What a gateway offers to the rows of jobs."""
+    """Interface of a gateway, limited to the needs of rows."""
 
     async def generate(
         self, request: GenerateRequest, emit: Callable[[GatewayEvent], Awaitable[None]]
