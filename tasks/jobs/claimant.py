@@ -11,8 +11,8 @@ that another node has begun. A job in a live peer's share is left to that peer f
 first.
 
 An author with thousands of jobs does not block other authors. Among equally urgent jobs, the node
-takes one of the author whose jobs it has begun least often. If no node works for an author, and one
-of its jobs has waited for long, that job comes before all others.
+takes one of the author for which it has begun the least work (`fairness.py`). If no node works for
+an author, and one of its jobs has waited for long, that job comes before all others.
 """
 
 import hashlib
@@ -28,10 +28,11 @@ from ...state.errors import FeedFull
 from ...state.views.jobs import Claim, Job, Jobs, JobStanding, JobState, claim_hash, new_claim
 from ...transport.identity import PeerId
 from . import defaults
+from .fairness import FairQueue, Order
 
-Urgency = tuple[int, int, bytes]
-"""Sort key of a job: its place in the order of the constants below, the turn of its author in the
-round robin, and a hash that differs between nodes. The lowest comes first."""
+Urgency = tuple[int, Order, bytes]
+"""Sort key of a job: its place in the order of the constants below, its order among users and their
+jobs, and a hash that differs between nodes. The lowest comes first."""
 # Places of jobs, most urgent first: claimed by this node in an earlier run; of an author that has
 # waited for long; in this node's share; in a live peer's share; in a dead worker's share that this
 # node or another one inherits; held by a claimant that shows no progress; held by one that is much
@@ -66,27 +67,6 @@ class _Seen:
     since: float  # when the winning claim last changed
     first: float  # since when any node has held the job
     begun: float  # since when this claimant has held it
-
-
-class _Turns:
-    """Round robin over authors. Each author gets equally many turns, however many jobs it lists."""
-
-    def __init__(self) -> None:
-        self._turns: dict[PeerId, int] = {}  # the next turn of each author, if it is above `_now`
-        self._now = 0
-
-    def of(self, author: PeerId) -> int:
-        return max(self._turns.get(author, 0), self._now)
-
-    def begin(self, author: PeerId) -> None:
-        """Count a turn for the author of a job that has begun.
-
-        An author that has had no turn for a while, or never, continues at the current turn and not
-        at zero.
-        """
-        self._now = self.of(author)
-        self._turns[author] = self._now + 1
-        self._turns = {peer: turn for peer, turn in self._turns.items() if turn > self._now}
 
 
 def patience(silent: int, workers: int) -> float:
@@ -155,7 +135,8 @@ class Claimant:
 
     `willing` returns whether this node can and may do a job. `silent` returns for how many seconds
     a peer has not answered: 0 while it answers, infinity if it never did. `patience` returns after
-    how many seconds of silence a peer's jobs are taken by other nodes.
+    how many seconds of silence a peer's jobs are taken by other nodes. `work` returns how much work
+    a job is, by which its author is charged in `queue`.
     """
 
     def __init__(
@@ -167,6 +148,8 @@ class Claimant:
         willing: Callable[[Job], bool],
         silent: Callable[[PeerId], float],
         patience: Callable[[], float],
+        work: Callable[[Job], float] = lambda job: float(job.rows),
+        queue: FairQueue | None = None,
     ) -> None:
         self._own = own
         self._jobs = jobs
@@ -179,7 +162,9 @@ class Claimant:
         self._paused: dict[str, _Pause] = {}
         self._gone: dict[str, float] = {}  # job that this node claims -> since when it is unknown
         self._open: dict[str, float] = {}  # job -> since when it has been unclaimed
-        self._turns = _Turns()
+        self.queue = queue or FairQueue()
+        """The order of users and their jobs, by the work that this node has begun."""
+        self._work = work
         self._round: Iterator[str] = iter(())
 
     @property
@@ -326,7 +311,12 @@ class Claimant:
             return None
         if not self._willing(job):
             return None
-        return place, self._turns.of(job.author), claim_hash(job.id, self._own)
+        whole = float(job.parts * job.rows)
+        self.queue.came(job.author, job.whole, whole)
+        order = self.queue.order(
+            job.author, job.whole, whole, priority=job.priority, deadline=job.deadline
+        )
+        return place, order, claim_hash(job.id, self._own)
 
     def _is_paused(self, job: str, now: float) -> bool:
         pause = self._paused.get(job)
@@ -416,7 +406,7 @@ class Claimant:
         stubborn = attempt >= state_defaults.CLAIM_STUBBORN or self._is_overdue(standing.job, now)
         hedge = place == _HEDGED
         self._runs[standing.id] = _Run(claim, stubborn or hedge, hedge)
-        self._turns.begin(standing.job.author)
+        self.queue.begin(standing.job.author, self._work(standing.job))
         self._round = iter(())  # begin a new round, so that turns count at once
         return claim
 

@@ -20,6 +20,12 @@ LEAVE_SPREAD = 0.5  # seconds in which the withdrawal reaches other nodes
 CLAIM_BYTES = 200  # approximate size of a claim in its feed, without its result
 INLINE_BYTES = 1000  # largest result inside a claim; a larger one is a blob
 
+# Fairness between users.
+TAGS = 4096  # jobs of one user whose finish tags are remembered
+USERS = 4096  # users whose virtual time is remembered even if they are behind
+LEAST_WORK = 0.01  # seconds that a piece costs its user at least
+MOST_WEIGHT = 4.0  # the largest weight of a user
+
 # Stragglers.
 HEDGE_TIMES = 3.0  # times the time that a claimant expected, after which another node works too
 HEDGE_LEAST = 10.0  # seconds more than that, because a short piece is late by chance

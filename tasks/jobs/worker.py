@@ -27,6 +27,7 @@ from .claimant import Claimant
 from .crew import Crew, WorkTerms
 from .desk import JobNode
 from .errors import BadOutcome
+from .fairness import FairQueue
 from .results import JobOutcome, failed, pack_outcome, read_outcome
 from .runner import NOT_NOW
 from .shelf import Shelves
@@ -95,12 +96,14 @@ class Worker:
         live: Callable[[], Collection[PeerId]],
         health: Callable[[str | None], None] = lambda _: None,
         replicate: Replicate | None = None,
+        weight: Callable[[PeerId], float] = lambda author: 1.0,
     ) -> None:
         """Create a worker.
 
         `runners` maps each kind of job to its implementation. `live` returns the peers that are
         reachable now. `health` receives a sentence about what prevents jobs on this node, or None
-        if nothing does. `replicate` has another node store a result.
+        if nothing does. `replicate` has another node store a result. `weight` returns the
+        share of an author beside others.
         """
         self.done = 0  # jobs done since the start
         self._host, self._state, self._own = node.host, node.state, node.peer
@@ -120,6 +123,8 @@ class Worker:
             willing=self._willing,
             silent=self.crew.silent,
             patience=self.crew.patience,
+            work=lambda job: self._runners[job.kind].seconds(job),
+            queue=FairQueue(weight),
         )
         self._work: dict[str, _Work] = {}
         self._failures: OrderedDict[str, int] = OrderedDict()

@@ -537,7 +537,9 @@ def test_one_job_comes_before_ten_thousand_of_another_author() -> None:
 
 def test_without_turns_one_job_waits_for_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control: without turns the job with the lowest hash is next."""
-    monkeypatch.setattr("shoal.tasks.jobs.claimant._Turns.of", lambda *_: 0)
+    monkeypatch.setattr(
+        "shoal.tasks.jobs.fairness.FairQueue.order", lambda *_, **__: (0.0, 0, 0.0, 0.0)
+    )
     desk = Desk()
     for nonce in range(MANY):
         desk.submit(nonce)
@@ -681,3 +683,31 @@ def test_an_expected_time_stays_in_the_claim() -> None:
     assert desk.claimant.expect(job, 3.2).takes == 4
     assert desk.claimant.step(job, 1).takes == 4
     assert desk.claimant.finish(job, b"").takes == 4
+
+
+def test_priorities_and_deadlines_order_the_jobs_of_one_author() -> None:
+    desk = Desk()
+    late = desk.submit(0, deadline=2000)
+    desk.submit(1)
+    soon = desk.submit(2, deadline=1000)
+    first = desk.submit(3, priority=7)
+    assert [desk.begin().job for _ in range(3)] == [first, soon, late]
+
+
+def test_a_priority_wins_nothing_from_other_authors() -> None:
+    desk = Desk()
+    for nonce in range(50):
+        desk.submit(nonce, priority=9, deadline=1)
+    other = {desk.submit(nonce, THIRD, priority=0) for nonce in range(50)}
+    assert 9 <= sum(desk.begin().job in other for _ in range(20)) <= 11
+
+
+def test_a_small_job_does_not_wait_for_a_giant_one_of_the_same_author() -> None:
+    desk = Desk()
+    first = desk.submit(0, parts=200, rows=64)
+    for nonce in range(1, 200):
+        desk.submit(nonce, of=first, part=nonce, parts=200, rows=64)
+    for _ in range(3):
+        desk.begin()
+    small = desk.submit(500, rows=3)
+    assert small in [desk.begin().job for _ in range(2)]
