@@ -60,6 +60,7 @@ class FairQueue:
 
     def came(self, user: PeerId, job: str, work: float) -> None:
         """Record the arrival of a job. Its finish tag is decided now."""
+        self._prune()
         known = self._users.setdefault(user, _User(self._now))
         known.time = max(known.time, self._now)
         known.tags.setdefault(job, known.time + work)
@@ -87,11 +88,12 @@ class FairQueue:
         return min(max(self._weight(user), 1.0), defaults.MOST_WEIGHT)
 
     def _prune(self) -> None:
-        """Forget users that are behind the others and have no jobs: a new one begins where they
-        are."""
-        if len(self._users) <= defaults.USERS:
-            return
-        self._users = {user: known for user, known in self._users.items() if known.time > self._now}
+        """Forget the users with the least virtual time if there are too many: a new user begins
+        about where they are."""
+        if len(self._users) > defaults.USERS:
+            users = self._users
+            most = nlargest(defaults.USERS // 2, users, key=lambda user: users[user].time)
+            self._users = {user: users[user] for user in most}
 
 
 def weight_of(given: float) -> float:
