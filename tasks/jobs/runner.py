@@ -6,6 +6,7 @@ Spec: docs/spec/jobs.md.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -83,7 +84,8 @@ class RowRunner:
 
     def measured(self, job: Job, predicted: float, took: float) -> None:
         """Record that a piece has taken `took` seconds, for which `predicted` were predicted."""
-        self._shop.speed.measured((root_of(job.spec), self.kind), predicted, took)
+        with suppress(BadSpec):  # a stranger's invalid job is ended too
+            self._shop.speed.measured((root_of(job.spec), self.kind), predicted, took)
 
     async def run(self, job: Job, progress: Callable[[int], None]) -> JobOutcome:
         """Do a piece and return its outcome. `progress` receives the number of rows done so far.

@@ -243,6 +243,7 @@ async def test_an_impossible_job_is_accepted_and_fails() -> None:
     node = Node()
     assert node.runner.able(job(b"\xc1")) and node.runner.seconds(job(b"\xc1")) == 0.0
     assert (await node.run(job(b"\xc1"))).error == "bad-spec"
+    node.runner.measured(job(b"\xc1"), 1.0, 1.0)  # as the worker does after it
     assert not node.gateway.requests
 
 
