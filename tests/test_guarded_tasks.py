@@ -70,6 +70,9 @@ PARTS = {
     "tasks/inference/choice.py": {"self._probe"},  # of the same
     "tasks/inference/embedding.py": {"some"},  # of a request
     "tasks/inference/models.py": {"self._load"},  # guards itself
+    "tasks/tuning/chain/network.py": {"self._run"},  # of a trainer
+    "tasks/tuning/chain/stages.py": {"watch"},  # of the same
+    "tasks/tuning/stage/stage.py": {"compute"},  # of a stream, so of a link
     "tasks/sharing/asking.py": {"probe"},  # of a request
     "tasks/sharing/desk.py": {"_until_left", "out.stay_alive"},  # of a stream, so of a link
     "tasks/sharing/sharing.py": {"self._watch"},  # guards each look
@@ -134,7 +137,7 @@ OWN = {
         "self._watch_serving",
         "self.membership.run", "self.state.run", "self.discovery.run", "self.kv.run",
         "keep_journal", "measure_machine",
-        "compute.models.run", "self.stage.run", "self.working.run", "self._run_engine",
+        "compute.models.run", "self.stage.run", "self.compute.tuning_stage.run", "self.working.run", "self._run_engine",
         "self.control.run", "self.answers.run", "self.api.run", "self._enter_swarm", "start",
         "self.content.embedded.bring", "self.compute.sharing.run",
     },

@@ -1,5 +1,6 @@
 """Training passes over the network: simulated daemons, real code, and stages that fail or lie."""
 
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.world import World
 from shoal.node.defaults import EMBEDDED_ROOT
-from shoal.tasks.engine.adapters import AdapterTerms, module_shapes
+from shoal.tasks.engine.adapters import AdapterTerms, Module, module_shapes
 from shoal.tasks.engine.families import architecture
 from shoal.tasks.engine.interface import Parts
 from shoal.tasks.engine.passes import PassDone, PassOrder, pass_sizes
@@ -52,7 +53,7 @@ def run(body: Body, *, seed: int = 1) -> Any:
 
 
 def adapter(rank: int = 4, seed: int = 1, layers: tuple[int, ...] = LAYERS) -> AdapterTensors:
-    modules = ("q_proj", "v_proj", "down_proj")
+    modules: tuple[Module, ...] = ("q_proj", "v_proj", "down_proj")
     terms = AdapterTerms(EMBEDDED_ROOT, rank, 8.0, False, "F32", modules, layers)
     rng, tensors = np.random.default_rng(seed), {}
     for name in names_of(terms, Parts(True, 0, ARCH.layers, True)):
@@ -85,7 +86,7 @@ async def swarm(world: World, *layers: tuple[int, int], **settings: Any) -> list
     for daemon in found:
         await daemon.serving()
     trainer = await world.host("trainer").start(bootstrap=found[:1], engine=False)
-    while len(shards(trainer)) < len(layers):
+    while len(shards(trainer)) < len(layers):  # noqa: ASYNC110
         await trio.sleep(0.1)
     await trainer.until(lambda status: status["peers"] == len(layers))
     return [*found, trainer]
@@ -166,7 +167,7 @@ def test_a_stage_that_fails_in_the_middle_of_a_step_is_replaced(how: str) -> Non
                     raise SessionError("no-shard", "no longer")
             return await tune(*arguments)
 
-        engine.tune = failing  # type: ignore[method-assign]
+        engine.tune = failing  # type: ignore[method-assign,assignment]
         began = trio.current_time()
         found = await chain.gradients(batch(), adapter())
         assert calls >= 2 and chain.replaced == 1 and trio.current_time() - began < 60
@@ -225,7 +226,7 @@ def test_a_stage_that_lies_is_replaced(kind: str) -> None:
             found = LIES[kind](bytes(done.data))
             return PassDone(done.loss, done.counted, done.seconds, done.predicted, found)
 
-        liar.engine.tune = lying  # type: ignore[method-assign]
+        liar.engine.tune = lying  # type: ignore[method-assign,assignment]
         found = await chain.gradients(batch(), adapter())
         assert liar.peer not in chain.peers and chain.replaced == 1 and equal(found, wanted)
         await chain.aclose()
@@ -269,8 +270,6 @@ class Attacker:
     async def set(
         self, name: bytes, data: bytes | None = None, digest: bytes | None = None
     ) -> Said:
-        import hashlib
-
         data = self.data if data is None else data
         digest = hashlib.sha256(data).digest() if digest is None else digest
         self.digest = digest

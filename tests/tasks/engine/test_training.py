@@ -1,4 +1,4 @@
-"""Training passes in the worker's core: memory, order, hostile frames, and decoding between units."""
+"""Training passes in the worker's core: memory, order, hostile frames, decoding between units."""
 
 from collections.abc import Callable
 from typing import Any
@@ -273,7 +273,7 @@ def test_this_machine_s_trainer_comes_first_and_others_by_turns(made: Checkpoint
     own.submit(number=30)
     while driver.core.busy:
         driver.step()
-    order = [header[1] for header, _ in driver.frames]
+    order = [int(str(header[1])) for header, _ in driver.frames]
     assert order[0] == 30 and sorted(order[1:3]) == [10, 20] and sorted(order[3:5]) == [11, 21]
 
 
