@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import transformers
 import trio
-from tests.cli.daemons import Daemon, daemons
 
 from shoal.node.daemon.daemon import Node, run_node
 from shoal.node.defaults import EMBEDDED_ROOT
@@ -23,6 +22,7 @@ from shoal.tasks.tuning.chain.parts import names_of, shape_of
 from shoal.tasks.tuning.interface import AdapterTensors, Batch, TensorName
 from shoal.transport.address import Address
 from shoal.transport.host.real import RealHost
+from tests.cli.daemons import Daemon, daemons
 
 TINY: Final = Path(__file__).parents[2] / "shoal" / "models" / "tiny"
 ARCH: Final = architecture(json.loads((TINY / "config.json").read_text()))
