@@ -29,3 +29,4 @@ JOBS_LISTED = 50  # rows of a table without `--limit`
 JOBS_IDS_LIMIT = 640 * 1024  # most bytes of a file of ids: 10,000 ids, which fit in one request
 JOBS_RESTART_LOOK = 1.0  # seconds between two checks of whether the daemon runs again
 JOBS_PROGRESS_PAUSE = 10.0  # seconds between two lines of progress without a terminal
+TUNING_PAUSE = 10.0  # seconds between two lines of progress of a fine-tuning without a terminal

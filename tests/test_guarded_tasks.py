@@ -124,6 +124,8 @@ OWN = {
     "tasks/inference/stage.py": {"self._free"},
     "tasks/tuning/stage/stage.py": {"self._close_all"},
     "tasks/text/process.py": {"self._write"},
+    "tasks/tuning/trainer/encoding.py": {"some"},
+    "tasks/tuning/trainer/tunings.py": {"self._run"},  # guards itself
     "node/control/blobs.py": {"emit"},
     "node/swarm/bootstrap.py": {"self._keep"},
     "node/swarm/browsers.py": {"gate.run"},
@@ -140,7 +142,7 @@ OWN = {
         "compute.models.run", "self.stage.run", "self.compute.tuning_stage.run",
         "self.working.run", "self._run_engine",
         "self.control.run", "self.answers.run", "self.api.run", "self._enter_swarm", "start",
-        "self.content.embedded.bring", "self.compute.sharing.run",
+        "self.content.embedded.bring", "self.compute.sharing.run", "self.tuning.tunings.run",
     },
     "node/swarm/discovery.py": {"self.dht.run"},
     "node/daemon/listening.py": {"run"},

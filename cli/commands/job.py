@@ -236,14 +236,20 @@ def list_(
 @data_option
 @json_option
 def show(job_id: str, data: Path, as_json: bool) -> None:
-    """Show what a job asks for, and which nodes claim it.
+    """Show what a job asks for, and which nodes claim it; or a fine-tuning with its loss curve.
 
     The beginning of its ID is enough. Needs a running daemon.
     """
     from ...node.control.messages.jobs import ShowJob
     from ..client import request
 
-    answer = request(data, ShowJob(job=job_id.lower()), wait=True)
+    try:
+        answer = request(data, ShowJob(job=job_id.lower()), wait=True)
+    except CommandError as error:
+        if error.code != "unknown-job":
+            raise
+        _show_tuning(data, job_id, as_json=as_json, unknown=error)
+        return
     if as_json:
         click.echo(render.as_json(answer))
         return
@@ -264,6 +270,18 @@ def show(job_id: str, data: Path, as_json: bool) -> None:
         rows.append(("result", f"came {_time(answer.came)}"))
     rows += [("claims", _claim(claim)) for claim in answer.claims]
     click.echo(render.fields(rows))
+
+
+def _show_tuning(data: Path, text: str, *, as_json: bool, unknown: CommandError) -> None:
+    """Show a fine-tuning with its loss curve. Raises `unknown` if there is none."""
+    from ..tuningviews import shown as words
+    from .finetune import shown
+
+    try:
+        answer = shown(data, text)
+    except CommandError as error:
+        raise (unknown if error.code == "unknown-tuning" else error) from None
+    click.echo(render.as_json(answer) if as_json else words(answer))
 
 
 @job.command(
