@@ -163,6 +163,10 @@ class Costs:
         self._known: dict[tuple[int, Span], tuple[int, ...]] = {}
         self.capacities: dict[tuple[int, int, bool, bool], int] = {}
         """Results of `chains.capacity`."""
+        self.evenest: dict[tuple[tuple[int, ...], int], int] = {}
+        """Slowest steps of the evenest splits (`chains.split`), by machines and sessions."""
+        self.rates: dict[tuple[tuple[int, Span], ...], tuple[int, int]] = {}
+        """Results of `predict.rate_of`: many searches come to the same plans."""
 
     def fits(self, number: int, span: Span) -> bool:
         """Return whether a machine has memory for these layers."""

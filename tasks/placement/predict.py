@@ -44,15 +44,27 @@ class Route:
 
 def rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
     """Return the predicted rate of a placement: `spans` by the numbers of their machines."""
-    single = _total(costs, spans, routes_of(costs, spans, 1))
+    key = tuple(sorted(spans.items()))
+    if key not in costs.rates:
+        costs.rates[key] = _rate_of(costs, spans)
+    return Rate(*costs.rates[key])
+
+
+def _rate_of(costs: Costs, spans: Mapping[int, Span]) -> Rate:
+    graph = _Graph(costs, spans)
+    single = _total(costs, spans, _routes(graph, 1))
     if not single or costs.demand.sessions == 1:
         return Rate(single, single)
-    return Rate(_total(costs, spans, routes_of(costs, spans, costs.demand.sessions)), single)
+    return Rate(_total(costs, spans, _routes(graph, costs.demand.sessions)), single)
 
 
 def routes_of(costs: Costs, spans: Mapping[int, Span], sessions: int) -> list[Route]:
     """Return the routes of this many sessions, or of as many as have memory."""
-    graph = _Graph(costs, spans)
+    return _routes(_Graph(costs, spans), sessions)
+
+
+def _routes(graph: "_Graph", sessions: int) -> list[Route]:
+    graph.load = dict.fromkeys(graph.room, 0)
     found, left, group = list[Route](), sessions, -(-sessions // ROUNDS)
     while left > 0:
         path = graph.fastest(min(group, left))
@@ -73,16 +85,14 @@ def token_nanoseconds(
     of all routes by machine."""
     path = route.machines
     stages = [costs.stage(each, spans[each]) for each in path]
+    loads = [load[each] for each in path]
     hop, wire = _links(costs, path)
-    best = 0
-    for at, batch in enumerate(BATCHES):
-        way = hop + wire * batch + sum(stage[at] for stage in stages)
-        busy = max(
-            load[each] * stage[at] // batch for each, stage in zip(path, stages, strict=True)
-        )
-        took = max(way, busy)
+    best, most = 0, max(loads)
+    for batch, steps in zip(BATCHES, zip(*stages, strict=True), strict=True):
+        way = hop + wire * batch + sum(steps)
+        took = max(way, *[each * step // batch for each, step in zip(loads, steps, strict=True)])
         best = min(best or took, took)
-        if batch >= max(load[each] for each in path):
+        if batch >= most:
             break
     return best
 
@@ -148,8 +158,8 @@ def loads_of(routes: Sequence[Route]) -> dict[int, int]:
 
 def _total(costs: Costs, spans: Mapping[int, Span], routes: Sequence[Route]) -> int:
     """Return the tokens in 1,000 s of all routes together."""
-    load = loads_of(routes)
-    return sum(
-        route.sessions * MILLI * _NANO // token_nanoseconds(costs, spans, route, load)
-        for route in routes
-    )
+    load, took = loads_of(routes), dict[tuple[int, ...], int]()
+    for route in routes:
+        if route.machines not in took:
+            took[route.machines] = token_nanoseconds(costs, spans, route, load)
+    return sum(route.sessions * MILLI * _NANO // took[route.machines] for route in routes)
