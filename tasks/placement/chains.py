@@ -11,7 +11,7 @@ from typing import Final
 
 from .coverage import Span
 from .fleet import Costs, batch_index
-from .predict import NOTHING, rate_of
+from .predict import NOTHING, better_rate, rate_of
 
 ANCHORS: Final = 12
 """Machines around which chains are built."""
@@ -205,8 +205,7 @@ def _fastest_chain(
             if key in seen:
                 continue
             seen.add(key)
-            rate = rate_of(costs, chain)
-            if rate > best:
+            if rate := better_rate(costs, chain, best):
                 best, chosen = rate, chain
             if len(seen) > looks // len(anchors):
                 break
