@@ -131,7 +131,8 @@ class _Graph:
         for each, start, stop, room, stage in self._rows:
             if load[each] >= room:
                 continue
-            took, path = stage[_INDEX[min(load[each] + sessions, BATCHES[-1])]], (each,)
+            took = stage[_INDEX[min(load[each] + sessions, BATCHES[-1])]]
+            path: tuple[int, ...] = (each,)
             if start:
                 before = ends.get(start)
                 if not before:
