@@ -19,6 +19,7 @@ SILENT_S = 10.0  # seconds without a sign of life after which a stage is replace
 LOOK_S = 0.5  # seconds between two looks at whether a stage's link has become quiet
 PASS_S = 300.0  # seconds for one pass at a stage, with its time in queues
 PART_POSITIONS = 1024  # positions of a part of a batch, at most, unless one row has more
+LEAST_PARTS = 4  # parts of a batch with as many rows, so that several stages have work
 REPLACED = 8  # stages that are replaced during one step
 AVOIDED_S = 60.0  # seconds for which a stage that failed is used only as a last resort
 LYING_S = 3600.0  # … and one whose results cannot be right

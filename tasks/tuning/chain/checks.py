@@ -28,7 +28,8 @@ def norm_of(values: NDArray[np.float32]) -> float:
 
     A norm that overflows is infinite, and also refused.
     """
-    norm = float(np.sqrt(np.dot(values, values))) if values.size else 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.sqrt(np.dot(values, values))) if values.size else 0.0
     if not np.isfinite(norm):
         raise SessionError("bad-result", "the stage returned values that are not finite")
     return norm

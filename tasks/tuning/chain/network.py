@@ -142,7 +142,7 @@ class NetworkChain:
         """Compute all parts of a batch, with other stages in place of those that fail."""
         check_batch(batch, self.arch)
         async with self._using:
-            parts = divide(batch, self._positions, max(2, len(self._stages)))
+            parts = divide(batch, self._positions)
             for _ in range(REPLACED):
                 try:
                     await self._prepare(step)
@@ -150,7 +150,7 @@ class NetworkChain:
                 except StageFailed as failure:
                     if failure.error.code in _SMALLER and self._halve(parts):
                         step.done.clear()
-                        parts = divide(batch, self._positions, max(2, len(self._stages)))
+                        parts = divide(batch, self._positions)
                     else:
                         self._failed(failure)
                     last = failure

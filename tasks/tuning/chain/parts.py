@@ -10,6 +10,7 @@ from ...engine.adapters import AdapterTerms, module_shapes
 from ...engine.families import Architecture
 from ...engine.interface import Parts
 from ...errors import SessionError
+from ..defaults import LEAST_PARTS
 from ..interface import AdapterTensors, Batch, TensorName
 
 
@@ -44,17 +45,18 @@ def check_batch(batch: Batch, arch: Architecture) -> None:
         raise SessionError("bad-batch", f"a token is not among the {arch.vocab} of the model")
 
 
-def divide(batch: Batch, most: int, least_parts: int) -> list[BatchPart]:
+def divide(batch: Batch, most: int) -> list[BatchPart]:
     """Return the parts of a batch: of at most `most` positions unless one row has more, and if
-    possible at least `least_parts`.
+    possible at least LEAST_PARTS.
 
+    It does not depend on the chain, so that another chain computes the same sums.
     Rows of similar lengths are together, because a part is as long as its longest row.
     """
     counts = batch.targets >= 0
     width = batch.targets.shape[1]
     lengths = np.where(counts.any(1), width - counts[:, ::-1].argmax(1), 0)
     order = [int(row) for row in np.argsort(lengths, kind="stable")[::-1] if lengths[row]]
-    most_rows = max(1, -(-len(order) // least_parts)) if order else 1
+    most_rows = max(1, -(-len(order) // LEAST_PARTS)) if order else 1
     found: list[BatchPart] = []
     while order:
         length = int(lengths[order[0]])
