@@ -104,6 +104,9 @@ class Volunteers:
         feedback = Feedback(self.terms.codec, self.terms.values)
         member = self.members[peer] = Volunteer(peer, rounds, trainer, feedback, seconds, spoil)
         for other in self.live():
+            if other is not member:
+                other.rounds.here(peer)
+                rounds.here(other.peer)
             for key in other.facts:
                 self._deliver(other.peer, peer, key)
         self.at(3 * self._delay, lambda: self._begin(member))
@@ -220,7 +223,7 @@ class Volunteers:
         else:
             try:
                 vector = decode(self.terms.codec, self.terms.values, data)
-                rounds.decoded(action.root, vector, norm_of(vector))
+                rounds.decoded(action.root, Known(vector, norm_of(vector)))
             except BadUpdate as error:
                 rounds.refused(action.root, error)
         self._poll(member)

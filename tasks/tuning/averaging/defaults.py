@@ -31,7 +31,7 @@ SIGNED: Final = 4  # steps that one peer may sign in one round
 STATES_KEPT: Final = 3  # states that a peer keeps, so that it can go back without a fetch
 
 # Transfer.
-FETCH_SECONDS: Final = 120.0  # for one update or state from one peer
+LEAST_RATE: Final = 50_000.0  # bytes per second, below which a transfer is abandoned
 IDLE_SECONDS: Final = 10.0  # without a byte of a transfer
 SENDS: Final = 16  # transfers that are served at once
 SENDS_PER_PEER: Final = 3

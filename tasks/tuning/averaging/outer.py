@@ -65,7 +65,7 @@ def state_bytes(values: int) -> int:
     return _HEAD.size + _ROW * _STANDINGS + 8 * values
 
 
-def decode_state(data: bytes, values: int, rule: OuterRule) -> OuterState:
+def decode_state(data: bytes | memoryview, values: int, rule: OuterRule) -> OuterState:
     """Decode a checkpoint of a peer.
 
     Raises BadUpdate: `wrong-size`, `bad-state` or `not-finite`.
@@ -73,11 +73,8 @@ def decode_state(data: bytes, values: int, rule: OuterRule) -> OuterState:
     if values > MAX_VALUES or not _HEAD.size <= len(data) <= state_bytes(values):
         raise BadUpdate("wrong-size", "a state is too short or too long")
     magic, number, count, rows, has = _HEAD.unpack_from(data)
-    if (
-        magic != _MAGIC
-        or has != (rule.momentum > 0)
-        or data[_HEAD.size - 5 : _HEAD.size].strip(b"\0")
-    ):
+    unused = bytes(data[_HEAD.size - 5 : _HEAD.size])
+    if magic != _MAGIC or has != (rule.momentum > 0) or any(unused):
         raise BadUpdate("bad-state", "the bytes are not a state of this run")
     at = _HEAD.size + _ROW * rows
     if count != values or rows > _STANDINGS or len(data) != at + 4 * values * (1 + has):
@@ -87,7 +84,7 @@ def decode_state(data: bytes, values: int, rule: OuterRule) -> OuterState:
     arrays = np.frombuffer(data, _F32, offset=at).astype(np.float32, copy=False)
     if not np.isfinite(arrays).all():
         raise BadUpdate("not-finite", "a state has values that are not finite")
-    points = _points(data[_HEAD.size : at])
+    points = _points(bytes(data[_HEAD.size : at]))
     return OuterState(number, arrays[:values], arrays[values:] if has else None, points)
 
 

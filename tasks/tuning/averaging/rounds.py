@@ -127,12 +127,15 @@ class Rounds:
     them once.
     """
 
-    def __init__(self, terms: RunTerms, own: PeerId, start: OuterState, root: str) -> None:
-        """`start` is the state before the first step, and `root` that of its checkpoint."""
+    def __init__(
+        self, terms: RunTerms, own: PeerId, start: OuterState, root: str, head: str | None = None
+    ) -> None:
+        """`start` is the state after the step `head` (None: before the first step), and `root` is
+        the root of its checkpoint."""
         self.terms = terms
         self.own = own
         self.ledger = Ledger(terms.id)
-        self.head = self._anchor = genesis(terms.id)
+        self.head = self._anchor = head or genesis(terms.id)
         self.refusals: dict[str, BadUpdate] = {}
         """By root of an update or id of a step: why it was refused."""
         self.diverged: str | None = None
@@ -147,6 +150,7 @@ class Rounds:
         self._judging: set[str] = set()
         self._signed_at: dict[str, float] = {}
         self._own_root = ""
+        self._here = {own}
         self._closing = False
         self._proposal: Step | None = None
         self._rejoin: Step | None = None
@@ -169,8 +173,11 @@ class Rounds:
         return {each.root: each.state for each in self._states.values()}
 
     def roster(self, base: str) -> frozenset[PeerId]:
-        """Return the peers that take part in the round after the step `base`."""
+        """Return the peers that take part in the round after the step `base`: those that signed
+        the step, those with an update, and those that signed a next step."""
         found = set(self.ledger.signers(base))
+        if base == genesis(self.terms.id):
+            found |= self._here
         for step in self.ledger.children(base):
             found |= self.ledger.signers(step.id)
         found |= {peer for peer, offer in self._offers.items() if offer.base == base}
@@ -185,6 +192,11 @@ class Rounds:
         return set(self._updates)
 
     # Facts of peers.
+
+    def here(self, peer: PeerId) -> None:
+        """Take in that a peer takes part. The first round waits for it."""
+        if len(self._here) < MAX_PEERS:
+            self._here.add(peer)
 
     def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
         """Take in a peer's offer. The first one of a peer on a state counts."""
@@ -215,9 +227,9 @@ class Rounds:
 
     # Reports on actions.
 
-    def decoded(self, root: str, vector: Vector, norm: float) -> None:
+    def decoded(self, root: str, update: "Known") -> None:
         """Take in an update that was fetched and decoded."""
-        self._updates.setdefault(root, Known(vector, norm))
+        self._updates.setdefault(root, update)
         self._asked.pop(root, None)
 
     def refused(self, root: str, error: BadUpdate) -> None:
@@ -239,6 +251,11 @@ class Rounds:
             self._updates[root] = replace(known, good=good)
             if not good:
                 self.refusals[root] = BadUpdate("loss", "an update raises the held-out loss")
+
+    def unjudged(self, root: str, now: float) -> None:
+        """Retry a judgement later."""
+        self._judging.discard(root)
+        self._asked[_judgement(root)] = now + RETRY_SECONDS
 
     def computed(self, step: Step, state: OuterState, root: str) -> None:
         """Take in the state after a step, and the root of its checkpoint."""
@@ -263,7 +280,7 @@ class Rounds:
     def poll(self, now: float) -> list[Action]:
         """Return the actions that are due now."""
         self._closing = self._is_closing(now)
-        return [*self._advance(now), *self._fetches(now), *self._judgements()]
+        return [*self._advance(now), *self._fetches(now), *self._judgements(now)]
 
     def next_poll(self, now: float) -> float:
         """Return when `poll` must be called again, if nothing is reported before."""
@@ -292,7 +309,7 @@ class Rounds:
                 found.append(FetchUpdate(offer.root, (peer,)))
         return found
 
-    def _judgements(self) -> list[Action]:
+    def _judgements(self, now: float) -> list[Action]:
         """Request verdicts on the updates of this round."""
         found = list[Action]()
         for peer, offer in self._on_head():
@@ -301,6 +318,8 @@ class Rounds:
                 continue
             if known.norm > self._norm_limit():
                 continue  # it is refused anyway, unless the median rises
+            if not self._ask(_judgement(offer.root), now):
+                continue
             self._judging.add(offer.root)
             strict = peer in self.state.points
             found.append(JudgeUpdate(offer.root, self.state, known.vector, strict))
@@ -494,6 +513,11 @@ class Rounds:
         self.refusals = {key: each for key, each in self.refusals.items() if key in known}
         self._signed_at = {key: at for key, at in self._signed_at.items() if key in self.ledger}
         self._asked = {key: at for key, at in self._asked.items() if math.isinf(at)}
+
+
+def _judgement(root: str) -> str:
+    """Return the key under which it is noted that an update is being judged."""
+    return f"judge {root}"
 
 
 _COMPUTED = 2  # steps that are computed one after the other; beyond, the state is fetched
