@@ -105,6 +105,8 @@ class Ledger:
         self._children: dict[str, dict[str, None]] = {}
         self._signers: dict[str, dict[PeerId, str]] = {}
         self._by_peer: dict[PeerId, OrderedDict[str, None]] = {}
+        self._supporters: dict[str, frozenset[PeerId]] = {}  # computed since the last change
+        self._ordered: dict[str, list[Step]] = {}  # the same
 
     def __contains__(self, step: str) -> bool:
         return step in self._steps
@@ -127,6 +129,7 @@ class Ledger:
         self._children.setdefault(step.base, {})[step.id] = None
         self._signers.setdefault(step.id, {})[peer] = result
         mine[step.id] = None
+        self._changed()
         return True
 
     def signers(self, step: str) -> frozenset[PeerId]:
@@ -140,17 +143,22 @@ class Ledger:
 
     def supporters(self, step: str) -> frozenset[PeerId]:
         """Return the peers that have signed a step or one that follows it."""
-        found, waiting = set[PeerId](), [step]
-        while waiting:  # a step contains its base's hash, so there is no cycle
-            each = waiting.pop()
-            found.update(self._signers.get(each, ()))
-            waiting.extend(self._children.get(each, ()))
-        return frozenset(found)
+        if step not in self._supporters:
+            found, waiting = set[PeerId](), [step]
+            while waiting:  # a step contains its base's hash, so there is no cycle
+                each = waiting.pop()
+                found.update(self._signers.get(each, ()))
+                waiting.extend(self._children.get(each, ()))
+            self._supporters[step] = frozenset(found)
+        return self._supporters[step]
 
     def children(self, base: str) -> list[Step]:
         """Return the steps that follow a step, in the order of the choice."""
-        support = {each: len(self.supporters(each)) for each in self._children.get(base, ())}
-        return [self._steps[each] for each in sorted(support, key=lambda x: (-support[x], x))]
+        if base not in self._ordered:
+            support = {each: len(self.supporters(each)) for each in self._children.get(base, ())}
+            order = sorted(support, key=lambda each: (-support[each], each))
+            self._ordered[base] = [self._steps[each] for each in order]
+        return self._ordered[base]
 
     def choose(self, start: str, allowed: Callable[[Step], bool]) -> list[Step]:
         """Return the chosen steps after `start`, of those that this peer may follow."""
@@ -183,7 +191,12 @@ class Ledger:
                 self._by_peer[peer].pop(each.id, None)
                 self._unsign(peer, each.id)
 
+    def _changed(self) -> None:
+        self._supporters.clear()
+        self._ordered.clear()
+
     def _unsign(self, peer: PeerId, step: str) -> None:
+        self._changed()
         signers = self._signers[step]
         del signers[peer]
         if not signers:
