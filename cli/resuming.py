@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import defaults
-from .client import request
+from .client import is_running, request
 from .errors import CommandError
+from .options import data_flag
 
 if TYPE_CHECKING:
     from ..node.control.messages.generation import GeneratedText, Run, TextEvent
@@ -53,19 +54,25 @@ def answer(data: Path, ask: "Run", take: "Callable[[TextEvent], None]") -> "Gene
 
 
 def _resumed(data: Path, events: _Events, dropped: CommandError) -> "GeneratedText":
-    """Continue an answer. Raises `dropped`, the error of the first connection, if no daemon has
-    answered for RESUME_PATIENCE seconds."""
+    """Continue an answer.
+
+    Raises `dropped`, the error of the first connection, if the daemon has not answered for
+    RESUME_PATIENCE seconds. Raises CommandError `not-running` at once if it has ended: the answer
+    was in its memory.
+    """
     from ..node.control.messages.generation import Resume
 
     until = time.monotonic() + defaults.RESUME_PATIENCE
     while True:
+        if not is_running(data):
+            raise _ended(data)
         count = events.count
         try:
             ask = Resume(token=events.token, since=count)
             return request(data, ask, on_event=events, wait=True)
         except CommandError as error:
             if error.code == "unknown-answer":  # the daemon was restarted
-                raise dropped from None
+                raise _ended(data) from None
             if error.code != "not-running":
                 raise
             if events.count > count:
@@ -73,6 +80,16 @@ def _resumed(data: Path, events: _Events, dropped: CommandError) -> "GeneratedTe
             if time.monotonic() > until:
                 raise dropped from None
         time.sleep(defaults.RESUME_PAUSE)
+
+
+def _ended(data: Path) -> CommandError:
+    """Return the error for an answer whose daemon has ended."""
+    return CommandError(
+        "not-running",
+        f"the daemon on `{data}` has ended, and the answer with it",
+        hint=f"start it again with `shoal node{data_flag(data)}`, and run this command again: at "
+        "temperature 0 or with the same `--seed`, the text is the same",
+    )
 
 
 def _forget(data: Path, token: str) -> None:

@@ -30,13 +30,13 @@ PARTS_GIVEN_TO_ONE = 16  # … to one peer
 PARTS_ASKED = 12  # parts that one fetch waits for at once …
 PARTS_BYTES = 4 * 2**20  # … and their bytes
 CHUNK_SPARE = 0.05  # share of the time to compute chunks that a slow start of a fetch may take …
-CHUNK_TRIPS = 12  # … or so many round trips, in which a connection becomes fast …
+CHUNK_TRIPS = 12  # … or this number of round trips, in which a connection becomes fast …
 CHUNK_SPARE_MOST = 0.15  # … within this share
 CHUNK_HOPE = 0.3  # … or this share of what it is expected to save, where the rate is known
 CHUNK_LOOK_SHARE = 0.04  # share that a look for providers may take …
 CHUNK_LOOK = 1.0  # … of at most this many seconds
 CHUNK_LOOK_UP = 0.25  # seconds that a look must be allowed before the index is asked
-CHUNK_WORTH = 0.03  # seconds of computing below which nobody is asked for chunks
+CHUNK_WORTH = 0.03  # seconds of computing below which no peer is asked for chunks
 CHUNK_TIMEOUT = 20.0  # seconds in which a stage fetches chunks for a session
 CHUNK_TRIES = 2  # providers that are tried for one session
 CHUNK_RATE_AGE = 300.0  # seconds for which the rate of a provider is believed
@@ -90,6 +90,10 @@ REBUILD_SPANS = 4  # spans that may wait for the engine when it asks for more
 CHANGES = 64  # changes of one session's chain
 CHANGE_TIMEOUT = 1.0  # seconds, at least, in which a stage accepts a change of its session's chain
 ACCUSATIONS = 2  # neighbours that a stage may report as lost during one request
+# Peers that a gateway makes a stage dial: largest burst, and rate per second. A chain costs a stage
+# two dials at most, and none when its neighbours are linked already.
+DIALS = (16, 0.5)
+DIALS_IN_ALL = (64, 8.0)  # … of all gateways together
 WATCHES = (32, 8.0)  # `session.state` of one gateway: largest burst, and rate per second
 CRASHES = 3  # losses of state by stages, without a token in between, after which a request fails
 CRASHES_IN_ALL = 10  # losses of state during one request after which it fails in any case

@@ -1,4 +1,4 @@
-"""Signed envelopes, which prove who signed some bytes and for which purpose.
+"""Signed envelopes, which prove the signer of some bytes and the purpose.
 
 An envelope is a MessagePack array [public key (32 bytes), signature (64 bytes), body]. The
 signature covers the domain string, which names the purpose, and the exact bytes of the body. The

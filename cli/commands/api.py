@@ -44,8 +44,8 @@ print(answer.choices[0].message.content)"""
 def api(data: Path, as_json: bool) -> None:
     """Show the base URL and the token of the HTTP API, with examples to paste.
 
-    Programs on this computer that speak to OpenAI can use the swarm's models in this way. Whoever
-    has the token can use the node, so keep it secret. The daemon must be running.
+    Programs on this computer that speak to OpenAI can use the swarm's models in this way. A
+    program with the token can use the node, so keep it secret. The daemon must be running.
     """
     from ...node.control.messages.api import GetApi
     from ..client import request

@@ -1,6 +1,4 @@
-"""Files of a simulated disk: their current content, and the part of it that would survive a
-crash.
-"""
+"""Files of a simulated disk: their current content, and the part that would survive a crash."""
 
 from collections import deque
 from collections.abc import Callable

@@ -56,8 +56,8 @@ class Speculation:
         self._guesses: deque[Guess] = deque()  # for the positions behind the known tokens
         self._sent = 0  # positions below were sent
         self._flight: deque[tuple[int, int]] = deque()  # (start, end) of the windows that were sent
-        # Of the last token: when it arrived, how many rows were wasted then, and whether only the
-        # head has told the first stage of it.
+        # When the last token arrived, how many rows were wasted then, and whether only the head
+        # has told the first stage of this token.
         self._last_at = 0.0
         self._vain = 0
         self._fed = False

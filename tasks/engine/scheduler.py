@@ -25,7 +25,7 @@ was.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -226,9 +226,15 @@ class Scheduler:
         ready = self._next_shard()
         if not ready:
             return []
-        kinds: dict[tuple[bool, bool], list[Share]] = {}
-        for share in ready:
-            kinds.setdefault((share.background, share.decode), []).append(share)
+        kinds = {
+            (background, decode): [
+                share
+                for share in ready
+                if share.decode == decode and share.background == background
+            ]
+            for background in (False, True)
+            for decode in (False, True)
+        }
         self._step += 1
         self._with_texts.clear()
         costs = next(iter(ready)).costs
@@ -239,8 +245,7 @@ class Scheduler:
         if not any(share.decode for share in self._ready):  # also those of other shards
             alone = max(PREFILL_STEP_S, PREFILL_STEP_FACTOR * least)
         for background in (False, True):
-            prefill = kinds.get((background, False), ())
-            decode = kinds.get((background, True), ())
+            prefill, decode = kinds[background, False], kinds[background, True]
             self._take_decode(step, decode, most * DECODE_PART if prefill else most)
             budget = max(STEP_S, PREFILL_FACTOR * max(least, step.seconds), alone)
             if decode and not step.most_text:
@@ -299,16 +304,20 @@ class Scheduler:
             return
         adapters = {share.adapter for share in shares if share.adapter is not None}
         adapters -= step.adapters
-        wanted = (
-            sum([share.rows * share.row for share in shares])
-            + step.costs.attended * sum([_attended(share) for share in shares])
-            + sum(adapter.fixed for adapter in adapters)
-        )
+        pair = step.costs.attended
+        needs = [
+            rows * (share.row + pair * (share.position + 0.5 * (rows + 1)))
+            for share in shares
+            for rows in (share.rows,)
+        ]
+        fixed = sum([adapter.fixed for adapter in adapters])
         rows = sum([share.rows for share in shares])
         sessions = self._most(step.costs, shares)
         fits = step.rows + rows <= step.costs.most_rows and len(shares) <= sessions
-        if step.seconds + wanted <= budget and fits:
-            self._take_all(step, shares, wanted, adapters)
+        if step.seconds + sum(needs) + fixed <= budget and fits:
+            step.adapters |= adapters
+            step.rows += rows
+            self._take_all(step, shares, needs, fixed)
             return
         first = len(step.chosen)
         for share in _fair(shares):
@@ -346,17 +355,14 @@ class Scheduler:
         return len(shares) - later
 
     def _take_all(
-        self, step: _Step, shares: Collection[Share], wanted: float, adapters: set[AdapterCosts]
+        self, step: _Step, shares: Collection[Share], needs: Sequence[float], fixed: float
     ) -> None:
-        """Add all rows of each session. They add `wanted` seconds to the step."""
-        attended = step.costs.attended
-        part = (step.unpaid + sum(adapter.fixed for adapter in adapters)) / len(shares)
-        for share in shares:
-            self._charge(share, part + share.rows * share.row + attended * _attended(share))
-        step.adapters |= adapters
+        """Add all rows of each session. Each needs so many seconds, and their adapters `fixed`."""
+        part = (step.unpaid + fixed) / len(shares)
+        for share, seconds in zip(shares, needs, strict=True):
+            self._charge(share, part + seconds)
         step.unpaid = 0.0
-        step.seconds += wanted
-        step.rows += sum([share.rows for share in shares])
+        step.seconds += sum(needs) + fixed
         step.chosen += [(share, share.rows) for share in shares]
 
     def _take_prefill(self, step: _Step, shares: Collection[Share], budget: float) -> None:
@@ -452,11 +458,6 @@ class Scheduler:
             self._gateways = {
                 owner: gateway for owner, gateway in self._gateways.items() if gateway.shares
             }
-
-
-def _attended(share: Share) -> int:
-    """Return to how many positions all rows of a text attend together."""
-    return share.rows * (2 * share.position + share.rows + 1) // 2
 
 
 def _affordable(share: Share, seconds: float) -> int:

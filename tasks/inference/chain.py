@@ -308,7 +308,7 @@ class Chains:
 
         Quiet stages are not waited for. They receive the message when they are heard again.
         """
-        header = Close(run.session).header()
+        header = Close(run.session, length=len(run.ids) - 1).header()
         names = b"" if run.terms.pooled else self._names.of(model.identity, run.ids[:-1])
 
         async def close_one(peer: PeerId) -> None:

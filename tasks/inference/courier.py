@@ -89,12 +89,16 @@ class Courier:
         trip = link.round_trip
         return LINK_S if trip is None else trip
 
+    def is_linked(self, peer: PeerId) -> bool:
+        """Return whether the peer has a link, even a quiet one, or is this node."""
+        return peer == self.peer or self._endpoint.link(peer) is not None
+
     async def meet(self, peer: PeerId) -> None:
         """Try to establish a link to a peer that has none, ignoring failure.
 
         In a large swarm, a chain may include live members that are not linked with each other.
         """
-        if self._connect is None or peer == self.peer or self._endpoint.link(peer) is not None:
+        if self._connect is None or self.is_linked(peer):
             return
         with suppress(DialFailed):
             await self._connect(peer)

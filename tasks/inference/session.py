@@ -299,9 +299,10 @@ class AskState(EpochMessage, frozen=True):
 
 class Close(SessionMessage, frozen=True):
     """`session.close`: a stage must free everything that belongs to a session, or only its stages
-    in one epoch."""
+    in one epoch. `length` is the number of its positions whose inputs were right."""
 
     epoch: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0  # 0: all
+    length: _Position = 0  # 0: unknown
 
 
 class Probe(Message, frozen=True):

@@ -51,6 +51,7 @@ from ..placement.shard import HeldShard
 from ..usage.metering import UsageMeter, Use
 from .courier import Courier
 from .names import names_behind
+from .serving.meetings import Meetings
 from .session import (
     AskState,
     Close,
@@ -76,7 +77,7 @@ from .stagesessions import ServedShard, StageSession, StageSessions, WaitingSpan
 from .surviving.rebuilding import Rebuilding
 from .surviving.recovery import LOST_STATE
 from .surviving.sentlog import SentBudget, SentLog
-from .surviving.stagechanges import StageChanges
+from .surviving.stagechanges import StageChanges, neighbours
 
 
 @dataclass(slots=True)
@@ -113,7 +114,8 @@ class Stage:
         self._idle = idle
         self.meter = UsageMeter(courier.peer)
         self._all = StageSessions(courier.peer)
-        self._changes = StageChanges(host, courier, self._all)
+        self._meetings = Meetings(host, courier)
+        self._changes = StageChanges(host, courier, self._all, self._meetings)
         self._budget = SentBudget(sent_bytes)
         self._slow = SlowLinks()
         self._freeing, self._to_free = trio.open_memory_channel[_Freeing](SESSIONS_PER_STAGE * 4)
@@ -277,9 +279,7 @@ class Stage:
             message = Open.parse(call.header)
             _check_names(call.payload, message.tokens)
             self._all.check(message)
-            for step in (-1, 1):
-                other = message.stages[(message.index + step) % len(message.stages)]
-                await self._courier.meet(other)
+            await self._meetings.meet(call.peer, neighbours(message.stages, message.index))
             session = self._admit(call.peer, message)
             return await self._open(session, bytes(call.payload))
         except (SessionError, EngineError) as error:
@@ -363,6 +363,7 @@ class Stage:
             return Refusal(error.code, error.message)
         freed, slow, now = [], dict[PeerId, float](), self._host.now()
         for session in self._all.close(call.peer, message.session, message.epoch):
+            self.meter.made(session.use, tokens=session.right(message.length), seconds=0.0)
             # The session ends in any case, so names that are malformed or too many are ignored.
             whole = min(len(call.payload) // NAME_BYTES, session.open.tokens // BLOCK)
             names = bytes(call.payload[: whole * NAME_BYTES])
@@ -582,7 +583,7 @@ class Stage:
         """Send hidden states to the next stage. At the head, report the progress to the gateway
         instead, with the pooled states if it wants them."""
         order, end = session.open, event.start + event.count
-        self.meter.made(session.use, tokens=before.token, seconds=event.seconds)
+        self.meter.made(session.use, tokens=0, seconds=event.seconds)
         if not before.draft:
             texts = self._all.texts(session.served)
             session.note_computed(end, event.count, event.seconds, texts)
@@ -591,6 +592,7 @@ class Stage:
             self._changes.built(session, event)
             return
         session.passed = end
+        self._count(session, event, before)
         if order.parts.head:
             progress = SpanProgress(order.session, order.epoch, end).header()
             if order.pooled:
@@ -617,6 +619,16 @@ class Stage:
             waiting = self._courier.waiting(session.next)
             self._slow.sends(session.next, len(data), *waiting, self._host.now())
         self._courier.post(session.next, "session.span", span.header(), data)
+
+    def _count(self, session: StageSession, event: HiddenEvent, before: WaitingSpan) -> None:
+        """Count the tokens that follow from inputs that were right: those before a window, and all
+        up to a token that was fed. What a window has guessed is counted later."""
+        end = event.start + event.count
+        if before.token and session.counted is None:
+            session.counted = end - 1
+        if before.token:
+            right = session.right(event.start if before.draft else end)
+            self.meter.made(session.use, tokens=right, seconds=0.0)
 
     def _pass_token(self, session: StageSession, event: TokenEvent, before: WaitingSpan) -> None:
         """Send a sampled token to the gateway and, if it is the last one of its span and not of the

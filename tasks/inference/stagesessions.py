@@ -102,6 +102,7 @@ class StageSession:
     source: PeerId | None = None  # the node from which KV was fetched for it
     made: int = 0  # tokens sampled at this stage
     asked: bool = False  # whether a token was requested; later inputs are not part of the prompt
+    counted: int | None = None  # inputs whose tokens are counted, from the end of the prompt on
     reached: int = 0  # positions that have been computed or are waiting
     passed: int = 0  # positions of which the state is complete: their output has left
     rebuilding: Rebuilding | None = None  # after its chain was changed
@@ -111,6 +112,15 @@ class StageSession:
     queued: deque[WaitingSpan] = field(default_factory=deque)  # in the order of their answers
     inputs: Inputs | None = None  # at the first stage, from the end of the prompt on
     ended: bool = False  # whether the last token was sent
+
+    def right(self, end: int) -> int:
+        """Note that the inputs below `end` were right. Return how many tokens of the answer follow
+        from those that were not counted before."""
+        if self.counted is None:
+            return 0
+        more = max(0, min(end, self.passed) - self.counted)
+        self.counted += more
+        return more
 
     def begin_epoch(self, rebuilding: Rebuilding) -> None:
         """Forget the spans of the previous epoch, which the engine answers in vain."""

@@ -25,7 +25,7 @@ AGREES = (
 )
 # the time of a step beside texts
 GROWTH = 1.1  # factor by which the least measured time grows at most with a longer one
-LATE_FACTOR, LATE_S = 3.0, 1.0  # an answer is late after so many times what was predicted, plus s
+LATE_FACTOR, LATE_S = 3.0, 1.0  # an answer is late after this multiple of its prediction, plus s
 LATE_USUAL = 2.0  # … if each is later than this multiple of the usual lateness
 OPEN_KEPT = 16  # prompts at one stage of which is remembered when they were sent
 LATE_ANSWERS = 3  # answers in a row that must be late before a stage is not believed

@@ -1,4 +1,4 @@
-"""What a trainer asks of a chain of stages. No I/O, no torch.
+"""The requests of a trainer to a chain of stages. No I/O, no torch.
 
 The weights of the stages stay as they are. The trainer keeps the adapter's tensors and the state of
 its optimiser. For each step it sends both a batch and the tensors, and gets gradients back.

@@ -86,6 +86,23 @@ def test_a_daemon_that_is_gone_is_not_waited_for_without_end(
     assert caught.value.code == "not-running"
 
 
+def test_a_daemon_that_has_ended_is_not_waited_for(
+    tmp_path: Path, fake_daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(defaults, "RESUME_PATIENCE", 3600.0)
+    kept = Kept(2)
+
+    async def run(request: dict[str, Any], emit: Emit) -> dict[str, Any]:
+        (tmp_path / "control.sock").unlink()  # as a daemon that ends does
+        return await kept.run(request, emit)
+
+    with fake_daemon(kept.operations() | {"run": run}), pytest.raises(CommandError) as caught:
+        ask(tmp_path, lambda event: None)
+    assert caught.value.code == "not-running"
+    assert "has ended" in caught.value.message
+    assert "shoal node" in str(caught.value.hint) and "--seed" in str(caught.value.hint)
+
+
 def test_a_daemon_that_was_restarted_does_not_know_the_answer(
     tmp_path: Path, fake_daemon: FakeDaemon
 ) -> None:
@@ -94,6 +111,7 @@ def test_a_daemon_that_was_restarted_does_not_know_the_answer(
     with fake_daemon(operations), pytest.raises(CommandError) as caught:
         ask(tmp_path, lambda event: None)
     assert caught.value.code == "not-running"
+    assert "has ended" in caught.value.message
 
 
 def test_an_interrupted_command_stops_the_answer(tmp_path: Path, fake_daemon: FakeDaemon) -> None:

@@ -58,7 +58,7 @@ class CircuitByteStream:
 
     @property
     def lapsed(self) -> bool:
-        """Whether the relay has ended the circuit because its time was over."""
+        """Whether the relay has ended the circuit because its time had passed."""
         return self.failure == EXPIRED
 
     @property

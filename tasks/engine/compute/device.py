@@ -1,7 +1,7 @@
 """The device on which a worker computes, and the ways to it and back.
 
-The same code runs on every device. On the CPU, nothing is copied. To an accelerator, tensors are
-copied from pinned (page-locked) memory, which its driver reads without a further copy.
+The same code runs on every device. On the CPU, nothing is copied. An accelerator
+gets tensors from pinned (page-locked) memory, which its driver reads without a further copy.
 """
 
 import numpy as np

@@ -90,7 +90,7 @@ def frequencies(rope: Rope, rotated: int) -> torch.Tensor:
 def _llama3(rope: Rope, plain: torch.Tensor) -> torch.Tensor:
     """Return the frequencies of Llama 3.1.
 
-    Those of long wavelengths are divided by the factor, those of middle ones are interpolated.
+    The factor divides frequencies of long wavelengths; middle ones are interpolated.
     """
     wavelength = 2 * math.pi / plain
     low, high = rope.low_freq_factor, rope.high_freq_factor

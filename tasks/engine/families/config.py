@@ -56,7 +56,7 @@ def _check_heads(arch: Architecture) -> None:
     if arch.head_dim % 2:
         raise EngineError("bad-config", f"head_dim {arch.head_dim} is odd, rotary needs pairs")
     wide = arch.heads * arch.head_dim
-    if wide > MOST_WIDE:  # intermediate values that nobody counts as memory of a shard
+    if wide > MOST_WIDE:  # intermediate values that the memory of a shard does not count
         raise EngineError("bad-config", f"the heads have {wide} values, more than {MOST_WIDE}")
 
 

@@ -1,4 +1,4 @@
-"""What the families of dense decoders have in common in their `config.json`."""
+"""Fields of `config.json` that are common to dense decoders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

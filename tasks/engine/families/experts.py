@@ -1,4 +1,4 @@
-"""What the families whose layers have experts have in common in their `config.json`."""
+"""Fields of `config.json` that are common to models with experts."""
 
 from typing import Final
 

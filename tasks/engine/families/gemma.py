@@ -1,4 +1,4 @@
-"""What the families of Gemma have in common in their `config.json`."""
+"""Fields of `config.json` that are common to the Gemma families."""
 
 from dataclasses import replace
 from typing import Final

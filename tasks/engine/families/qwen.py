@@ -1,4 +1,4 @@
-"""What the families of Qwen have in common in their `config.json`."""
+"""Fields of `config.json` that are common to the Qwen families."""
 
 from dataclasses import replace
 

@@ -3,6 +3,7 @@
 Spec: docs/spec/session.md, *Replaced stages*.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from ...defaults import (
 from ...engine.interface import HiddenEvent
 from ...errors import SessionError
 from ..courier import Courier
+from ..serving.meetings import Meetings
 from ..session import Change, Need, Open, Rebuild, Rebuilt, SessionChanged, SpanMessage
 from ..stagesessions import StageSession, StageSessions, coded
 from .rebuilding import Rebuilding
@@ -33,10 +35,13 @@ class StageChanges:
     """Handlers of `session.change`, `session.rebuild` and `session.need` for all sessions of one
     node."""
 
-    def __init__(self, host: Host, courier: Courier, sessions: StageSessions) -> None:
+    def __init__(
+        self, host: Host, courier: Courier, sessions: StageSessions, meetings: Meetings
+    ) -> None:
         self._host = host
         self._courier = courier
         self._all = sessions
+        self._meetings = meetings
         courier.handle("session.change", self._on_change)
         courier.handle("session.rebuild", coded(self._on_rebuild))
         courier.handle("session.need", coded(self._on_need))
@@ -46,8 +51,7 @@ class StageChanges:
         try:
             message = Change.parse(call.header)
             session = self._find(call, message)
-            for peer in _neighbours(message):
-                await self._courier.meet(peer)
+            await self._meetings.meet(call.peer, neighbours(message.stages, message.place))
             session = self._find(call, message)  # it may have been closed in the meantime
             return Reply(SessionChanged(self._change(session, message)).fields())
         except SessionError as error:
@@ -71,7 +75,7 @@ class StageChanges:
 
     def _change(self, session: StageSession, message: Change) -> int:
         """Change a session, and return the number of positions of which it has the state."""
-        for peer in _neighbours(message):
+        for peer in neighbours(message.stages, message.place):
             if not self._courier.reaches(peer):
                 raise SessionError("unreachable", f"this stage has no link to {peer}")
         order: Open = replace(
@@ -193,6 +197,6 @@ def span_size(left: int, row: int) -> int:
     return count - 1 if left - count == 1 < count else count
 
 
-def _neighbours(message: Change) -> tuple[PeerId, ...]:
-    stages, place = message.stages, message.place
+def neighbours(stages: Sequence[PeerId], place: int) -> tuple[PeerId, PeerId]:
+    """Return the stages before and after the one at `place`. The first one follows the last."""
     return stages[place - 1], stages[(place + 1) % len(stages)]

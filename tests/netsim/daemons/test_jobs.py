@@ -418,11 +418,7 @@ def test_a_job_is_charged_to_its_author_at_every_stage() -> None:
             rows = (await node.ask("usage"))["usage"]
             assert {row["client"] for row in rows} == {asker.peer}
             had = {row["provider"]: (row["requests"], row["tokens_out"]) for row in rows}
-            assert had.keys() == {first.peer, second.peer}
-            assert had[second.peer] == (20, 80)
-            # Only the head knows how many guesses are right: others count a window as one token.
-            requests, tokens = had[first.peer]
-            assert requests == 20 and 80 <= tokens <= 82
+            assert had == {first.peer: (20, 80), second.peer: (20, 80)}
 
     run(body)
 

@@ -812,6 +812,43 @@ async def test_each_stage_counts_what_it_did(
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize(("length", "tokens"), [(0, 3), (7, 5), (4, 3), (10**6, 7)])
+async def test_guesses_count_as_tokens_once_they_are_known_to_be_right(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, length: int, tokens: int
+) -> None:
+    swarm = FakeSwarm((2, 6))
+    first, head = swarm.stages
+
+    async def body(_: FakeSwarm) -> None:
+        assert first.parts is not None
+        monkeypatch.setattr(head.engine, "submit", head.engine.spans.append)  # says nothing
+        first.stage.serve(
+            HeldShard(ROOT, first.parts, "float32", HIDDEN, VOCABULARY, CONTEXT, KV, drafts=True)
+        )
+        await _open_all(swarm)
+
+        def send(span: SpanMessage, *ids: int) -> None:
+            _post(swarm.client, first, "session.span", span.header(), pack_tokens(ids))
+
+        def feed(position: int, token: int) -> None:
+            fed = FeedToken(SESSION, 1, position, token, swarm.client.peer)
+            _post(head, first, "session.feed", fed.header(), b"")
+
+        send(_span(), 7, 7, 7)
+        send(_span(3, 4, draft=True), 1, 2, 3, 4)
+        feed(3, 1)  # as guessed
+        feed(4, 9)  # as not guessed: the tokens at 3, 4 and 5 follow from what was right
+        send(_span(5, 4, draft=True, branch=4), 1, 2, 3, 4)
+        await _settle()
+        await _call(swarm.client, first, "session.close", Close(SESSION, length=length).header())
+        (count,) = first.stage.meter.take().values()
+        assert (count.tokens_in, count.tokens_out) == (3, tokens)
+        await _close_all(swarm)
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_the_links_of_a_session_do_not_rest(autojump_clock: object) -> None:
     """The stages wait for each other and for the gateway with nothing open on their links."""
     swarm = FakeSwarm((2, 4, 6))
