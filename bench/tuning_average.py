@@ -192,7 +192,7 @@ def ours(codec: CodecName, folder: Path) -> Iterator[Processes]:
             say(child, " ".join(ports))
             ports.append(port)
         found = Processes(children)
-        time.sleep(2)  # until all know who takes part
+        time.sleep(2)  # until each knows the others
         found.tell("")
         yield found
 

@@ -78,7 +78,7 @@ class Volunteers:
         self.now = 0.0
         self.members: dict[PeerId, Volunteer] = {}
         self.sides: list[Set[PeerId]] = []
-        """Of a partition; without one, empty."""
+        """The sides of a partition. Empty if there is none."""
         self.states: dict[str, OuterState] = {}
         """By the id of the step after which they come: what was adopted by any volunteer."""
         self._start = start
@@ -113,7 +113,7 @@ class Volunteers:
         return member
 
     def leave(self, member: Volunteer) -> None:
-        """End a volunteer. What it published stays in the others' replicas."""
+        """End a volunteer. Its facts stay in the replicas of the others."""
         member.alive = False
         for holders in self._held.values():
             holders.discard(member.peer)

@@ -28,7 +28,7 @@ WORK: Final[frozenset[Plot]] = frozenset((("jobs", 0), ("claims", 0)))
 """Plots that a node stores as soon as it writes a feed of either, because each is useless without
 the other."""
 TUNING: Final[frozenset[Plot]] = frozenset((("tuning", 0),))
-"""The same for runs of training: a node that takes part in one needs what the others write."""
+"""Plots that a node stores as soon as it takes part in a run of training."""
 
 
 class Interest:

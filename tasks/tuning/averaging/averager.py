@@ -15,8 +15,7 @@ A trainer uses it like this:
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import trio
@@ -49,6 +48,7 @@ from .rounds import (
 from .steps import genesis
 from .terms import RunTerms
 
+T = TypeVar("T")
 _STEP_BYTES: Final = 32
 
 
@@ -141,7 +141,7 @@ class Averager:
         self._before: tuple[OuterState, float] | None = None
         self._places: dict[str, int] = {}  # by key of a signature: the round that it is about
 
-    # What the trainer uses.
+    # For the trainer.
 
     @property
     def base(self) -> Base:
@@ -160,9 +160,9 @@ class Averager:
         return None if closing is None else max(0.0, closing - self._node.host.now())
 
     async def exchange(self, base: Base, values: Vector, tokens: int) -> Base:
-        """Deliver the values after the inner steps from `base`, on so many tokens. Return the state
-        after the round.
+        """Deliver the values after the inner steps from `base`, which took `tokens` tokens.
 
+        Returns the state after the round.
         Returns the current state at once if the others have gone on already; with error feedback,
         the work is then part of the next update. Raises BadUpdate if the values are not finite or
         too large: the learning rate is probably too high.
@@ -267,24 +267,26 @@ class Averager:
             case Adopted():
                 self._adopt(action)
             case FetchUpdate():
-                self._start(partial(self._fetch_update, action))
+                self._start(action.peers[-1], self._fetch_update, action)
             case FetchState():
-                self._start(partial(self._fetch_state, action))
+                self._start(action.peers[0], self._fetch_state, action)
             case JudgeUpdate():
-                self._start(partial(self._judge_update, action))
+                self._start(action.peer, self._judge_update, action)
             case Compute():
-                self._start(partial(self._compute, action))
+                self._start(self._node.peer, self._compute, action)
 
-    def _start(self, work: Callable[[], Awaitable[object]]) -> None:
+    def _start(self, peer: PeerId, work: Callable[[T], Awaitable[None]], action: T) -> None:
+        """Begin a task that handles what a peer has written, and poll when it is done."""
+
+        async def done() -> None:
+            await work(action)
+            self._wake()
+
         assert self._nursery is not None
-        self._nursery.start_soon(self._then_wake, work)
-
-    async def _then_wake(self, work: Callable[[], Awaitable[object]]) -> None:
-        await work()
-        self._wake()
+        self._node.guard.start(self._nursery, peer, done)
 
     def _sign(self, action: Sign) -> None:
-        """Publish a signature in a free place, or in one of a round that is long over."""
+        """Publish a signature in a free place, replacing one of an old round."""
         for key in places(action.step):
             if self._places.get(key) != action.step.round:
                 self._places[key] = action.step.round
@@ -294,12 +296,16 @@ class Averager:
     def _adopt(self, action: Adopted) -> None:
         self._base = Base(action.head, action.state)
         if self._sent is not None and not action.included:
-            self._start(partial(self._node.host.offload, self._feedback.lost, self._sent[1]))
+            self._start(self._node.peer, self._take_back, self._sent[1])
         self._sent = None
         live = self.rounds.live_roots() | set(self.rounds.computed_states)
         self._node.parcels.keep(self.terms.id, live)
         moved, self._moved = self._moved, trio.Event()
         moved.set()
+
+    async def _take_back(self, data: bytes) -> None:
+        """Make an update that no step contains part of the next one."""
+        await self._node.host.offload(self._feedback.lost, data)
 
     async def _fetch_update(self, action: FetchUpdate) -> None:
         size = self.terms.update_bytes

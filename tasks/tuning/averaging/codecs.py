@@ -55,7 +55,7 @@ class Codec:
         return SPARSE_DECAY if self.name == "sparse" else 1.0
 
     def size(self, values: int) -> int:
-        """Return the bytes of an encoded vector of so many values."""
+        """Return the size of an encoded vector in bytes. `values` is its length."""
         return _HEAD.size + _body(self, values)
 
 

@@ -15,7 +15,7 @@ MAX_TOKENS: Final = 1 << 40  # tokens that one update may claim
 # Aggregation.
 REFUSED_NORM: Final = 10.0  # times the round's median norm: an update with a larger norm is refused
 CLIPPED_NORM: Final = 2.0  # times the round's median norm: a larger update is scaled down to that
-TRIM_ONE_IN: Final = 5  # of so many dense updates, the highest and the lowest value are left out
+TRIM_ONE_IN: Final = 5  # one in this many dense updates is left out at each end of each value
 TOKENS_OVER_MEDIAN: Final = 2.0  # times the median: tokens beyond that add no weight
 REFUSED_POINTS: Final = 4  # points that a refused update adds to its author
 MAX_POINTS: Final = 16

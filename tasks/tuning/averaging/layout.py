@@ -17,7 +17,7 @@ _DOMAIN: Final = b"shoal/average/frozen/1"
 
 
 class Layout(Generic[Key]):
-    """The order in which tensors lie in a vector."""
+    """Order of tensors in a flat vector."""
 
     def __init__(self, shapes: Iterable[tuple[Key, tuple[int, ...]]]) -> None:
         self.shapes = dict(shapes)

@@ -61,7 +61,7 @@ class OuterState:
 
 
 def state_bytes(values: int) -> int:
-    """Return the most bytes of a checkpoint with so many values."""
+    """Return the largest size of a checkpoint in bytes."""
     return _HEAD.size + _ROW * _STANDINGS + 8 * values
 
 

@@ -56,6 +56,7 @@ class JudgeUpdate:
     """
 
     root: str
+    peer: PeerId  # its author
     state: OuterState
     vector: Vector
     strict: bool
@@ -155,7 +156,7 @@ class Rounds:
         self._proposal: Step | None = None
         self._rejoin: Step | None = None
 
-    # What the trainer and the shell read.
+    # For the trainer and the shell.
 
     @property
     def state(self) -> OuterState:
@@ -199,7 +200,7 @@ class Rounds:
             self._here.add(peer)
 
     def offered(self, peer: PeerId, offer: Offer, now: float) -> None:
-        """Take in a peer's offer. The first one of a peer on a state counts."""
+        """Take in the offer of a peer. Its first offer on a state counts."""
         before = self._offers.get(peer)
         if not 1 <= offer.tokens <= MAX_TOKENS or (before and before.base == offer.base):
             return
@@ -322,7 +323,7 @@ class Rounds:
                 continue
             self._judging.add(offer.root)
             strict = peer in self.state.points
-            found.append(JudgeUpdate(offer.root, self.state, known.vector, strict))
+            found.append(JudgeUpdate(offer.root, peer, self.state, known.vector, strict))
         return found
 
     def _norm_limit(self) -> float:
@@ -390,9 +391,8 @@ class Rounds:
     def _may_follow(self, step: Step) -> bool:
         """Return whether this peer may take a step that others have signed.
 
-        It takes a step of its own round before that is over only if most peers have signed it, and
-        one that applies an update which this peer refused, too. Otherwise the choice is left to the
-        ledger: of steps that this peer cannot judge, the one with the most signatures.
+        A step of its own open round, and a step with an update that this peer refused, need the
+        signatures of most peers. Of other steps, the ledger's order decides.
         """
         if step.id in self.refusals:
             return False

@@ -1,7 +1,7 @@
 """The sparse codec: of each chunk of 4,096 values, the largest few with 2 bits each. No I/O.
 
 After SparseLoCo (arXiv 2508.15706). A chunk has two magnitudes, and each kept value has an index, a
-sign and one of the two magnitudes. What is not sent stays in the sender's error feedback.
+sign and one of the two magnitudes. The rest stays in the sender's error feedback.
 """
 
 from typing import Final, TypeAlias

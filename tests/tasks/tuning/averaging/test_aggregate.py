@@ -77,7 +77,7 @@ def test_trimming_equals_the_plain_computation() -> None:
 
 @pytest.mark.parametrize("trim", [False, True])
 def test_equal_updates_give_equal_bits(trim: bool) -> None:
-    """Wherever the arrays lie in memory: SIMD code has other paths for unaligned arrays."""
+    """The bits do not depend on alignment, although SIMD code has other paths for it."""
     rows = [drawn(70_001, seed) for seed in range(6)]
     moved = []
     for shift, row in enumerate(rows):

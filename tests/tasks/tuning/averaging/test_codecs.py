@@ -37,8 +37,7 @@ def test_an_update_has_the_specified_size_and_comes_back(codec: Codec, values: i
     assert len(data) == codec.size(values)
     back = decode(codec, values, data)
     assert back.dtype == np.float32 and back.shape == (values,)
-    # What a decoder returns is what the encoder can represent, so it comes back unchanged but for
-    # the rounding of scales.
+    # A decoded vector can be represented, so it survives encoding but for the rounding of scales.
     again = decode(codec, values, encode(codec, back))
     np.testing.assert_allclose(again, back, rtol=1e-5, atol=0)
 

@@ -35,7 +35,8 @@ class Hill:
 
     def train(self, base: Base) -> Vector:
         noise = self._random.standard_normal(base.values.size, np.float32) * np.float32(0.02)
-        return base.values + np.float32(0.3) * (self.goal - base.values) + noise
+        values: Vector = base.values + np.float32(0.3) * (self.goal - base.values) + noise
+        return values
 
     async def loss(self, values: Vector) -> float:
         await trio.lowlevel.checkpoint()
