@@ -86,7 +86,7 @@ class Task(ABC):
     """A model, its text, and the parameters that are trained, as one flat vector."""
 
     rate: float
-    batch = 8  # rows of one inner step of one worker
+    batch = 4  # rows of one inner step of one worker
 
     def __init__(self, model: Any, tokens: Tokens) -> None:
         rows = rows_of(tokens)
@@ -183,7 +183,6 @@ class Lora(Task):
     """B of an adapter of the embedded model."""
 
     rate = 3e-3
-    batch = 4
 
     def __init__(self) -> None:
         model = AutoModelForCausalLM.from_pretrained(TINY).float()

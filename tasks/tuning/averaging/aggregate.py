@@ -7,14 +7,11 @@ depends on the processor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from .codecs import Vector
-from .defaults import CLIPPED_NORM, POINTS_HALVE, TOKENS_OVER_MEDIAN, TRIM_ONE_IN
-
-_PIECE: Final = 1 << 16  # values that are aggregated at a time, so that all rows fit the cache
+from .defaults import CLIPPED_NORM, PIECE, POINTS_HALVE, TOKENS_OVER_MEDIAN, TRIM_ONE_IN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +30,8 @@ class Weighed:
 def norm_of(vector: Vector) -> float:
     """Return the Euclidean norm. The result has the same bits on every machine."""
     total = 0.0
-    for start in range(0, vector.size, _PIECE):
-        piece = vector[start : start + _PIECE].astype(np.float64)
+    for start in range(0, vector.size, PIECE):
+        piece = vector[start : start + PIECE].astype(np.float64)
         total += _ordered_sum(piece * piece)
     return float(np.sqrt(total))
 
@@ -73,9 +70,9 @@ def aggregate(updates: Sequence[Weighed], *, trim: bool) -> Vector:
     factors = [np.float32(weight) * clip for weight, clip in zip(weights, clips, strict=True)]
     out = np.empty_like(updates[0].vector)
     cut = len(updates) // TRIM_ONE_IN if trim else 0
-    for start in range(0, out.size, _PIECE):
-        pieces = [each.vector[start : start + _PIECE] for each in updates]
-        target = out[start : start + _PIECE]
+    for start in range(0, out.size, PIECE):
+        pieces = [each.vector[start : start + PIECE] for each in updates]
+        target = out[start : start + PIECE]
         if cut:
             target[:] = _trimmed(pieces, clips, weights, cut)
         else:

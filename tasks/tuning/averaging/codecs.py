@@ -18,6 +18,7 @@ from .defaults import (
     MAX_KEEP,
     MAX_SCALE,
     MAX_VALUES,
+    PIECE,
     SPARSE_CHUNK,
     SPARSE_DECAY,
 )
@@ -66,7 +67,7 @@ def encode(codec: Codec, vector: Vector) -> bytes:
     head = _HEAD.pack(_MAGIC, CODECS.index(codec.name), codec.keep, 0, vector.size)
     match codec.name:
         case "float32":
-            return head + vector.astype(_F32, copy=False).tobytes()
+            return b"".join([head, memoryview(vector.astype(_F32, copy=False)).cast("B")])
         case "int8":
             return head + _encode_blocks(vector, INT8_BLOCK, 127).tobytes()
         case "int4":
@@ -162,12 +163,17 @@ def _blocks(vector: Vector, block: int) -> Vector:
 def _quantized(vector: Vector, block: int, most: int) -> tuple[Vector, NDArray[np.int8]]:
     """Return the scale of each block, and each value as a multiple of it from -most to most."""
     rows = _blocks(vector, block)
-    extremes = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
-    scales = (extremes / np.float32(most)).astype(_F32)
-    safe = np.where(scales > 0, scales, np.float32(1))
-    with np.errstate(over="ignore"):  # a subnormal scale is inexact; the clip bounds the quotient
-        steps = np.rint(rows / safe[:, None])
-    steps = np.clip(steps, -most, most).astype(np.int8)
+    scales = np.empty(len(rows), _F32)
+    steps = np.empty(rows.shape, np.int8)
+    for start in range(0, len(rows), PIECE // block):
+        here = slice(start, start + PIECE // block)
+        part = rows[here]
+        extremes = np.maximum(part.max(axis=1), -part.min(axis=1))
+        scales[here] = extremes / np.float32(most)
+        safe = np.where(scales[here] > 0, scales[here], np.float32(1))
+        with np.errstate(over="ignore"):  # a subnormal scale is inexact; the clip bounds it
+            quotients = np.rint(part / safe[:, None])
+        steps[here] = np.clip(quotients, -most, most)
     return scales, steps.reshape(-1)[: vector.size]
 
 

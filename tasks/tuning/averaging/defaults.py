@@ -13,6 +13,7 @@ MAX_SCALE: Final = 1e6  # largest magnitude of a value in an update
 MAX_TOKENS: Final = 1 << 40  # tokens that one update may claim
 
 # Aggregation.
+PIECE: Final = 1 << 16  # values that are computed at a time, so that they fit the cache. Specified
 REFUSED_NORM: Final = 10.0  # times the round's median norm: an update with a larger norm is refused
 CLIPPED_NORM: Final = 2.0  # times the round's median norm: a larger update is scaled down to that
 TRIM_ONE_IN: Final = 5  # one in this many dense updates is left out at each end of each value

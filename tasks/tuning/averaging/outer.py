@@ -16,7 +16,7 @@ from ....dht.content.tree import build, count_chunks, digest_of
 from ....dht.defaults import CHUNK
 from ....transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
 from .codecs import Vector
-from .defaults import MAX_PEERS, MAX_POINTS, MAX_VALUES, REFUSED_POINTS
+from .defaults import MAX_PEERS, MAX_POINTS, MAX_VALUES, PIECE, REFUSED_POINTS
 from .errors import BadUpdate
 
 _MAGIC: Final = b"shoalavg"
@@ -53,11 +53,9 @@ class OuterState:
         rows = sorted((public_key_of(peer), points) for peer, points in self.points.items())
         has = self.momentum is not None
         head = _HEAD.pack(_MAGIC, self.round, self.values.size, len(rows), has)
-        parts = [head, *(key + bytes([points]) for key, points in rows)]
-        parts.append(self.values.astype(_F32, copy=False).tobytes())
-        if self.momentum is not None:
-            parts.append(self.momentum.astype(_F32, copy=False).tobytes())
-        return b"".join(parts)
+        arrays = [self.values] if self.momentum is None else [self.values, self.momentum]
+        views = [memoryview(each.astype(_F32, copy=False)).cast("B") for each in arrays]
+        return b"".join([head, *(key + bytes([points]) for key, points in rows), *views])
 
 
 def state_bytes(values: int) -> int:
@@ -111,18 +109,17 @@ def stepped(
     not changed. The result has the same bits on every machine.
     """
     rate, mu = np.float32(rule.rate), np.float32(rule.momentum)
-    if state.momentum is None:
-        return OuterState(
-            state.round + 1, state.values - rate * gradient, None, _judged(state.points, refused)
-        )
-    momentum = state.momentum * mu
-    momentum += gradient
-    ahead = momentum * mu  # Nesterov: the gradient plus the momentum of the next step
-    ahead += gradient
-    ahead *= rate
-    return OuterState(
-        state.round + 1, state.values - ahead, momentum, _judged(state.points, refused)
-    )
+    values = np.empty_like(state.values)
+    momentum = None if state.momentum is None else np.empty_like(values)
+    for start in range(0, values.size, PIECE):  # so that all arrays of a piece fit the cache
+        here = slice(start, start + PIECE)
+        change = gradient[here]
+        if state.momentum is not None and momentum is not None:
+            np.multiply(state.momentum[here], mu, out=momentum[here])
+            momentum[here] += change
+            change = momentum[here] * mu + change  # Nesterov: the momentum of the next step
+        np.subtract(state.values[here], change * rate, out=values[here])
+    return OuterState(state.round + 1, values, momentum, _judged(state.points, refused))
 
 
 def root_of(data: bytes) -> str:
