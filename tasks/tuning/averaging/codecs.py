@@ -67,7 +67,7 @@ def encode(codec: Codec, vector: Vector) -> bytes:
     head = _HEAD.pack(_MAGIC, CODECS.index(codec.name), codec.keep, 0, vector.size)
     match codec.name:
         case "float32":
-            return b"".join([head, memoryview(vector.astype(_F32, copy=False)).cast("B")])
+            return b"".join([head, vector.astype(_F32, copy=False).data.cast("B")])
         case "int8":
             return head + _encode_blocks(vector, INT8_BLOCK, 127).tobytes()
         case "int4":

@@ -54,7 +54,7 @@ class OuterState:
         has = self.momentum is not None
         head = _HEAD.pack(_MAGIC, self.round, self.values.size, len(rows), has)
         arrays = [self.values] if self.momentum is None else [self.values, self.momentum]
-        views = [memoryview(each.astype(_F32, copy=False)).cast("B") for each in arrays]
+        views = [each.astype(_F32, copy=False).data.cast("B") for each in arrays]
         return b"".join([head, *(key + bytes([points]) for key, points in rows), *views])
 
 
