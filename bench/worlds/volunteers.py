@@ -13,22 +13,22 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
-from shoal.tasks.tuning.averaging.aggregate import norm_of
-from shoal.tasks.tuning.averaging.checks import is_harmless
-from shoal.tasks.tuning.averaging.codecs import Feedback, Vector, decode
-from shoal.tasks.tuning.averaging.defaults import SIGNED, WINDOW
-from shoal.tasks.tuning.averaging.errors import BadUpdate
-from shoal.tasks.tuning.averaging.outer import OuterState, decode_state, root_of
-from shoal.tasks.tuning.averaging.rounds import (
+from shoal.tasks.tuning.averaging.actions import (
     Adopted,
     Compute,
     FetchState,
     FetchUpdate,
     JudgeUpdate,
     Known,
-    Rounds,
     Sign,
 )
+from shoal.tasks.tuning.averaging.aggregate import norm_of
+from shoal.tasks.tuning.averaging.checks import is_harmless
+from shoal.tasks.tuning.averaging.codecs import Feedback, Vector, decode
+from shoal.tasks.tuning.averaging.defaults import SIGNED, WINDOW
+from shoal.tasks.tuning.averaging.errors import BadUpdate
+from shoal.tasks.tuning.averaging.outer import OuterState, decode_state, root_of
+from shoal.tasks.tuning.averaging.rounds import Rounds
 from shoal.tasks.tuning.averaging.steps import Offer, Step
 from shoal.tasks.tuning.averaging.terms import RunTerms
 from shoal.transport.identity import Identity, PeerId

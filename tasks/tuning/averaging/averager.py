@@ -27,14 +27,7 @@ from ....transport.errors import ShoalError
 from ....transport.guard import Guard
 from ....transport.host.seam import Host
 from ....transport.identity import PeerId
-from .aggregate import norm_of
-from .checks import is_harmless
-from .codecs import Feedback, Vector, decode
-from .errors import AveragingError, BadUpdate
-from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
-from .outer import OuterState, decode_state, first_state, root_of
-from .parcels import Parcels, Size
-from .rounds import (
+from .actions import (
     Action,
     Adopted,
     Compute,
@@ -42,9 +35,16 @@ from .rounds import (
     FetchUpdate,
     JudgeUpdate,
     Known,
-    Rounds,
     Sign,
 )
+from .aggregate import norm_of
+from .checks import is_harmless
+from .codecs import Feedback, Vector, decode
+from .errors import AveragingError, BadUpdate
+from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
+from .outer import OuterState, decode_state, first_state, root_of
+from .parcels import Parcels, Size
+from .rounds import Rounds
 from .steps import genesis
 from .terms import RunTerms
 

@@ -10,12 +10,20 @@ majority or `settle` seconds have passed. Spec: docs/spec/averaging.md, Rounds.
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from ....transport.identity import PeerId, public_key_of
-from .aggregate import Weighed, aggregate, lower_median
-from .codecs import Vector
+from .actions import (
+    Action,
+    Adopted,
+    Compute,
+    FetchState,
+    FetchUpdate,
+    JudgeUpdate,
+    Known,
+    Sign,
+)
+from .aggregate import lower_median
 from .defaults import (
     MAX_PEERS,
     MAX_TOKENS,
@@ -25,94 +33,9 @@ from .defaults import (
     WINDOW,
 )
 from .errors import BadUpdate
-from .outer import OuterState, stepped
+from .outer import OuterState
 from .steps import Entry, Ledger, Offer, Step, genesis, step_of
 from .terms import RunTerms
-
-
-@dataclass(frozen=True, slots=True)
-class FetchUpdate:
-    """Fetch the update with this root from one of `peers`. Report by `decoded` or `unfetched`."""
-
-    root: str
-    peers: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchState:
-    """Fetch the state after `step`, whose root most of its signers signed. Report by `restored` or
-    `unfetched`."""
-
-    root: str
-    step: Step
-    peers: tuple[PeerId, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JudgeUpdate:
-    """Compare the held-out loss of `state` with that after this update alone. Report by `judged`.
-
-    `strict` is set if the author's earlier updates were refused: the loss must fall.
-    """
-
-    root: str
-    peer: PeerId  # its author
-    state: OuterState
-    vector: Vector
-    strict: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Compute:
-    """Compute the state after a step. Report by `computed`."""
-
-    step: Step
-    state: OuterState
-    updates: Mapping[str, "Known"]
-
-    def run(self, terms: RunTerms) -> OuterState:
-        """Return the state. Takes long: about 0.1 s for 10 M values of four peers."""
-        refused = {entry.peer: entry.refused for entry in self.step.entries}
-        weighed = [
-            Weighed(
-                vector=self.updates[entry.root].vector,
-                norm=self.updates[entry.root].norm,
-                tokens=entry.tokens,
-                points=self.state.points.get(entry.peer, 0),
-            )
-            for entry in self.step.accepted
-        ]
-        return stepped(self.state, aggregate(weighed, trim=terms.trims), refused, terms.rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """Publish this peer's signature on a step, with the root of the state after it."""
-
-    step: Step
-    result: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Adopted:
-    """This peer now trains from `state`, after the step `head`. `included` says whether the steps
-    that led here contain this peer's last update."""
-
-    head: str
-    state: OuterState
-    included: bool
-
-
-Action: TypeAlias = FetchUpdate | FetchState | JudgeUpdate | Compute | Sign | Adopted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """A decoded update. `good` is this peer's verdict by held-out loss, None if not judged yet."""
-
-    vector: Vector = field(repr=False)
-    norm: float
-    good: bool | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +140,7 @@ class Rounds:
         """Take in a peer's signature."""
         self.ledger.sign(peer, step, result)
 
-    def contributed(self, root: str, update: "Known", tokens: int, now: float) -> Offer:
+    def contributed(self, root: str, update: Known, tokens: int, now: float) -> Offer:
         """Take in this peer's own update on `state`, as others decode it. Return its offer."""
         offer = Offer(self.state.round + 1, self.head, root, tokens)
         self._own_root = root
@@ -228,7 +151,7 @@ class Rounds:
 
     # Reports on actions.
 
-    def decoded(self, root: str, update: "Known") -> None:
+    def decoded(self, root: str, update: Known) -> None:
         """Take in an update that was fetched and decoded."""
         self._updates.setdefault(root, update)
         self._asked.pop(root, None)
