@@ -82,7 +82,6 @@ class Volunteers:
         self.states: dict[str, OuterState] = {}
         """By the id of the step after which they come: what was adopted by any volunteer."""
         self._start = start
-        self._start_root = root_of(start.encode())
         self._random = Random(seed)
         self._delay = delay
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -100,7 +99,7 @@ class Volunteers:
     ) -> Volunteer:
         """Add a volunteer, which first learns what the others have published."""
         peer = peer_number(number)
-        rounds = Rounds(self.terms, peer, self._start, self._start_root)
+        rounds = Rounds(self.terms, peer, self._start)
         feedback = Feedback(self.terms.codec, self.terms.values)
         member = self.members[peer] = Volunteer(peer, rounds, trainer, feedback, seconds, spoil)
         for other in self.live():

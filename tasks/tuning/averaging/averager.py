@@ -42,7 +42,7 @@ from .checks import is_harmless
 from .codecs import Feedback, Vector, decode
 from .errors import AveragingError, BadUpdate
 from .facts import fact_of_offer, fact_of_step, offer_of, places, step_of_fact
-from .outer import OuterState, decode_state, first_state, root_of
+from .outer import OuterState, decode_state, first_state
 from .parcels import Parcels, Size
 from .rounds import Rounds
 from .steps import genesis
@@ -128,8 +128,7 @@ class Averager:
         self.terms = terms
         self._node = node
         self._judge = judge
-        root = root_of(base.state.encode())
-        self.rounds = Rounds(terms, node.peer, base.state, root, base.step)
+        self.rounds = Rounds(terms, node.peer, base.state, base.step)
         self._feedback = Feedback(terms.codec, terms.values)
         self._base = base
         self._read: dict[tuple[PeerId, str], TuningFact] = {}
@@ -169,7 +168,7 @@ class Averager:
         """
         if values.shape != base.values.shape:
             raise BadUpdate("wrong-shape", f"expected {self.terms.values} values")
-        data = await self._node.host.offload(self._feedback.encode, base.values - values)
+        data = await self._node.host.offload(self._encoded, base.values, values)
         known = await self._node.host.offload(self._decoded, data)
         root = await self._node.parcels.put(self.terms.id, data)
         if self.is_overtaken(base):
@@ -339,7 +338,10 @@ class Averager:
         try:
             async with self._judging:
                 before = await self._loss_before(self._judge, action.state)
-                after = await self._judge.loss(action.state.values - action.vector)
+                alone = await self._node.host.offload(
+                    np.subtract, action.state.values, action.vector
+                )
+                after = await self._judge.loss(alone)
         except ShoalError:
             self.rounds.unjudged(action.root, self._node.host.now())
         else:
@@ -356,6 +358,10 @@ class Averager:
         data = await self._node.host.offload(state.encode)
         root = await self._node.parcels.put(self.terms.id, data)
         self.rounds.computed(action.step, state, root)
+
+    def _encoded(self, base: Vector, values: Vector) -> bytes:
+        """Encode this node's update. Takes long."""
+        return self._feedback.encode(base - values)
 
     def _decoded(self, data: bytes | memoryview) -> Known:
         """Decode an update. Takes long."""

@@ -52,10 +52,9 @@ class Rounds:
     """
 
     def __init__(
-        self, terms: RunTerms, own: PeerId, start: OuterState, root: str, head: str | None = None
+        self, terms: RunTerms, own: PeerId, start: OuterState, head: str | None = None
     ) -> None:
-        """`start` is the state after the step `head` (None: before the first step), and `root` is
-        the root of its checkpoint."""
+        """`start` is the state after the step `head` (None: before the first step)."""
         self.terms = terms
         self.own = own
         self.ledger = Ledger(terms.id)
@@ -64,7 +63,7 @@ class Rounds:
         """By root of an update or id of a step: why it was refused."""
         self.diverged: str | None = None
         """A step after which most peers computed another state than this one."""
-        self._states: OrderedDict[str, _Computed] = OrderedDict({self.head: _Computed(start, root)})
+        self._states: OrderedDict[str, _Computed] = OrderedDict({self.head: _Computed(start, "")})
         self._offers: dict[PeerId, Offer] = {}
         self._updates: dict[str, Known] = {}
         self._opened: float | None = None
@@ -87,14 +86,9 @@ class Rounds:
         return self._states[self.head].state
 
     @property
-    def root(self) -> str:
-        """The root of the checkpoint of `state`."""
-        return self._states[self.head].root
-
-    @property
     def computed_states(self) -> Mapping[str, OuterState]:
-        """The states that this peer has, by the roots of their checkpoints."""
-        return {each.root: each.state for each in self._states.values()}
+        """The states that this peer has computed or fetched, by the roots of their checkpoints."""
+        return {each.root: each.state for each in self._states.values() if each.root}
 
     def roster(self, base: str) -> frozenset[PeerId]:
         """Return the peers that take part in the round after the step `base`: those that signed
