@@ -27,7 +27,8 @@ from shoal.tasks.tuning.averaging.checks import is_harmless
 from shoal.tasks.tuning.averaging.codecs import Feedback, Vector, decode
 from shoal.tasks.tuning.averaging.defaults import SIGNED, WINDOW
 from shoal.tasks.tuning.averaging.errors import BadUpdate
-from shoal.tasks.tuning.averaging.outer import OuterState, decode_state, root_of
+from shoal.tasks.tuning.averaging.outer import OuterState, decode_state
+from shoal.tasks.tuning.averaging.parcels import parcel_of
 from shoal.tasks.tuning.averaging.rounds import Rounds
 from shoal.tasks.tuning.averaging.steps import Offer, Step
 from shoal.tasks.tuning.averaging.terms import RunTerms
@@ -172,7 +173,7 @@ class Volunteers:
         self._poll(member)
 
     def _keep(self, member: Volunteer, data: bytes) -> str:
-        root = root_of(data)
+        root = parcel_of(data).root
         self._blobs[root] = data
         self._held.setdefault(root, set()).add(member.peer)
         return root

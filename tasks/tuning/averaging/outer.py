@@ -12,8 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from ....dht.content.tree import build, count_chunks, digest_of
-from ....dht.defaults import CHUNK
 from ....transport.identity import KEY_BYTES, PeerId, peer_id_of, public_key_of
 from .codecs import Vector
 from .defaults import MAX_PEERS, MAX_POINTS, MAX_VALUES, PIECE, REFUSED_POINTS
@@ -120,13 +118,6 @@ def stepped(
             change = momentum[here] * mu + change  # Nesterov: the momentum of the next step
         np.subtract(state.values[here], change * rate, out=values[here])
     return OuterState(state.round + 1, values, momentum, _judged(state.points, refused))
-
-
-def root_of(data: bytes) -> str:
-    """Return the root of the blob with these bytes."""
-    leaves = [digest_of(memoryview(data)[at : at + CHUNK]) for at in range(0, len(data), CHUNK)]
-    assert len(leaves) == count_chunks(len(data))
-    return build(len(data), leaves)[0].root
 
 
 def _judged(points: Mapping[PeerId, int], refused: Mapping[PeerId, bool]) -> dict[PeerId, int]:

@@ -5,14 +5,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from shoal.dht.content.tree import build, digest_of
 from shoal.tasks.tuning.averaging.errors import BadUpdate
 from shoal.tasks.tuning.averaging.outer import (
     OuterRule,
     OuterState,
     decode_state,
     first_state,
-    root_of,
     stepped,
 )
 from shoal.transport.identity import Identity
@@ -56,12 +54,6 @@ def test_a_checkpoint_comes_back(rule: OuterRule) -> None:
     assert back.encode() == data
     assert (back.round, back.points) == (3, state.points)
     assert (back.momentum is None) == (rule is PLAIN)
-
-
-def test_the_root_is_that_of_the_blob() -> None:
-    data = bytes(3 * 2**20 + 5)
-    leaves = [digest_of(data[at : at + 2**20]) for at in range(0, len(data), 2**20)]
-    assert root_of(data) == build(len(data), leaves)[0].root
 
 
 def refused(data: bytes, rule: OuterRule = RULE) -> str:

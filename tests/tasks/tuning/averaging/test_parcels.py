@@ -13,7 +13,7 @@ from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
 from shoal.tasks.tuning.averaging.defaults import SENDS_PER_PEER
 from shoal.tasks.tuning.averaging.errors import AveragingError, BadUpdate
-from shoal.tasks.tuning.averaging.parcels import METHOD, Parcels, Size
+from shoal.tasks.tuning.averaging.parcels import METHOD, Parcels, Size, parcel_of
 from shoal.transport.address import Address
 from shoal.transport.dial.endpoint import Endpoint
 from shoal.transport.handshake.hello import OpenSwarm
@@ -84,6 +84,13 @@ def test_a_parcel_comes_from_any_peer_that_has_it() -> None:
         assert root not in one.parcels
 
     run(body)
+
+
+def test_the_root_is_that_of_the_blob() -> None:
+    leaves = [digest_of(DATA[at : at + 2**20]) for at in range(0, len(DATA), 2**20)]
+    parcel = parcel_of(DATA)
+    assert parcel.root == build(len(DATA), leaves)[0].root
+    assert parcel.top == top_of(DATA)
 
 
 def test_two_runs_keep_their_parcels_apart() -> None:
