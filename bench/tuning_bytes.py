@@ -74,6 +74,7 @@ def compare(plan: Plan) -> dict[str, object]:
         rounds += 1
         swarm.run(lambda least=rounds: _least_round(swarm) >= least)  # type: ignore[misc]
         loss = task.loss(swarm.live()[0].rounds.state.values)
+        print(f"round {rounds}: {loss:.4f}, goal {WITHIN * goal:.4f}", file=sys.stderr)
     ours = sum(member.fetched for member in swarm.live())
     theirs = synchronous_bytes(task.synchronous_values, WORKERS, steps)
     return {
