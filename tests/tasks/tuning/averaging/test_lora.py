@@ -122,4 +122,4 @@ def test_terms_that_make_no_sense_are_refused() -> None:
     run = Lora("ours", TERMS, ARCH).run
     for change in ({"values": 0}, {"patience": 1.0}, {"inner_steps": 0}, {"least": 0}):
         with pytest.raises(ValueError, match=r"out of range|expected"):
-            replace(run, **change)  # type: ignore[arg-type]
+            replace(run, **change)
