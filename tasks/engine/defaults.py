@@ -50,6 +50,7 @@ PREFILL_FACTOR = 2.0  # budget with prompts, as a multiple of the time without t
 STEP_S = 0.02  # every budget is at least this many seconds
 PREFILL_STEP_S = 0.5  # budget in seconds of a step in which no session generates text …
 PREFILL_STEP_FACTOR = 6.0  # … or this multiple of the time of a step with one row, if larger
+IDLE_STEP_S = 0.03  # … and of one in which all sessions are background, or that multiple
 DECODE_PART = 0.75  # largest part of the budget for tokens of running texts while a prompt waits
 PROMPT_STEPS = 4  # steps in which a gateway with texts gets at least one block of a prompt
 SAVED_S = 0.5  # seconds of virtual time that a gateway with running texts may be behind the others
