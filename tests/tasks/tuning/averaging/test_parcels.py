@@ -11,7 +11,7 @@ from shoal.netsim.daemons.host import SimulatedHost
 from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.host import Host as Machine
 from shoal.netsim.world import World
-from shoal.tasks.tuning.averaging.defaults import SENDS_PER_PEER
+from shoal.tasks.tuning.averaging.defaults import IDLE_SECONDS, SENDS_PER_PEER
 from shoal.tasks.tuning.averaging.errors import AveragingError, BadUpdate
 from shoal.tasks.tuning.averaging.parcels import METHOD, Parcels, Size, parcel_of
 from shoal.transport.address import Address
@@ -148,8 +148,9 @@ def test_the_next_peer_is_asked_after_a_lie(lie: str) -> None:
     async def body(one: Node, two: Node, three: Node) -> None:
         root = await three.parcels.put(RUN, DATA)
         lying(two, *LIES[lie][0], then=LIES[lie][1])
+        began = trio.current_time()
         got = await one.parcels.get(RUN, root, ANY, peers(two, three))
-        assert bytes(got) == DATA
+        assert bytes(got) == DATA and trio.current_time() < began + 2 * IDLE_SECONDS
         # A wrong part is noticed with the first MiB of it.
         assert one.parcels.received <= len(DATA) + (2**20 if lie == "other bytes" else len(DATA))
         with pytest.raises(AveragingError, match="no peer delivered"):
