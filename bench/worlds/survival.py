@@ -2,7 +2,7 @@
 answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any, Final, Literal
@@ -12,6 +12,7 @@ import trio
 from shoal.netsim.daemons.daemon import DaemonHandle
 from shoal.netsim.daemons.engine import SimulatedEngine
 from shoal.netsim.daemons.host import SimulatedHost
+from shoal.netsim.daemons.profile import PROFILES
 from shoal.netsim.faults import Faults
 from shoal.netsim.world import World
 from shoal.node.errors import ControlError
@@ -83,6 +84,7 @@ class Chain:
     prompt: str
     max_tokens: int
     spares: int = 1
+    slower: float = 1.0  # than the profile "desktop", by this factor
     links: dict[str, Any] = field(default_factory=dict)
     stages: dict[str, DaemonHandle] = field(default_factory=dict)
 
@@ -97,6 +99,9 @@ class Chain:
                 name = f"stage{number}-{copy}"
                 host = self.world.host(name, **self.links)
                 joins: dict[str, Any] = {"bootstrap": first, "model": "tiny"} if first else {}
+                speed = PROFILES["desktop"].speed
+                speed = replace(speed, factor=self.slower * speed.factor)
+                joins["profile"] = replace(PROFILES["desktop"], speed=speed)
                 handle = await host.start(layers=layers, engine=CountingEngine, **joins)
                 self.stages[name] = handle
                 first = first or [handle]
@@ -195,6 +200,9 @@ class Chain:
             await daemon.serving()
         for daemon in (*self.stages.values(), self.asker):
             await daemon.until(lambda status: status["peers"] == len(self.stages))
+        directory = self.asker.node.directory
+        while not all(directory.members()[each.peer].shards for each in self.stages.values()):
+            await trio.sleep(0.1)
         await trio.sleep(SETTLE_S)
 
 

@@ -12,6 +12,7 @@ from ...transport.link.calls import Call, Refusal, Reply
 from ..defaults import (
     ANSWER_SOON,
     CLOSED_REMEMBERED,
+    COPY_PART_BYTES,
     KV_SHARE,
     KV_TURN,
     SESSION_WAITED,
@@ -111,6 +112,7 @@ class StageSession:
     rebuilding: Rebuilding | None = None  # after its chain was changed
     changes: int = 0  # of its chain
     copied: dict[PeerId, int] = field(default_factory=dict)  # positions that standbys have
+    copy_size: int = COPY_PART_BYTES  # of the next part
     copying: bool = False  # whether a part is being copied, or written at a standby
     told_lost: bool = False  # whether the gateway knows that the link to a neighbour has ended
     computed: int = 0  # positions that are cached or have been computed

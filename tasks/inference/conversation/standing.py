@@ -113,10 +113,8 @@ class Standing:
             try:
                 reply = await self._courier.call(*call, timeout=2 * COPY_TIMEOUT)
                 standby.have = min(Copied.parse(reply.header).have, stop)
-            except LinkClosed:
-                return  # the chain is about to change
-            except (CallRefused, BadMessage) as error:
-                if error.code not in ("busy", "stale-epoch", "timeout"):
+            except (CallRefused, LinkClosed, BadMessage) as error:
+                if error.code == "not-copied":  # else the chain itself may be about to change
                     await self._give_up(talk, run, standby)
                 return
             if standby.have <= before or run.standbys.get(place) is not standby:

@@ -110,6 +110,7 @@ class StageCopies:
             session = self._all.find(call.peer, message, message.index)
             if session.copying or self._copying >= COPIES:
                 raise SessionError("busy", "this stage copies already")
+            _check_copied(session)
             session.copying, self._copying = True, self._copying + 1
             try:
                 await self._meetings.meet(call.peer, (message.to,))
@@ -120,9 +121,9 @@ class StageCopies:
             finally:
                 session.copying, self._copying = False, self._copying - 1
             return Reply(Copied(session.copied.get(message.to, 0)).fields())
-        except (SessionError, EngineError, CallRefused) as error:
-            return Refusal("not-copied" if error.code != "busy" else "busy", error.message)
-        except LinkClosed as error:
+        except (SessionError, EngineError) as error:
+            return Refusal(error.code, error.message)
+        except (CallRefused, LinkClosed) as error:  # the standby refuses, or is gone
             return Refusal("not-copied", error.message)
 
     async def _copy(self, session: StageSession, message: Copy) -> None:
@@ -132,19 +133,20 @@ class StageCopies:
         has half of the way at least. Parts are small where they take long.
         """
         stop = min(message.stop, session.passed) // BLOCK * BLOCK
-        sent, size = 0, COPY_PART_BYTES
+        sent = 0
         while sent < COPY_BYTES:
             start, began = session.copied.get(message.to, 0), self._host.now()
             if start >= stop:
                 return
-            for part in parts_of(session, start, stop, size):
+            for part in parts_of(session, start, stop, session.copy_size):
                 sent += await self._send(session, message.to, part)
                 took = self._host.now() - began
                 await trio.sleep(COPY_REST * took)
                 began = self._host.now()
             _, trip = self._courier.waiting(message.to)
             quick = took < COPY_QUICK + 2 * trip
-            size = min(2 * size, COPY_BYTES) if quick else COPY_PART_BYTES
+            larger = min(2 * session.copy_size, COPY_BYTES)
+            session.copy_size = larger if quick else COPY_PART_BYTES
 
     async def _send(self, session: StageSession, to: PeerId, part: KvRange) -> int:
         """Send one part to a standby, and return its size in bytes."""
@@ -204,12 +206,9 @@ def parts_of(session: StageSession, start: int, stop: int, size: int) -> Iterato
     """Yield the parts of the next whole blocks of a session, as many as have about `size` bytes in
     all layers, at least one.
 
-    Each part has about `size` bytes, or one block of one layer. Raises SessionError `not-copied` if
-    the KV of its shard cannot be copied.
+    Each part has about `size` bytes, or one block of one layer.
     """
-    held, order = session.served.held, session.open
-    if not held.kv_heads or order.pooled or order.standby is not None:
-        raise SessionError("not-copied", "the state of this session cannot be copied")
+    held = session.served.held
     first, last = held.parts.start, held.parts.stop
     shape = KvShape(held.kv_heads, held.head_dim, held.dtype)
     block = shape.layer_bytes(BLOCK, "exact")
@@ -217,6 +216,12 @@ def parts_of(session: StageSession, start: int, stop: int, size: int) -> Iterato
     end = min(start + BLOCK * max(1, size // (block * (last - first))), stop)
     for layer in range(first, last, layers):
         yield KvRange(start, end, layer, min(layer + layers, last))
+
+
+def _check_copied(session: StageSession) -> None:
+    """Raise SessionError `not-copied` if the KV of a session cannot be copied."""
+    if not session.served.held.kv_heads or session.open.pooled:
+        raise SessionError("not-copied", "the state of this session cannot be copied")
 
 
 def _checked(payload: bytes | memoryview) -> bytes:
