@@ -32,6 +32,8 @@ Fault = Literal["power", "stopped", "crash", "hung"]
 engine's worker, and SIGSTOP of that worker."""
 FAULTS: Final[tuple[Fault, ...]] = ("power", "stopped", "crash", "hung")
 LAYERS: Final = ((0, 2), (2, 4), (4, 6))
+LAG: Final = 64
+"""Positions that a standby may lack when a fault happens. While it lacks more, the fault waits."""
 SETTLE_S: Final = 3.0
 """Virtual seconds between two answers."""
 
@@ -173,11 +175,19 @@ class Chain:
             else:
                 await now.wait()
             await trio.sleep(lag)
+            while not told and self.lag() > LAG:  # noqa: ASYNC110
+                await trio.sleep(0.05)
             when = trio.current_time()
             victim = self.stage(place)
             await self.harm(fault, victim)
         await self.repair(fault, victim)
         return told[0], when
+
+    def lag(self) -> int:
+        """Return how many positions the standbys of the present chain lack at most."""
+        runs = [run for run, _ in self.asker.node.compute.gateway._runs._runs.values()]
+        every = [(run, each) for run in runs for each in run.standbys.values()]
+        return max((run.computed - each.have for run, each in every), default=0)
 
     async def harm(self, fault: Fault, name: str) -> None:
         """Let a fault happen to a stage."""
@@ -201,7 +211,9 @@ class Chain:
         for daemon in (*self.stages.values(), self.asker):
             await daemon.until(lambda status: status["peers"] == len(self.stages))
         directory = self.asker.node.directory
-        while not all(directory.members()[each.peer].shards for each in self.stages.values()):
+        while not all(  # noqa: ASYNC110
+            directory.members()[each.peer].shards for each in self.stages.values()
+        ):
             await trio.sleep(0.1)
         await trio.sleep(SETTLE_S)
 

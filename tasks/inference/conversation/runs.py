@@ -164,8 +164,8 @@ class OpenRuns:
         runs = [run for (name, _), (run, _) in self._runs.items() if name == session]
         if any(peer in run.peers for run in runs):
             return False
-        lost = [run.lose_standby(peer) for run in runs]  # of both epochs, while a chain is changed
-        return True in lost
+        # While a chain is changed, the session has two runs.
+        return [run.lose_standby(peer) for run in runs].count(True) > 0
 
     def _waits_for(self, peer: PeerId) -> bool:
         """Return whether the peer is a stage of an open session."""

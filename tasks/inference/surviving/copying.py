@@ -135,35 +135,31 @@ class StageCopies:
         stop = min(message.stop, session.passed) // BLOCK * BLOCK
         sent = 0
         while sent < COPY_BYTES:
-            start, began = session.copied.get(message.to, 0), self._host.now()
+            start = session.copied.get(message.to, 0)
             if start >= stop:
                 return
             for part in parts_of(session, start, stop, session.copy_size):
-                sent += await self._send(session, message.to, part)
-                took = self._host.now() - began
+                size, took = await self._send(session, message.to, part)
+                sent += size
                 await trio.sleep(COPY_REST * took)
-                began = self._host.now()
             _, trip = self._courier.waiting(message.to)
-            quick = took < COPY_QUICK + 2 * trip
             larger = min(2 * session.copy_size, COPY_BYTES)
-            session.copy_size = larger if quick else COPY_PART_BYTES
+            session.copy_size = larger if took < COPY_QUICK + 2 * trip else COPY_PART_BYTES
 
-    async def _send(self, session: StageSession, to: PeerId, part: KvRange) -> int:
-        """Send one part to a standby, and return its size in bytes."""
+    async def _send(self, session: StageSession, to: PeerId, part: KvRange) -> tuple[int, float]:
+        """Send one part to a standby, and return its size in bytes and the seconds on the way."""
         assert self._engine is not None  # else no session is open
         data = await self._engine.read_kv(session.engine_id, part, "exact")
-        order = session.open
+        began, order = self._host.now(), session.open
+        message = Part(order.session, session.gateway, order.index)
         reply = await self._courier.call(
-            to,
-            "session.part",
-            Part(order.session, session.gateway, order.index).header(),
-            data,
+            *(to, "session.part", message.header(), data),
             priority=Priority.BULK,
             timeout=COPY_TIMEOUT,
         )
         session.copied[to] = Copied.parse(reply.header).have
         self.copied_bytes += len(data)
-        return len(data)
+        return len(data), self._host.now() - began
 
     # At the standby.
 
