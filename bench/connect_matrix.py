@@ -195,7 +195,7 @@ def _letter(item: dict[str, Any]) -> str:
     if item["connected"] is None:
         return "NOT CONNECTED"
     if item["direct"] is not None:
-        medium = item["way"].split()[-1]
+        medium = item["path_kind"].split()[-1]
         return f"{medium} {item['direct']:.2f} s"
     return "RELAYED" if item["possible"] else "relayed"
 

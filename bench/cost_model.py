@@ -30,6 +30,7 @@ import torch
 import trio
 from worlds.engines import SHAPES, Worker, config, prompt, worker
 from worlds.fitting import Measured, error, fitted
+from worlds.traces import find_traces
 
 from shoal.state.membership.record import DeviceSpeed
 from shoal.tasks.costs.rates import PROCESSOR, DeviceRates, Efficiency, device_rates
@@ -51,7 +52,7 @@ MEASURES = (
 
 GPU_MARK: Final = 0.15
 ENGINE_MARK: Final = 0.12
-TRACES: Final = Path(__file__).resolve().parent.parent.parent / "shared" / "traces" / "vidur"
+TRACES: Final = find_traces() / "vidur"
 
 # Published peaks: dense bfloat16 flop/s on tensor cores, byte/s (NVIDIA's data sheets of the A100
 # SXM with 80 GB and of the A40).

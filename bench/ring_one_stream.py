@@ -26,6 +26,7 @@ from worlds.recorded import (
     measure,
     swe_agent,
 )
+from worlds.traces import find_traces
 
 from shoal.tasks.drafting.sessions import Drafting
 
@@ -52,7 +53,7 @@ def rates(texts: list[Text], stages: int) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few texts")
-    parser.add_argument("--traces", type=Path, required=True, help="folder of recorded texts")
+    parser.add_argument("--traces", type=Path, default=find_traces(), help="recorded texts")
     args = parser.parse_args()
     lengthen_context()
     agent = swe_agent(args.traces / "swe-agent", 3 if args.quick else 24)

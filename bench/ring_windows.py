@@ -28,6 +28,7 @@ from worlds.recorded import (
     measure,
     swe_agent,
 )
+from worlds.traces import find_traces
 
 from shoal.tasks.drafting.sessions import Drafting
 
@@ -61,7 +62,7 @@ def ran(texts: list[Text], machine: Machine, those: dict[str, Drafting]) -> dict
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few texts and sides")
-    parser.add_argument("--traces", type=Path, required=True, help="folder of recorded texts")
+    parser.add_argument("--traces", type=Path, default=find_traces(), help="recorded texts")
     args = parser.parse_args()
     lengthen_context()
     agent = swe_agent(args.traces / "swe-agent", 3 if args.quick else 12)

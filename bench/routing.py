@@ -38,6 +38,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from worlds.routed import BLOCK, POLICIES, Fleet, Policy, Request, World, arrivals, read_trace
+from worlds.traces import find_traces
 
 from shoal.tasks.engine.scheduler import StepCosts
 
@@ -50,7 +51,7 @@ UNCOUNTED: Final = 100
 GOAL: Final = 0.94
 OVER: Final = 1.3
 LEAST: Final = 0.98
-TRACE: Final = "shared/traces/mooncake/conversation_trace.jsonl"
+TRACE: Final = find_traces() / "mooncake" / "conversation_trace.jsonl"
 COSTS: Final = StepCosts(fixed=0.04, row=80e-6, attended=4e-9, most_rows=2048)
 """The costs of a step on a replica, in seconds. It reads an 8 B model in 40 ms, and computes about
 4,500 rows of prompts per second beside texts, as the replicas in studies of the trace do."""
@@ -93,17 +94,11 @@ def run(case: Case) -> dict[str, float]:
     }
 
 
-def find_trace() -> Path:
-    """Return the trace's default place: beside the project, or beside one of its parents."""
-    here = Path(__file__).resolve().parent
-    return next((p / TRACE for p in here.parents if (p / TRACE).is_file()), here.parent / TRACE)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, two rates, 300 requests")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--trace", type=Path, default=find_trace())
+    parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--daemons", action="store_true", help="compare with whole daemons")
     args = parser.parse_args()

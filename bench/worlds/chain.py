@@ -27,6 +27,7 @@ from shoal.netsim.netns.backend import KernelWorld, Reply
 from shoal.netsim.netns.namespaces import KernelRefused
 from shoal.netsim.netns.programs import KernelProgram
 from shoal.netsim.network.link import LinkSpec, PipeSpec
+from shoal.node.control.messages.encoding import Json
 
 from . import llamarpc
 from .randommodel import RandomModel, Shape, prompt
@@ -125,12 +126,20 @@ class Chain:
         At temperature 0 the text of a random model repeats itself, and drafts guess it.
         """
         text = prompt(self.shape, words, seed)
-        said: Reply = converse(
-            self.world.hosts[gateway].data,
-            {"op": "run", "model": self.shape.name, "prompt": text, "raw": True,
-             "max_tokens": tokens, "temperature": temperature},
-            wait=True,
-        )  # fmt: skip
+        return self.say(text, tokens=tokens, gateway=gateway, temperature=temperature)
+
+    def say(
+        self, text: str, *, tokens: int, gateway: str = CLIENT, temperature: float = 1.0,
+        seed: int | None = None,
+    ) -> Answer:  # fmt: skip
+        """Have a machine's daemon continue a prompt with `tokens` tokens."""
+        asked: dict[str, Json] = {
+            "op": "run", "model": self.shape.name, "prompt": text, "raw": True,
+            "max_tokens": tokens, "temperature": temperature,
+        }  # fmt: skip
+        if seed is not None:
+            asked["seed"] = seed
+        said: Reply = converse(self.world.hosts[gateway].data, asked, wait=True)
         return Answer(said["text"], said["tokens"], said["tokens_per_s"], said["ttft_ms"] / 1e3,
                       said["hop_ms"])  # fmt: skip
 
@@ -198,6 +207,16 @@ class Chain:
 
         With `alone`, the client computes the whole model itself.
         """
+        return self._bench_llama("-p", "0", "-n", str(tokens), alone=alone)
+
+    def llama_step(self, rows: int, *, depth: int) -> float:
+        """Return the seconds of a step of llama.cpp of `rows` rows, behind `depth` positions."""
+        if rows == 1:
+            return 1 / self._bench_llama("-p", "0", "-n", "32", "-d", str(depth))
+        return rows / self._bench_llama("-p", str(rows), "-n", "0", "-d", str(depth), turns=8)
+
+    def _bench_llama(self, *work: str, alone: bool = False, turns: int = 1) -> float:
+        """Return the tokens per second of llama.cpp's own bench."""
         where: tuple[str, ...] = ("-ngl", "0")
         if not alone:
             for worker in self.workers:
@@ -205,8 +224,8 @@ class Chain:
             hosts = [self.world.hosts[name].address for name in self.stages]
             where = ("--rpc", ",".join(f"{host}:{PORT}" for host in hosts), "-ngl", "99",
                      "-ts", "/".join("1" * len(hosts)))  # fmt: skip
-        command = (str(self._llama / llamarpc.BENCH), "-m", str(self._gguf), "-t", "1", "-p", "0",
-                   "-n", str(tokens), "-r", "1", "-o", "json", *where)  # fmt: skip
+        command = (str(self._llama / llamarpc.BENCH), "-m", str(self._gguf), "-t", "1",
+                   *work, "-r", str(turns), "-o", "json", *where)  # fmt: skip
         said = self.world.run(CLIENT, *command).finish(ANSWER_S)
         found = json.loads(said[said.index("[\n") :].rpartition("]")[0] + "]")
         return float(found[0]["avg_ts"])

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...tasks.costs.seconds import product_seconds, step_seconds
-from ...tasks.costs.steps import shard_costs
+from ...tasks.costs.steps import alone_seconds, chosen_seconds, shard_costs
 from ...tasks.costs.work import ModelWork, Rows
 from ...tasks.engine.activations.layout import packed_bytes
 from ...tasks.engine.adapters import LoadAdapter
@@ -394,7 +394,9 @@ class Timed:
 
     def costs(self) -> StepCosts:
         """Return the costs of a step on the machine, as its profile predicts them."""
-        return StepCosts(*shard_costs(self._rates, self._whole))
+        of = self._rates, self._whole
+        chosen, alone = chosen_seconds(*of), alone_seconds(*of)
+        return StepCosts(*shard_costs(*of), chosen=chosen, alone=alone)
 
     def adapter_costs(self, adapter: Any) -> AdapterCosts:
         """Return no costs: an adapter takes no simulated time."""

@@ -54,7 +54,8 @@ class EmbeddingsBody(Message, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def for_gateway(self) -> EmbedRequest:
         """Return the request for the gateway."""
-        return EmbedRequest(self.model, self.inputs(), self.dimensions, self.user or "")
+        model, _, adapter = self.model.partition("+")
+        return EmbedRequest(model, self.inputs(), self.dimensions, self.user or "", adapter)
 
     def document(self, found: Embeddings) -> Iterator[bytes]:
         """Yield the pieces of the answer's document, one for each vector, as all of them together

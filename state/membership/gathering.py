@@ -64,12 +64,16 @@ class Gathered:
 class WitnessQuestions:
     """The questions of peers to this node as a witness, which it answers in batches.
 
-    Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast.
+    Questions are gathered for GATHER_S seconds, or longer if batches follow each other too fast. A
+    question about a member that has just come does not wait for longer, because nobody routes to
+    the member before it is proved live.
     """
 
     def __init__(self) -> None:
         self._next: Gathered | None = None
         self._pace = Bucket(Rate(*defaults.GATHERINGS), 0.0)
+        self._soon = Bucket(Rate(*defaults.GATHERINGS_SOON), 0.0)
+        self._asked: dict[PeerId, float] = {}  # when members were first asked about
 
     @property
     def due(self) -> float:
@@ -89,9 +93,22 @@ class WitnessQuestions:
         gathered = self._next
         if len(gathered.numbers) >= defaults.GATHERED:
             return None
+        soon = now + defaults.GATHER_S
+        if self._are_new(peers, now) and gathered.due > soon and self._soon.take(now):
+            gathered.due = soon
         gathered.numbers.append(number)
         gathered.peers.update(dict.fromkeys(peers, b""))
         return gathered, len(gathered.numbers) - 1
+
+    def _are_new(self, peers: Sequence[PeerId], now: float) -> bool:
+        """Return whether one of these members was first asked about a moment ago."""
+        return any(
+            now - self._asked.setdefault(peer, now) < defaults.GATHER_NEW_S for peer in peers
+        )
+
+    def forget(self, peer: PeerId) -> None:
+        """Record that a member's link has ended. If it comes back, it is new again."""
+        self._asked.pop(peer, None)
 
     def take(self, now: float) -> Gathered | None:
         """Remove and return the batch if it is due, else return None."""

@@ -106,6 +106,7 @@ class Probing:
             self.liveness.unlinked(link.peer, self._host.now())
         if link.peer not in self._links:
             self.liveness.forget(link.peer)
+            self._gathering.forget(link.peer)
             self.wake()
 
     def _doubt(self, link: Link, doubt: bool) -> None:

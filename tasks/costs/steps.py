@@ -4,12 +4,14 @@ after loading."""
 from dataclasses import replace
 
 from .rates import DeviceRates
-from .seconds import fixed_seconds, product_seconds
+from .seconds import attention_seconds, fixed_seconds, product_seconds
 from .shardcosts import ShardCosts
-from .work import ShardWork
+from .work import Rows, ShardWork
 
 MANY = 64
 """Rows of the larger step by which a shard is measured."""
+FAR = 1024
+"""Positions to which the row of a text attends in a measurement."""
 _LEAST, _MOST = 1e-4, 1e4  # bounds of efficiencies
 
 
@@ -22,6 +24,25 @@ def shard_costs(device: DeviceRates, work: ShardWork) -> ShardCosts:
     pairs = sum(each.pair_flops for each in work.attention) / rate
     factor, fixed = device.factor, fixed_seconds(device, work)
     return ShardCosts(factor * (one - row + fixed), factor * row, factor * pairs)
+
+
+def chosen_seconds(device: DeviceRates, work: ShardWork) -> float:
+    """Return the seconds by which a step of MANY rows is longer for each further row of which it
+    computes the logits."""
+    if not work.head_flops:
+        return 0.0
+    one, many = (product_seconds(device, work, MANY, heads) for heads in (1, MANY))
+    return device.factor * (many - one) / (MANY - 1)
+
+
+def alone_seconds(device: DeviceRates, work: ShardWork) -> float:
+    """Return the seconds by which a position costs more if one row attends to it than a row of a
+    prompt does, because its keys and values are read for this row only."""
+    if not work.attention:
+        return 0.0
+    none, far = (attention_seconds(device, work, [Rows(1, at)]) for at in (0, FAR))
+    pairs = shard_costs(device, work).pair_s
+    return max(0.0, device.factor * (far - none) / FAR - pairs)
 
 
 def calibrated(device: DeviceRates, work: ShardWork, costs: ShardCosts) -> DeviceRates:

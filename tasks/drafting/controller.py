@@ -96,11 +96,14 @@ class Controller:
     def window(self, ahead: int) -> int:
         """Return the length of the windows in which `ahead` guesses are computed.
 
-        A short window leaves a stage early, but each one takes the fixed time of a step.
+        A short window leaves a stage early, but each one takes the fixed time of a step. A single
+        stage gets all of them in one message, behind the token that is known.
         """
         if self._fixed is not None:
             return self._fixed[0]
-        if self._stages == 1 or not self._steps.known:
+        if self._stages == 1:
+            return min(ahead + 1, WINDOW)
+        if not self._steps.known:
             return max(1, min(ahead, WINDOW))
         least = -(-ahead // FLIGHT)
         mean, _ = self._steps.fit(0.0)

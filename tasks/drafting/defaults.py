@@ -4,7 +4,8 @@
 ORDERS = (8, 4, 2, 1)  # tokens of a context that are looked up, the longest first
 LOOKED_AT = 12  # earlier places of one context that are compared
 LONGEST_MATCH = 64  # tokens of a match that count
-TABLE_BITS = 15  # of the number of slots in a table of contexts
+TABLE_BITS = 15  # of the number of slots in a table of contexts …
+FIRST_BITS, MORE_BITS = 9, 3  # … at first, and more when a text has more tokens than slots
 SLICE_TOKENS = 2048  # tokens that are added to an index without a pause: about 5 ms
 HISTORY_TOKENS = 65_536  # of one user and model that are remembered, in two halves
 HISTORIES = 32  # users and models whose histories are remembered

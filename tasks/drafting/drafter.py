@@ -8,6 +8,7 @@ No I/O.
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from .defaults import HISTORIES, HISTORY_TOKENS, LONGEST_MATCH, MEMORY, PRIOR, SURE
@@ -86,17 +87,31 @@ class Drafter:
         """Return what came after the places, as long as there is something."""
         found: list[Guess] = []
         while len(found) < most:
+            if len(followed) == 1:
+                self._copy(*followed[0], match, found, most)
+                if len(found) >= most:
+                    break
             nexts = [
                 self._token(text, place + len(found), behind, found) for text, place in followed
             ]
-            count = Counter(token for token in nexts if token is not None)
-            if not count:
+            token = _most(nexts)
+            if token is None:
                 break
-            ((token, votes),) = count.most_common(1)
-            kind = kind_of(match + len(found), agreed=votes == len(nexts))
-            found.append(Guess(token, kind))
-            followed = [each for each, that in zip(followed, nexts, strict=True) if that == token]
+            agreed = nexts.count(token) == len(nexts)
+            found.append(Guess(token, kind_of(match + len(found), agreed=agreed)))
+            if not agreed:
+                pairs = zip(followed, nexts, strict=True)
+                followed = [each for each, that in pairs if that == token]
         return found
+
+    def _copy(
+        self, text: SuffixIndex, place: int, match: int, found: list[Guess], most: int
+    ) -> None:
+        """Append what comes after the only place, as far as the text goes."""
+        first, length = place + len(found), match + len(found)
+        for token in text.tokens[first : place + most]:
+            found.append(Guess(token, kind_of(length, agreed=True)))
+            length += 1
 
     def _token(
         self, text: SuffixIndex, place: int, behind: Sequence[int], found: Sequence[Guess]
@@ -109,6 +124,14 @@ class Drafter:
         if text is not self.own or place >= len(behind) + len(found):
             return None
         return behind[place] if place < len(behind) else found[place - len(behind)].token
+
+
+def _most(tokens: Sequence[int | None]) -> int | None:
+    """Return the most frequent token, the first of several; None if there is none."""
+    known = [token for token in tokens if token is not None]
+    if not known or known.count(known[0]) == len(known):
+        return known[0] if known else None
+    return max(Counter(known).items(), key=itemgetter(1))[0]
 
 
 class Histories:

@@ -114,7 +114,8 @@ class Speculation:
         if self._early is not None:
             return
         known = len(self._drafter.own)
-        count = min(self._wanted(), self._limit - 1 - known)
+        most = self._limit - 1 - known
+        count = self._wanted(most) if most > 0 else 0
         end, sent = known + count, max(self._sent, known)
         length = self._controller.window(count) if count > 0 else 0
         if end <= sent or (self._sent > known and end - sent < length):
@@ -139,14 +140,16 @@ class Speculation:
         counts.most = max(counts.most, len(self._flight))
         return Window(self._branch, start, tuple(tokens))
 
-    def _wanted(self) -> int:
-        """Return how many guesses are worth being in flight, after making them."""
+    def _wanted(self, most: int) -> int:
+        """Return how many guesses are worth being in flight, after making at most `most`."""
         while True:
-            chances = [self._accuracy.probability(guess.kind) for guess in self._guesses]
+            chances = (self._accuracy.probability(guess.kind) for guess in self._guesses)
             count = self._controller.ahead(chances)
-            if count < len(chances) or count >= AHEAD:
+            left = most - len(self._guesses)
+            if count < len(self._guesses) or count >= AHEAD or left <= 0:
                 return count
-            more = self._drafter.draft([guess.token for guess in self._guesses], _LOOK)
+            behind = [guess.token for guess in self._guesses]
+            more = self._drafter.draft(behind, min(_LOOK, left))
             if not more:
                 return count
             self._guesses += more

@@ -3,25 +3,30 @@
 Stands for a suffix tree of bounded depth: for each of a few lengths, a table leads from the hash of
 the last tokens to their latest place, and from each place to the place before. It takes about 30
 bytes for each token, where a tree in Python would take thousands. Places are compared with the
-context, so equal hashes do no harm.
+context, so equal hashes do no harm. Tables are small at first, because most texts are short.
 """
 
 from array import array
 from collections.abc import Sequence
 
-from .defaults import LONGEST_MATCH, LOOKED_AT, ORDERS, TABLE_BITS
+from .defaults import FIRST_BITS, LONGEST_MATCH, LOOKED_AT, MORE_BITS, ORDERS, TABLE_BITS
 
 _BASE = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
+_POWERS = tuple(pow(_BASE, order, _WORD + 1) for order in ORDERS)
 _LENGTHS = tuple(1 << bits for bits in range(LONGEST_MATCH.bit_length() - 1, 0, -1))
 
 
 def _hash(tokens: Sequence[int]) -> int:
-    """Return the slot of a context in a table."""
+    """Return the hash of a context.
+
+    It is a polynomial, so that it follows from the hashes of the texts that end before the context
+    and with it.
+    """
     value = 0
     for token in tokens:
         value = (value * _BASE + token + 1) & _WORD
-    return (value * _BASE & _WORD) >> (64 - TABLE_BITS)
+    return value
 
 
 class SuffixIndex:
@@ -29,7 +34,13 @@ class SuffixIndex:
 
     def __init__(self) -> None:
         self.tokens = array("I")
-        self._latest = [array("i", b"\xff" * (4 << TABLE_BITS)) for _ in ORDERS]
+        self._hashes = array("Q", (0,))  # of the text up to each place
+        self._set_tables(FIRST_BITS)
+
+    def _set_tables(self, bits: int) -> None:
+        """Begin with empty tables of 2^`bits` slots."""
+        self._bits = bits
+        self._latest = [array("i", b"\xff" * (4 << bits)) for _ in ORDERS]
         self._before = [array("i") for _ in ORDERS]
 
     def __len__(self) -> int:
@@ -37,11 +48,27 @@ class SuffixIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens (ids below 2^32). Takes about 2 µs for each."""
+        first = len(self.tokens) + 1
         self.tokens.extend(tokens)
-        end = len(self.tokens)
-        for order, latest, before in zip(ORDERS, self._latest, self._before, strict=True):
-            for place in range(end - len(tokens) + 1, end + 1):
-                slot = _hash(self.tokens[place - order : place]) if place >= order else 0
+        value = self._hashes[-1]
+        for token in tokens:
+            value = (value * _BASE + token + 1) & _WORD
+            self._hashes.append(value)
+        while len(self.tokens) > 1 << self._bits and self._bits < TABLE_BITS:
+            self._set_tables(min(self._bits + MORE_BITS, TABLE_BITS))
+            first = 1
+        self._enter(first)
+
+    def _enter(self, first: int) -> None:
+        """Enter the contexts that end at the places from `first` on into the tables."""
+        hashes, shift = self._hashes, 64 - self._bits
+        tables = zip(ORDERS, _POWERS, self._latest, self._before, strict=True)
+        for order, power, latest, before in tables:
+            for place in range(first, len(hashes)):
+                slot = 0
+                if place >= order:
+                    value = (hashes[place] - hashes[place - order] * power) * _BASE
+                    slot = (value & _WORD) >> shift
                 before.append(latest[slot])
                 latest[slot] = place
 
@@ -66,7 +93,7 @@ class SuffixIndex:
     ) -> dict[int, int]:
         """Return the lengths of the matches by their places."""
         found: dict[int, int] = {}
-        place = latest[_hash(recent[-order:])]
+        place = latest[(_hash(recent[-order:]) * _BASE & _WORD) >> (64 - self._bits)]
         for _ in range(LOOKED_AT):
             if place <= 0:
                 break

@@ -50,8 +50,10 @@ from .kv.blocks import BLOCK
 @dataclass(frozen=True, slots=True, eq=False)
 class StepCosts:
     """Predicted time of a step of one shard, in seconds: `fixed`, plus `row` for each row, plus
-    `attended` for each pair of a row and a position that it attends to. A step has at most
-    `most_rows` rows, which bounds the memory for intermediate values.
+    `attended` for each pair of a row and a position that it attends to. Texts take more: `chosen`
+    for each row, after which a token is chosen, and `alone` for each position, whose keys and
+    values are read for a few rows only. A step has at most `most_rows` rows, which bounds the
+    memory for intermediate values.
 
     The object stands for its shard. Two shards may have equal costs, so objects are not compared by
     their values.
@@ -61,6 +63,8 @@ class StepCosts:
     row: float
     attended: float
     most_rows: int = STEP_ROWS
+    chosen: float = 0.0
+    alone: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +114,8 @@ class Share:
     costs: StepCosts
     background: bool
     adapter: AdapterCosts | None
-    row: float  # seconds for a row, without attention
+    row: float  # seconds for a row of a prompt, without attention
+    text_row: float  # the same of a text
     time: float = 0.0  # virtual time in seconds
     charged: float = 0.0  # seconds charged for the last step that it was in
     rows: int = 0
@@ -133,9 +138,11 @@ class _Step:
 
     def price(self, share: Share, rows: int) -> float:
         """Return the seconds that rows of a session add to the step."""
-        attended = self.costs.attended * (share.position + rows)
-        adapter = share.adapter
+        costs, adapter = self.costs, share.adapter
+        attended = costs.attended * (share.position + rows)
         fixed = adapter.fixed if adapter is not None and adapter not in self.adapters else 0.0
+        if share.decode:
+            return fixed + rows * (share.text_row + attended) + costs.alone * share.position
         return fixed + rows * (share.row + attended)
 
 
@@ -182,7 +189,7 @@ class Scheduler:
         gateway.shares += 1
         found.shares += 1
         row = costs.row + (adapter.row if adapter is not None else 0.0)
-        return Share(found, costs, background, adapter, row)
+        return Share(found, costs, background, adapter, row, row + costs.chosen)
 
     def _next(self) -> int:
         self._number += 1
@@ -239,7 +246,7 @@ class Scheduler:
         self._with_texts.clear()
         costs = next(iter(ready)).costs
         step = _Step(costs, costs.fixed, costs.fixed)
-        least = costs.fixed + costs.row
+        least = costs.fixed + costs.row + costs.chosen
         most = max(STEP_S, DECODE_FACTOR * least)
         alone = 0.0
         if not any(share.decode for share in self._ready):  # also those of other shards
@@ -304,11 +311,13 @@ class Scheduler:
             return
         adapters = {share.adapter for share in shares if share.adapter is not None}
         adapters -= step.adapters
-        pair = step.costs.attended
+        pair, alone = step.costs.attended, step.costs.alone
         needs = [
-            rows * (share.row + pair * (share.position + 0.5 * (rows + 1)))
+            share.text_row + pair + (pair + alone) * share.position
+            if (rows := share.rows) == 1
+            else rows * (share.text_row + pair * (share.position + 0.5 * (rows + 1)))
+            + alone * share.position
             for share in shares
-            for rows in (share.rows,)
         ]
         fixed = sum([adapter.fixed for adapter in adapters])
         rows = sum([share.rows for share in shares])
@@ -349,7 +358,8 @@ class Scheduler:
         later = len(travelling) - self.groups.most()
         if later <= 0:
             return len(shares)
-        row = sum(share.row + costs.attended * share.position for share in travelling)
+        pair = costs.attended + costs.alone
+        row = sum(share.text_row + pair * share.position for share in travelling)
         if row / len(travelling) * later < GROUP_GAIN * costs.fixed:
             return len(shares)
         return len(shares) - later

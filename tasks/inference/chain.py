@@ -290,6 +290,8 @@ class Chains:
         timeout: float,
     ) -> Mapping[str, object]:
         """Call a method as `_ask` does, as long as the peer answers questions meanwhile."""
+        if peer == self._courier.peer:  # it can answer questions
+            return (await self._courier.call(peer, method, header, names, timeout=timeout)).header
         failure: CallRefused | LinkClosed = LinkClosed("unreachable", f"{peer} does not answer")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_silent, peer, nursery.cancel_scope)

@@ -169,8 +169,9 @@ class Choice:
 
     # Probes.
 
-    async def look(self, wish: Wish, without: Collection[str]) -> None:
-        """Ask some stages for their load, all at once, if there is a choice between chains.
+    async def look(self, wish: Wish, without: Collection[str], session: SessionId) -> Plan | None:
+        """Ask some stages for their load, all at once, if there is a choice between chains. Return
+        the best chain for a session by what they said, or None if linked members form none.
 
         Nobody is asked if the best chain is this node alone and has no work: the question would
         only delay the answer. Waits for PROBE_TIMEOUT at most. Raises Overloaded if the best chain
@@ -178,26 +179,33 @@ class Choice:
         """
         members = self._members(without)
         linked = {peer: each for peer, each in members.items() if self._courier.reaches(peer)}
-        view, want = self._view(members, wish.model), wish.want(self._host.entropy(16))
+        view, want = self._view(members, wish.model), wish.want(session)
         hops = self._hops(linked, wish)
         wish.said.clear()
-        if not await self._is_idle_here(view, want, hops, wish):
+        plan = await self._idle_here(view, want, hops, wish)
+        if plan is None:
             await self._ask(self._router.questions(view, want, hops, self._host.now()), wish)
-        if not wish.first:
-            return
-        self._line.check(wish.place, self._host.now())
-        plan = self._router.plan(view, want, hops, self._host.now(), wish.said)
-        if plan is not None and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
+        if wish.first:
+            self._line.check(wish.place, self._host.now())
+        plan = plan or self._router.plan(view, want, hops, self._host.now(), wish.said)
+        if wish.first and plan and not plan.avoided and plan.wait_s > ADMISSION_WAIT:
             raise overloaded(plan.wait_s, "the prompts before this one take long")
+        return plan
 
-    async def _is_idle_here(self, view: View, want: Want, hops: Sequence[Hop], wish: Wish) -> bool:
-        """Return whether the best chain is this node alone, which has no other work now."""
-        plan = self._router.plan(view, want, hops, self._host.now())
-        if plan is None or {hop.peer for hop in plan.chain} != {self._courier.peer}:
-            return False
-        await self._ask(plan.chain, wish)
+    async def _idle_here(
+        self, view: View, want: Want, hops: Sequence[Hop], wish: Wish
+    ) -> Plan | None:
+        """Return the best chain if it is this node alone, which has no other work now."""
+        chain: Sequence[Hop] = hops
+        if len(hops) > 1:
+            plan = self._router.plan(view, want, hops, self._host.now())
+            chain = plan.chain if plan else ()
+        if {hop.peer for hop in chain} != {self._courier.peer}:
+            return None
+        await self._ask(chain, wish)
         known = self._router.plan(view, want, hops, self._host.now(), wish.said)
-        return known is not None and known.chain == plan.chain and known.wait_s == 0.0
+        idle = known and known.chain == tuple(chain) and known.wait_s == 0.0
+        return known if idle else None
 
     async def look_again(self, wish: Wish, full: Collection[PeerId]) -> None:
         """Ask stages that have no room when they will have some.
@@ -220,9 +228,12 @@ class Choice:
         """Probe stages, all at once. Skip stages that miss a probe for a while."""
         backs: list[float] = []
         ahead = min(self._line.ahead(wish.place), MAX_AHEAD)
-        async with trio.open_nursery() as nursery:
-            for hop in hops:
-                if self._rates.take(hop.peer, self._host.now()):
+        asked = [hop for hop in hops if self._rates.take(hop.peer, self._host.now())]
+        if len(asked) == 1:
+            await self._probe(asked[0], wish, ahead, backs)
+        else:
+            async with trio.open_nursery() as nursery:
+                for hop in asked:
                     nursery.start_soon(self._probe, hop, wish, ahead, backs)
         if backs:
             self._line.told(wish.model.root, min(backs), ahead, self._host.now())
@@ -264,7 +275,10 @@ class Choice:
 
         Raises NoRoute if no chain covers the model.
         """
-        plan = self._plan(wish, without, session)
+        return self.planned(self._plan(wish, without, session), wish, session, terms)
+
+    def planned(self, plan: Plan, wish: Wish, session: SessionId, terms: RunTerms) -> GenerationRun:
+        """Create a session over the chain of a plan."""
         run = GenerationRun(session, plan.chain, wish.ids, wish.new, self._host.now(), terms)
         run.pace.predict(min(plan.cost.first_s, MOST_PREDICTED))
         self._plans[session] = plan, wish.prefix

@@ -31,13 +31,14 @@ class EmbedRequest:
     """A request for embeddings. An input is a text, or the ids of its tokens.
 
     `dimensions` is the expected size of a vector, or None. `user` is a name for the user of this
-    node, or "", as in `GenerateRequest`.
+    node, or "", and `adapter` the name or root of an adapter, or "", as in `GenerateRequest`.
     """
 
     model: str
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = None
     user: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,11 @@ Pool = Callable[[Model, list[int], str], Awaitable[Vector]]
 
 
 class Embedder:
-    """Answers requests for embeddings. `pool` computes each, a few at a time."""
+    """Answers requests for embeddings. `use` provides a model with an adapter, and `pool` computes
+    each embedding, a few at a time."""
 
     def __init__(
-        self, use: Callable[[str], AbstractAsyncContextManager[Model]], pool: Pool
+        self, use: Callable[[str, str], AbstractAsyncContextManager[Model]], pool: Pool
     ) -> None:
         self._use = use
         self._pool = pool
@@ -100,7 +102,7 @@ class Embedder:
         Raises PromptTooLong if one exceeds the model's context, and SessionError `bad-dimensions`
         if vectors have another size than requested, besides the errors of `Gateway.generate`.
         """
-        async with self._use(request.model) as model:
+        async with self._use(request.model, request.adapter) as model:
             if request.dimensions not in (None, model.hidden):
                 raise SessionError(
                     "bad-dimensions",

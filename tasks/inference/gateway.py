@@ -5,8 +5,8 @@ stage. The gateway sends the prompt to the first stage, and the stages then gene
 until the head or the gateway stops them. Spec: docs/spec/session.md.
 """
 
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -105,7 +105,7 @@ class Gateway:
         self._conversation = Conversation(
             *(host, courier, self._opening, replacing, self._windows), standing
         )
-        self.embedder = Embedder(models.use, self._pool)
+        self.embedder = Embedder(self._use, self._pool)
         """Answers requests for embeddings."""
         self._waited_for = 0
         self.answers = 0  # answers completed since the start, and their tokens
@@ -136,16 +136,20 @@ class Gateway:
         began = self._host.now()
         self._waited_for += request.turn is None
         try:
-            async with self._models.use(request.model) as model:
-                if request.adapter:
-                    root = await self._find_adapter(request.adapter, model)
-                    model = replace(model, adapter=root)
+            async with self._use(request.model, request.adapter) as model:
                 summary = await self._generate(model, request, emit, began)
             self.answers += 1
             self.answer_tokens += summary.tokens
             return summary
         finally:
             self._waited_for -= request.turn is None
+
+    @asynccontextmanager
+    async def _use(self, name: str, adapter: str) -> AsyncIterator[Model]:
+        """Provide a model with an adapter, each by name or root. The adapter "" is none."""
+        async with self._models.use(name) as model:
+            root = await self._find_adapter(adapter, model) if adapter else ""
+            yield replace(model, adapter=root)
 
     async def _generate(
         self, model: Model, request: GenerateRequest, emit: Emit, began: float

@@ -206,6 +206,8 @@ class Beliefs:
         """Learn from an answer of a chain."""
         if seen.rows > 0 and seen.first_s - seen.links_s > _SHORTEST_S:
             self._learn_prompt(stages, seen, now)
+        elif seen.rows > 0:  # sooner than a round trip by its links: not overdue at least
+            self.dropped(stages)
         if seen.tokens >= TOKENS_LEAST and seen.token_s > _SHORTEST_S:
             least = _COMPUTING_LEAST * seen.token_s
             self._learn_tokens(stages, max(seen.token_s - seen.ring_s, least))

@@ -113,6 +113,8 @@ class _RequestCosts:
         self._asked = {shard.parts for shard in said}
         self._cached = cached
         self._trips: dict[PeerId, float] = {}
+        self._late: dict[Shard, float] = {}
+        self._stages: dict[Hop, StageCost] = {}
         self._unasked = UNASKED_WAIT
         self.own = view.own
 
@@ -150,15 +152,26 @@ class _RequestCosts:
         return said.cached
 
     def _doubted(self, shard: Shard) -> bool:
-        return self._beliefs.late(shard, self._now) > 0.0
+        return self._lateness(shard) > 0.0
+
+    def _lateness(self, shard: Shard) -> float:
+        if shard not in self._late:
+            self._late[shard] = self._beliefs.late(shard, self._now)
+        return self._late[shard]
 
     def stage(self, hop: Hop) -> StageCost:
+        cost = self._stages.get(hop)
+        if cost is None:
+            cost = self._stages[hop] = self._stage(hop)
+        return cost
+
+    def _stage(self, hop: Hop) -> StageCost:
         shard = self.shard(hop)
         times = self._beliefs.times(shard, self._view.claimed(hop))
         rows = max(self._want.rows - self.cached(hop), 1)
         said = self.wait(shard)
         wait = self._unasked if said is None else said
-        wait += self._beliefs.late(shard, self._now) + self._beliefs.silent(shard, self._now)
+        wait += self._lateness(shard) + self._beliefs.silent(shard, self._now)
         prompt, span = rows * times.row_s, min(rows, SPAN_ROWS) * times.row_s
         whole = hop.parts.start == 0 and hop.parts.stop == self._want.layers
         return StageCost(wait, prompt, 0.0 if whole else span, times.token_s)
@@ -294,8 +307,11 @@ class Router:
         idle = frozenset(
             hop for hop, each in zip(chain, stages, strict=True) if each.wait_s is None
         )
-        first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
-        return Plan(chain, search.cost(chain), tuple(stages), wait, first, avoided)
+        whole = search.cost(chain)
+        first = whole.first_s
+        if idle:
+            first = replace(search, costs=_IfIdle(search.costs, idle)).cost(chain).first_s
+        return Plan(chain, whole, tuple(stages), wait, first, avoided)
 
     def take(self, plan: Plan, prefix: Prefix, now: float) -> None:
         """Record that a session is opened over a planned chain."""

@@ -101,8 +101,12 @@ class TorchCompute(ShardModel):
         return _measured_costs(self, blocks)
 
     def attended_seconds(self) -> float:
-        """Return the seconds in which a row attends to one position in all layers."""
-        return _attended(self)
+        """Return the seconds in which a row of a prompt attends to one position in all layers."""
+        return _attended(self, BLOCK)
+
+    def alone_seconds(self) -> float:
+        """Return the same of a row of a text, for which keys and values are read alone."""
+        return _attended(self, 1)
 
     def adapt(self, adapter: LoadAdapter) -> Lora:
         return Lora(adapter, self.arch, self.parts, self.dtype, self.device)
@@ -265,7 +269,28 @@ def _measured_costs(model: TorchCompute, blocks: int) -> StepCosts:
     if least > CALIBRATION_S:  # a long measurement would delay the start
         return StepCosts(least, least / 16, 0.0)
     row = max(0.0, _seconds(model, many) - least) / (many - few)
-    return StepCosts(max(0.0, least - row), row, model.attended_seconds())
+    chosen = _chosen_seconds(model, many)
+    attended = model.attended_seconds()
+    alone = max(0.0, model.alone_seconds() - attended)
+    return StepCosts(max(0.0, least - row), row, attended, chosen=chosen, alone=alone)
+
+
+def _chosen_seconds(model: TorchCompute, rows: int) -> float:
+    """Return the seconds by which each further row, up to `rows`, makes the head's product
+    longer."""
+    if not model.parts.head or rows < 2:
+        return 0.0
+    dtype, where = TORCH_DTYPES[model.dtype], model.device.torch
+    values = torch.ones(rows, model.arch.hidden, dtype=dtype, device=where)
+    found = []
+    for count in (1, rows):
+        times = []
+        for _ in range(3):  # the first one warms up
+            began = clock(model.device.name)
+            model.logits(values[:count])
+            times.append(clock(model.device.name) - began)
+        found.append(min(times))
+    return max(0.0, found[1] - found[0]) / (rows - 1)
 
 
 def _padded_seconds(model: TorchCompute, rows: int) -> float:
@@ -313,21 +338,21 @@ def _adapted_seconds(model: TorchCompute, adapter: Lora, rows: int) -> float:
     return min(times)
 
 
-def _attended(model: TorchCompute) -> float:
-    """Return the seconds in which a row attends to one position in all layers."""
+def _attended(model: TorchCompute, rows: int) -> float:
+    """Return the seconds in which each of `rows` rows attends to one position in all layers."""
     size = 64 * BLOCK
     arch, dtype = model.arch, TORCH_DTYPES[model.dtype]
     table = BlockTable(BlockPool(64), size)
     table.prepare(0, size)
-    piece = Piece(table, None, 0, BLOCK, size - BLOCK, decode=False)
+    piece = Piece(table, None, 0, rows, size - rows, decode=rows == 1)
     if model.steps is not None:
-        return model.steps.attended_seconds()
+        return model.steps.attended_seconds(rows)
     batch, where = Attention([piece], arch.kv_heads, model.device), model.device.torch
-    queries = torch.zeros(BLOCK, arch.heads, arch.head_dim, dtype=dtype, device=where)
+    queries = torch.zeros(rows, arch.heads, arch.head_dim, dtype=dtype, device=where)
     keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=dtype, device=where)
     times = []
     for _ in range(3):
         began = clock(model.device.name)
         batch.attend(queries, keys, keys, 0)
         times.append(clock(model.device.name) - began)
-    return min(times) * len(model._memory.keys) / (BLOCK * size)
+    return min(times) * len(model._memory.keys) / (rows * size)

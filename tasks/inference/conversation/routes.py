@@ -45,7 +45,10 @@ class Routes:
         make the request wait for too long.
         """
         version = self._directory.version
-        await self.choice.look(self.wish(talk), {*talk.refused, *talk.lost})
+        wish, session = self.wish(talk), self._host.entropy(SESSION_BYTES)
+        plan = await self.choice.look(wish, {*talk.refused, *talk.lost}, session)
+        if plan is not None:
+            return self.choice.planned(plan, wish, session, talk.terms)
         try:
             return self.next_run(talk, talk.lost)
         except NoRoute:

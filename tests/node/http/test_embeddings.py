@@ -40,6 +40,8 @@ def test_all_forms_of_input(given: Any, inputs: Any) -> None:
 def test_other_parameters() -> None:
     request = body("a", user="me", dimensions=8).for_gateway()
     assert (request.model, request.user, request.dimensions) == ("tiny", "me", 8)
+    adapted = body("a", model="tiny+poet").for_gateway()
+    assert (adapted.model, adapted.adapter, request.adapter) == ("tiny", "poet", "")
 
 
 @pytest.mark.parametrize(

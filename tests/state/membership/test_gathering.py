@@ -62,3 +62,42 @@ def test_one_batch_is_bounded() -> None:
     gathering = WitnessQuestions()
     added = [gathering.add(number, [], 0.0) for number in numbers(defaults.GATHERED + 5)]
     assert sum(one is None for one in added) == 5
+
+
+def ask(gathering: WitnessQuestions, peer: str, now: float) -> float:
+    """Ask about one member, and return how long the batch waits."""
+    added = gathering.add(bytes(32), [PeerId(peer)], now)
+    assert added is not None
+    waits = added[0].due - now
+    assert gathering.take(added[0].due) is added[0]
+    return waits
+
+
+def used_up(gathering: WitnessQuestions, now: float) -> float:
+    """Ask about an old member until a batch would wait. Return the time."""
+    while (wait := ask(gathering, "old", now)) <= defaults.GATHER_S:
+        now += wait
+    return now + wait
+
+
+def test_questions_about_a_new_member_do_not_wait_for_the_pace() -> None:
+    gathering, soon = WitnessQuestions(), defaults.GATHER_S
+    ask(gathering, "old", 0.0)
+    now = used_up(gathering, 100.0)
+    assert ask(gathering, "new", now) == soon
+    assert ask(gathering, "new", now + soon) == soon, "another one asks later"
+    now = used_up(gathering, now + defaults.GATHER_NEW_S)
+    assert ask(gathering, "new", now) > soon, "it is known by now"
+    gathering.forget(PeerId("new"))
+    assert ask(gathering, "new", now + 13) == soon, "it came back"
+
+
+def test_batches_for_new_members_are_rate_limited_too() -> None:
+    gathering, now = WitnessQuestions(), 0.0
+    prompt = 0
+    for number in range(400):
+        waits = ask(gathering, f"member {number}", now)
+        prompt += waits <= defaults.GATHER_S + 1e-9
+        now += waits
+    (burst, rate), (first, pace) = defaults.GATHERINGS_SOON, defaults.GATHERINGS
+    assert prompt <= burst + first + now * (rate + pace) + 1

@@ -16,7 +16,7 @@ from shoal.tasks.costs.rates import (
 )
 from shoal.tasks.costs.seconds import attention_seconds, step_seconds
 from shoal.tasks.costs.shardcosts import ShardCosts
-from shoal.tasks.costs.steps import MANY, calibrated, shard_costs
+from shoal.tasks.costs.steps import MANY, alone_seconds, calibrated, chosen_seconds, shard_costs
 from shoal.tasks.costs.work import Attention, Rows, ShardWork
 
 WORK = ShardWork(
@@ -124,3 +124,22 @@ def test_attention_of_a_prompt_computes_whole_tiles() -> None:
     )
     assert few == whole
     assert text == attention_seconds(DEVICE, WORK, (Rows(1, 1000),))
+
+
+def test_more_logits_take_the_time_of_their_operations() -> None:
+    work = replace(WORK, head_flops=1_000_000)
+    computing = replace(DEVICE, bandwidth=1e15)
+    heads = (1, MANY)
+    steps = [step_seconds(computing, work, [Rows(MANY, 0)], count) for count in heads]
+    assert chosen_seconds(computing, work) == pytest.approx((steps[1] - steps[0]) / (MANY - 1))
+    assert chosen_seconds(computing, work) > 0.0
+    assert chosen_seconds(computing, replace(WORK, head_flops=0)) == 0.0
+
+
+def test_one_row_reads_keys_and_values_alone() -> None:
+    near, far = (step_seconds(DEVICE, WORK, [Rows(1, at)]) for at in (0, 4000))
+    pairs = shard_costs(DEVICE, WORK).pair_s
+    assert alone_seconds(DEVICE, WORK) + pairs == pytest.approx((far - near) / 4000)
+    assert alone_seconds(DEVICE, WORK) > 0.0
+    assert alone_seconds(replace(DEVICE, bandwidth=1e18), WORK) == pytest.approx(0.0, abs=1e-15)
+    assert alone_seconds(DEVICE, replace(WORK, attention=())) == 0.0

@@ -2,6 +2,7 @@
 
 import time
 from random import Random
+from sys import getsizeof
 
 from shoal.tasks.drafting.defaults import HISTORY_TOKENS
 from shoal.tasks.drafting.drafter import Accuracy, Drafter, Histories, kind_of
@@ -54,6 +55,20 @@ def test_matches_equal_those_of_a_search() -> None:
         assert length <= longest
         assert all(text[place - length : place] == context[6 - length :] for place in places)
         assert (length > 0) == (longest > 0)
+
+
+def test_a_short_text_takes_little_memory_and_a_long_one_is_found_through_growth() -> None:
+    index = SuffixIndex()
+    index.extend(range(100))
+    assert sum(map(getsizeof, index._latest)) < 16_384
+    random = Random(2)
+    text = [random.randrange(1000) for _ in range(9000)]
+    index = SuffixIndex()
+    for first in range(0, 9000, 1000):
+        index.extend(text[first : first + 1000])
+        for at in range(100, first + 900, 700):
+            length, places = index.places(text[at : at + 8])
+            assert length == 8 and at + 8 in places
 
 
 def test_a_users_history_helps_and_no_other_users() -> None:

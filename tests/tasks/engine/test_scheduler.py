@@ -627,3 +627,25 @@ def test_a_lone_prompt_of_a_shard_does_not_delay_the_texts_of_another() -> None:
         rows = load.step().get("prompt", 0)
         assert 0.04 + rows * 0.001 <= PREFILL_FACTOR * 0.041 + 1e-9
     assert load.served["text"] and load.served["prompt"]
+
+
+def test_texts_pay_for_their_choices_and_for_reading_alone() -> None:
+    costs = StepCosts(0.04, 0.001, 1e-6, chosen=0.002, alone=3e-6)
+    load = Load(costs)
+    load.add("a", "text", at=1000)
+    load.add("b", "prompt", prompt=16, at=2000)
+    scheduler = load.scheduler
+    plan = dict(scheduler.plan())
+    charged = {load.names[share]: share.charged for share in plan}
+    assert charged["text"] == pytest.approx(0.04 + 0.001 + 0.002 + 1001e-6 + 1000 * 3e-6)
+    assert charged["prompt"] == pytest.approx(16 * (0.001 + 2016e-6))
+
+
+def test_guesses_share_the_reading_of_their_text() -> None:
+    costs = StepCosts(0.0, 0.001, 1e-6, chosen=0.002, alone=3e-6)
+    load = Load(costs)
+    share = load.add("a", "text", at=1000)
+    load.scheduler.want(share, 4, 1000, decode=True)
+    assert load.scheduler.plan() == [(share, 4)]
+    pairs = 1001 + 1002 + 1003 + 1004
+    assert share.charged == pytest.approx(4 * 0.003 + pairs * 1e-6 + 1000 * 3e-6)

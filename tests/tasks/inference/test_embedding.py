@@ -64,6 +64,25 @@ async def test_every_position_counts_once_over_every_chain(
 
 
 @pytest.mark.trio
+async def test_every_stage_gets_the_adapter(autojump_clock: object) -> None:
+    swarm = FakeSwarm((2, 6))
+    for node in swarm.stages:
+        node.engine.adapters.add("a" * 64)
+
+    async def body(_: FakeSwarm) -> None:
+        for adapter in ("", "a"):
+            await _embed(swarm, "some text", adapter=adapter)
+        for node in swarm.stages:
+            assert [each.adapter for each in node.engine.terms] == ["", "a" * 64]
+        with pytest.raises(SessionError) as caught:
+            await _embed(swarm, "some text", adapter="nobody")
+        assert caught.value.code == "no-adapter"
+        swarm.assert_free()
+
+    await _run(swarm, body)
+
+
+@pytest.mark.trio
 async def test_inputs_come_back_in_order_and_a_few_are_computed_at_once(
     autojump_clock: object,
 ) -> None:

@@ -226,6 +226,29 @@ def test_a_stage_whose_answers_are_overdue_is_not_believed() -> None:
     assert sent["r0"] <= 6
 
 
+def test_answers_quicker_than_a_round_trip_do_not_make_a_stage_late() -> None:
+    router = Router()
+    for _ in range(10):
+        plan = router.plan(view(), want(), REPLICAS[:1], 0.0, replies(router, (0.0, 0)))
+        assert plan is not None
+        router.take(plan, NO_PREFIX, 0.0)
+        router.beliefs.observed(plan.stages, Observed(0.01, 0.02, 2000), 0.0)
+    assert router.beliefs.late(shard(REPLICAS[0]), 1000.0) == 0.0
+
+
+def test_the_times_of_a_stage_are_asked_once_for_a_plan() -> None:
+    asked = Counter[str]()
+
+    def claimed(hop: Hop) -> Times:
+        asked[hop.peer] += 1
+        return FAST
+
+    plan = Router().plan(View(None, claimed, lambda peer: 0.02), want(), REPLICAS, 0.0)
+    assert plan is not None
+    chosen = plan.chain[0].peer
+    assert asked == {hop.peer: 1 + (hop.peer == chosen) for hop in REPLICAS}
+
+
 def test_cancelled_requests_do_not_make_a_stage_late() -> None:
     router = Router()
     for _ in range(10):

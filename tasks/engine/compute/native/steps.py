@@ -83,15 +83,15 @@ class NativeSteps:
         del held
         return x
 
-    def attended_seconds(self) -> float:
-        """Return the measured seconds in which a row of a prompt attends to one position in all
-        layers."""
+    def attended_seconds(self, rows: int) -> float:
+        """Return the measured seconds in which each of `rows` rows of one session attends to one
+        position in all layers."""
         arch, size = self._arch, 64 * BLOCK
         keys = torch.zeros(arch.kv_heads, size, arch.head_dim, dtype=self._dtype)
         model = shape_of(self._sizes, size, KINDS[self._dtype], arch.eps)
         model.layer[0].keys = model.layer[0].values = keys.data_ptr()
-        step, held = pieces_of(model, [(range(64), BLOCK, size - BLOCK, False)])
-        queries = torch.zeros(BLOCK, arch.heads, arch.head_dim)
+        step, held = pieces_of(model, [(range(64), rows, size - rows, rows == 1)])
+        queries = torch.zeros(rows, arch.heads, arch.head_dim)
         attending = Attending(ctypes.pointer(step), 0, queries.data_ptr(), queries.data_ptr())
         times = []
         for _ in range(3):
@@ -99,7 +99,7 @@ class NativeSteps:
             self._kernels.attend(attending)
             times.append(clock() - began)
         del held
-        return min(times) * len(self._layers) / (BLOCK * size)
+        return min(times) * len(self._layers) / (rows * size)
 
 
 def computes(arch: Architecture, layers: Sequence[Layer]) -> bool:

@@ -1,0 +1,64 @@
+"""Makes a daemon's engine say recorded texts. Python loads this module when a process starts, if
+its folder is in PYTHONPATH.
+
+The engine computes everything, and then takes the token of a recorded text in place of its choice
+(teacher forcing). The file that SHOAL_BENCH_TEXTS names is a JSON list of [length of the prompt,
+ids of the answer]. The seed of a request is the number of its text, plus a multiple of the number
+of texts: the number of its user. Users with an even number get no drafts.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.tasks.engine.devicecore import DeviceCore
+from shoal.tasks.engine.families import Architecture
+from shoal.tasks.engine.interface import LoadShard
+from shoal.tasks.engine.shard import Choice, Compute, Pick
+from shoal.tasks.inference.conversation import windows
+from shoal.tasks.inference.conversation.talk import Talk
+from shoal.tasks.inference.generation import GenerationRun
+
+
+def _force(texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+    """Let the engine of this process say these texts."""
+    plain = DeviceCore.compute
+
+    def compute(self: DeviceCore, arch: Architecture, shard: LoadShard) -> Compute:
+        found = plain(self, arch, shard)
+        choose = found.choose
+
+        def said(picks: Sequence[Pick]) -> list[Choice]:
+            choose(picks)
+            return [_token(texts, pick) for pick in picks]
+
+        found.choose = said  # type: ignore[method-assign]
+        return found
+
+    DeviceCore.compute = compute  # type: ignore[method-assign]
+
+
+def _divide(count: int) -> None:
+    """Let the drafts of this process depend on the user's number."""
+    plain: Any = windows.Windows.begin
+
+    async def begin(self: windows.Windows, talk: Talk, run: GenerationRun) -> None:
+        if talk.request.sampling.seed // count % 2:
+            await plain(self, talk, run)
+
+    windows.Windows.begin = begin  # type: ignore[method-assign]
+    windows._owner = lambda talk: str(talk.request.sampling.seed // count)
+
+
+def _token(texts: Sequence[tuple[int, Sequence[int]]], pick: Pick) -> Choice:
+    length, answer = texts[pick.sampling.seed % len(texts)]
+    at = pick.position - length
+    return Choice(answer[at] if 0 <= at < len(answer) else 2, -1.0)
+
+
+if "SHOAL_BENCH_TEXTS" in os.environ:
+    recorded = json.loads(Path(os.environ["SHOAL_BENCH_TEXTS"]).read_text())
+    _force(recorded)
+    _divide(len(recorded))
