@@ -347,7 +347,7 @@ class FakeEngine:
         place = part.start, part.stop, part.first, part.last
         header = msgpack.packb(["shoal-kv-part", 1, ROOT, "", "float32", "fake", form, place, 1, 1])
         data = json.dumps(rows[part.start : part.stop]).encode()
-        return struct.pack("!H", len(header)) + header + data
+        return b"".join((struct.pack("!H", len(header)), header, data))
 
     async def write_kv(self, session: SessionId, part: bytes, *, doubted: bool = False) -> int:
         """Append rows to a session."""

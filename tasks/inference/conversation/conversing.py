@@ -71,17 +71,15 @@ class Conversation:
 
     async def _exchange_with_standbys(self, talk: Talk, run: GenerationRun) -> bool:
         """Converse as `_exchange` does, while stages copy their KV to standbys."""
-        complete, failure = False, None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._standing.keep, talk, run)
-            try:
-                complete = await self._exchange(talk, run)
-            except Exception as error:  # noqa: BLE001  (raised below, outside of the nursery)
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return complete
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._standing.keep, talk, run)
+                try:
+                    return await self._exchange(talk, run)
+                finally:
+                    nursery.cancel_scope.cancel()
+        except ExceptionGroup as group:  # of what `_exchange` has raised
+            raise group.exceptions[0] from None
 
     async def _exchange(self, talk: Talk, run: GenerationRun) -> bool:
         """Converse as `_converse` does. Raises StageLost if a stage is lost."""

@@ -369,7 +369,8 @@ async def test_a_slow_link_gets_small_parts_with_pauses(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair()
-    monkeypatch.setattr(copying, "COPY_PART_BYTES", 16 * 4 * 8)  # a block
+    block = BLOCK * 4 * 8  # bytes
+    monkeypatch.setattr(copying, "COPY_PART_BYTES", block)
     sizes, times = list[int](), list[float]()
     write = pair.standby.engine.write_kv
 
@@ -384,7 +385,7 @@ async def test_a_slow_link_gets_small_parts_with_pauses(
     async def body() -> None:
         monkeypatch.setattr(pair.standby.engine, "write_kv", slowly)
         for session in pair.stage.stage._all.open.values():
-            session.copy_size = copying.COPY_PART_BYTES
+            session.copy_size = block
         copy = Copy(SESSION, 1, 0, pair.standby.peer, 40)
         assert await pair.ask(pair.client, pair.stage, "session.copy", copy) == {"have": 32}
         assert sizes == [BLOCK, BLOCK]
